@@ -1,0 +1,1 @@
+"""The engine: runs tasks on many ranks. It knows nothing of files."""

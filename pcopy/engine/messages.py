@@ -1,0 +1,143 @@
+"""What ranks say to each other, and its form on the wire.
+
+A message on the wire is a pickle of one tuple of primitives, ``(code, field, ...)``. It is read by an unpickler that
+refuses every global, so that nothing which a peer sends can run code.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, NamedTuple, NoReturn
+
+from pcopy.engine.task import Task
+from pcopy.errors import InvariantBroken
+
+MESSAGE_BYTES = 16 << 20
+"""Upper bound of the payloads in one message, in bytes (one task may pass it alone)."""
+
+
+class Start(NamedTuple):
+    """A phase begins: goes down the tree, and counts as work of its sender."""
+
+    phase: int
+
+
+class Work(NamedTuple):
+    """Tasks addressed to the receiver."""
+
+    phase: int
+    tasks: tuple[Task, ...]
+
+
+class Request(NamedTuple):
+    """An idle rank asks for tasks."""
+
+    phase: int
+    sequence: int
+
+
+class Reply(NamedTuple):
+    """The answer to a request; with tasks it counts as work."""
+
+    phase: int
+    sequence: int
+    tasks: tuple[Task, ...]
+
+
+class Signal(NamedTuple):
+    """Dijkstra-Scholten's acknowledgement of ``count`` messages of work."""
+
+    phase: int
+    count: int
+
+
+class Query(NamedTuple):
+    """The root asks for counters; goes down the tree and brings the last known totals."""
+
+    sequence: int
+    totals: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """Counters of a subtree; ``silent`` names ranks whose answer is missing, so that theirs are older ones."""
+
+    sequence: int
+    counters: tuple[int, ...]
+    silent: tuple[int, ...]
+
+
+class Halt(NamedTuple):
+    """The job stops in order: queued tasks are dropped, running ones end at their next slice."""
+
+    reason: str
+
+
+class Abort(NamedTuple):
+    """The job ends at once: a rank has failed; ``text`` is its traceback."""
+
+    rank: int
+    host: str
+    text: str
+
+
+class Stop(NamedTuple):
+    """All phases are over; ``status`` is the exit status of every rank."""
+
+    status: int
+
+
+class Ready(NamedTuple):
+    """The sender's subtree has no message under way any more (the barrier, upward)."""
+
+
+class Close(NamedTuple):
+    """Everybody is ready: the transport may be closed (the barrier, downward)."""
+
+
+Message = (
+    Start | Work | Request | Reply | Signal | Query | Answer | Halt | Abort | Stop | Ready | Close
+)
+
+_TYPES: tuple[type[Any], ...] = (
+    Start, Work, Request, Reply, Signal, Query, Answer, Halt, Abort, Stop, Ready, Close,
+)  # fmt: skip
+_CODES = {kind: code for code, kind in enumerate(_TYPES)}
+_CARRIES_TASKS = (Work, Reply)
+
+
+class PrimitiveUnpickler(pickle.Unpickler):
+    """Reads primitives and containers of primitives; refuses every global."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"refused to load {module_name}.{global_name}")
+
+
+def load_primitives(data: bytes | bytearray | memoryview) -> Any:
+    """The value that ``pickle.dumps`` wrote, if it is made of primitives only.
+
+    Raises ``pickle.UnpicklingError`` (or what a damaged pickle raises) otherwise.
+    """
+    return PrimitiveUnpickler(io.BytesIO(data)).load()
+
+
+def encode(message: Message) -> bytes:
+    """The wire form of ``message``."""
+    kind = type(message)
+    if isinstance(message, _CARRIES_TASKS):
+        fields = (*message[:-1], [tuple(task) for task in message.tasks])
+        return pickle.dumps((_CODES[kind], *fields), 5)
+    return pickle.dumps((_CODES[kind], *message), 5)
+
+
+def decode(data: bytes | bytearray | memoryview) -> Message:
+    """The message whose wire form is ``data``; raises ``InvariantBroken`` for anything else."""
+    try:
+        code, *fields = load_primitives(data)
+        kind = _TYPES[code]
+        if kind in _CARRIES_TASKS:
+            fields[-1] = tuple(Task(*task) for task in fields[-1])
+        message: Message = kind(*fields)
+    except Exception as error:
+        raise InvariantBroken(f"a message that is none of pcopy's: {error}") from error
+    return message

@@ -1,0 +1,49 @@
+"""A unit of work as the engine sees it: who may run it, when, and what it costs. What it means is in ``payload``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ANYBODY = -1
+"""The owner of a task that any rank may run (and steal)."""
+
+HEADER_BYTES = 160
+"""What a queued task costs in memory beside its payload."""
+
+
+class TaskId(NamedTuple):
+    """Never reused, never derived from a path: the run, the rank that spawned the task, and that rank's counter."""
+
+    run: int
+    rank: int
+    number: int
+
+
+class Spawn(NamedTuple):
+    """A task that its maker has described and the engine has not yet numbered.
+
+    ``cost`` is an estimate in bytes (what is moved, plus a share for each call); ``expands`` marks tasks that find
+    more work; ``owner`` is the only rank that may run it, or ``ANYBODY``.
+    """
+
+    phase: int
+    payload: bytes
+    cost: int
+    expands: bool = False
+    owner: int = ANYBODY
+
+
+class Task(NamedTuple):
+    """A numbered task. ``payload`` is opaque to the engine."""
+
+    id: tuple[int, int, int]
+    phase: int
+    payload: bytes
+    cost: int
+    expands: bool = False
+    owner: int = ANYBODY
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of memory that the task holds while it is queued."""
+        return HEADER_BYTES + len(self.payload)
