@@ -1,6 +1,6 @@
 """The errors that end a job, and the exit status of each.
 
-A failed *item* is no exception here: it is recorded (see ``pcopy.fsio.failures``) and the work goes on.
+A failed *item* is no exception here: it is recorded (``pcopy.tasks.job.Failure``) and the work goes on.
 """
 
 from __future__ import annotations

@@ -1,0 +1,112 @@
+"""What a job is: its roots, its options, and what is counted. All values are made of primitives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Identity = tuple[int, int]
+"""A file's (device, inode)."""
+
+
+class Root(NamedTuple):
+    """One source and its target.
+
+    ``source`` and ``target`` are absolute paths of *directories*, opened once at the start; every later name is looked
+    up below them. With an empty ``item`` the directory ``source`` itself is copied, otherwise the entry ``item`` of
+    it, which is no directory. The copy is called ``name`` in ``target``; with an empty ``name`` it is ``target``
+    itself (only for directories that exist). ``*_shown`` are the two paths as the user gave them, for messages.
+    """
+
+    source: bytes
+    target: bytes
+    item: bytes
+    name: bytes
+    source_shown: bytes
+    target_shown: bytes
+    source_id: Identity
+    target_id: Identity
+
+
+class Preserve(NamedTuple):
+    """The attributes that copies keep."""
+
+    mode: bool = True
+    ownership: bool = True
+    timestamps: bool = True
+    links: bool = True
+    xattr: bool = True
+    acl: bool = True
+    sparse: bool = True
+
+
+EXISTING = ("replace", "changed", "newer", "skip", "fail")
+"""What may become of a target that exists."""
+
+
+class Options(NamedTuple):
+    """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic."""
+
+    preserve: Preserve = Preserve()
+    existing: str = "replace"
+    modify_window: int = 0
+    chunk_size: int = 0
+    block_size: int = 4 << 20
+    sync: bool = True
+    max_errors: int = 0
+    umask: int = 0o022
+
+
+class Job(NamedTuple):
+    """``name`` is unique per job and part of its temporary files' names; ``run`` counts its (re)starts from 1."""
+
+    name: str
+    run: int
+    roots: tuple[Root, ...]
+    options: Options
+
+
+class Totals(NamedTuple):
+    """What a job counts; each rank has its own and the progress tree adds them up.
+
+    found = copied + skipped + failed, where copied = files + directories + symlinks + special + hardlinks, and where
+    changed and vanished are parts of failed. ``bytes`` counts the sizes of files that were copied whole, ``moved``
+    all bytes as they move (for progress), ``found_bytes`` the sizes of the regular files found. ``unscanned`` counts
+    directories that were found and not yet read (it falls to 0 when scanning is over).
+    """
+
+    found: int = 0
+    found_bytes: int = 0
+    unscanned: int = 0
+    files: int = 0
+    directories: int = 0
+    symlinks: int = 0
+    special: int = 0
+    hardlinks: int = 0
+    bytes: int = 0
+    moved: int = 0
+    skipped: int = 0
+    skipped_bytes: int = 0
+    deleted: int = 0
+    failed: int = 0
+    failed_bytes: int = 0
+    changed: int = 0
+    vanished: int = 0
+    excused: int = 0
+    warnings: int = 0
+
+    @property
+    def copied(self) -> int:
+        """Items of every type that are in the destination, whole, because of this job."""
+        return self.files + self.directories + self.symlinks + self.special + self.hardlinks
+
+
+class Failure(NamedTuple):
+    """An item that is not in the destination as it should be: on which path (bytes) which operation met which errno.
+
+    ``errno`` is 0 where no system call failed; ``message`` then says what is wrong.
+    """
+
+    path: bytes
+    operation: str
+    errno: int
+    message: str
