@@ -46,10 +46,10 @@ class Reply(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Dijkstra-Scholten's acknowledgement of ``count`` messages of work."""
+    """Dijkstra-Scholten's acknowledgement of ``received`` messages of work."""
 
     phase: int
-    count: int
+    received: int
 
 
 class Query(NamedTuple):
@@ -95,9 +95,7 @@ class Close(NamedTuple):
     """Everybody is ready: the transport may be closed (the barrier, downward)."""
 
 
-Message = (
-    Start | Work | Request | Reply | Signal | Query | Answer | Halt | Abort | Stop | Ready | Close
-)
+Message = Start | Work | Request | Reply | Signal | Query | Answer | Halt | Abort | Stop | Ready | Close
 
 _TYPES: tuple[type[Any], ...] = (
     Start, Work, Request, Reply, Signal, Query, Answer, Halt, Abort, Stop, Ready, Close,

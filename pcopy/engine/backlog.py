@@ -1,0 +1,80 @@
+"""Tasks that wait outside memory: those of later phases, and what a full queue can't hold.
+
+They are kept as frames of pickled primitives in a *spool*, a binary file that grows at its end and is read from its
+start. Only the frame being filled and the frame being read are Python objects, however many tasks wait.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import BinaryIO
+
+from pcopy.engine.messages import load_primitives
+from pcopy.engine.task import Task
+
+FRAME_TASKS = 128
+FRAME_BYTES = 1 << 20
+
+SpoolFactory = Callable[[], BinaryIO]
+"""Opens an empty binary file for reading and writing, which vanishes when it is closed."""
+
+
+class Backlog:
+    """A first-in, first-out store of tasks."""
+
+    def __init__(self, open_spool: SpoolFactory = io.BytesIO) -> None:
+        self._open_spool = open_spool
+        self._spool: BinaryIO | None = None
+        self._read_at = 0
+        self._write_at = 0
+        self._filling: list[Task] = []
+        self._filling_bytes = 0
+        self.count = 0
+        self.footprint = 0
+
+    def append(self, task: Task) -> None:
+        self._filling.append(task)
+        self._filling_bytes += task.footprint
+        self.count += 1
+        self.footprint += task.footprint
+        if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
+            self._write_frame()
+
+    def _write_frame(self) -> None:
+        if self._spool is None:
+            self._spool = self._open_spool()
+        frame = pickle.dumps([tuple(task) for task in self._filling], 5)
+        self._spool.seek(self._write_at)
+        self._spool.write(len(frame).to_bytes(8, "big") + frame)
+        self._write_at += 8 + len(frame)
+        self._filling.clear()
+        self._filling_bytes = 0
+
+    def take_frame(self) -> list[Task]:
+        """The oldest frame's tasks, which leave the store; nothing if it is empty."""
+        if self._read_at == self._write_at:
+            tasks = self._filling
+            self._filling, self._filling_bytes = [], 0
+        else:
+            assert self._spool is not None
+            self._spool.seek(self._read_at)
+            length = int.from_bytes(self._spool.read(8), "big")
+            tasks = [Task(*fields) for fields in load_primitives(self._spool.read(length))]
+            self._read_at += 8 + length
+            if self._read_at == self._write_at:
+                self._spool.seek(0)
+                self._spool.truncate()
+                self._read_at = self._write_at = 0
+        self.count -= len(tasks)
+        self.footprint -= sum(task.footprint for task in tasks)
+        return tasks
+
+    def close(self) -> None:
+        """Forgets everything."""
+        if self._spool is not None:
+            self._spool.close()
+        self._spool = None
+        self._filling = []
+        self._filling_bytes = self._read_at = self._write_at = self.count = self.footprint = 0

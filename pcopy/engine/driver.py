@@ -1,0 +1,179 @@
+"""Runs one rank: polls the transport, feeds the node, runs slices of tasks, sends what the node wants to say.
+
+A task is a generator that yields between slices, so that long work never delays a message by much more than ``SLICE``
+seconds. A rank without work sleeps in the transport until a message comes or the node wants to be woken.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
+
+from pcopy.engine import tree
+from pcopy.engine.messages import Abort
+from pcopy.engine.node import NEVER, Node, State
+from pcopy.engine.progress import Report
+from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.transport import Transport
+from pcopy.errors import JobAborted, PeerLost
+
+SLICE = 0.005
+"""Seconds that tasks run between two polls of the transport."""
+
+LONGEST_SLEEP = 0.2
+"""Seconds; a signal that arrives while a rank sleeps is acted upon after that time at the latest."""
+
+ABORT_GRACE = 3.0
+"""Seconds that a failing rank gives the root to tell of it, before it does so itself."""
+
+
+class Outcome(NamedTuple):
+    """What a finished task hands over at once: the tasks it spawned and what it counted."""
+
+    spawned: Sequence[Spawn] = ()
+    counts: Sequence[int] = ()
+
+
+Slices = Generator[None, None, Outcome]
+"""A task as it runs. Closing it before its end must leave nothing half done behind."""
+
+
+class Driver:
+    """Couples one node with its transport, its tasks and the clock."""
+
+    def __init__(
+        self,
+        node: Node,
+        transport: Transport,
+        run_task: Callable[[Task], Slices],
+        *,
+        host: str,
+        on_report: Callable[[int, Report], None] | None = None,
+        stop_reason: Callable[[], str | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._transport = transport
+        self._run_task = run_task
+        self._host = host
+        self._on_report = on_report
+        self._stop_reason = stop_reason
+        self._clock = clock
+        self._reported = 0
+        self._task: Task | None = None
+        self._slices: Slices | None = None
+
+    def run(self) -> int:
+        """The job, from its start to the barrier; returns the status that all ranks agreed on.
+
+        Raises ``JobAborted`` if any rank failed: with the traceback where it is to be printed, else with no text.
+        """
+        node = self._node
+        try:
+            if node.rank == 0:
+                node.start(self._clock())
+            while node.state not in (State.CLOSED, State.ABORTED):
+                self._step()
+            self._flush()
+        except PeerLost as error:
+            node.abort(self._host, f"pcopy: {error}; noticed by rank {node.rank} on {self._host}\n")
+        except Exception:
+            where = f"pcopy: rank {node.rank} on {self._host} failed:\n"
+            node.abort(self._host, where + traceback.format_exc())
+        finally:
+            self._drop_task()
+        if node.aborted is not None:
+            raise JobAborted(self._end_in_disorder(node.aborted))
+        self._transport.close()
+        return node.status
+
+    def _step(self) -> None:
+        node = self._node
+        self._flush()
+        self._receive(0.0 if self._busy() else self._sleep_time())
+        now = self._clock()
+        if node.halted is None and (reason := self._stop_reason()) is not None:
+            node.halt(reason, now)
+        if node.halted is not None and self._task is not None and self._task.owner == ANYBODY:
+            self._drop_task()
+            node.dropped += 1
+            node.finished((), (), now)
+        node.tick(now)
+        self._tell(node)
+        self._work(now + SLICE)
+
+    def _busy(self) -> bool:
+        node = self._node
+        return bool(node.outbox) or self._task is not None or (node.state is State.WORKING and len(node.queue) > 0)
+
+    def _sleep_time(self) -> float:
+        wake = self._node.wake_at()
+        return LONGEST_SLEEP if wake == NEVER else min(max(0.0, wake - self._clock()), LONGEST_SLEEP)
+
+    def _receive(self, timeout: float) -> None:
+        node = self._node
+        before = node.state
+        for source, message in self._transport.poll(timeout):
+            node.receive(source, message, self._clock())
+        if node.state is State.BARRIER and before is not State.BARRIER:
+            above = tree.parent(node.rank, node.fan_out)
+            for rank in range(node.size):
+                if rank not in (above, node.rank):
+                    self._transport.forgive(rank)  # whoever has been told to close may be gone before we are told
+
+    def _tell(self, node: Node) -> None:
+        report = node.report
+        if self._on_report and report and report.sequence != self._reported:
+            self._reported = report.sequence
+            self._on_report(node.phase, report)
+
+    def _work(self, deadline: float) -> None:
+        """Runs tasks and slices of them until the deadline, or until there is something to send."""
+        node, clock = self._node, self._clock
+        while not node.outbox or self._task is not None:
+            if self._slices is None:
+                self._task = task = node.take()
+                if task is None:
+                    return
+                self._slices = self._run_task(task)
+            step = self._slices.__next__
+            try:
+                while True:
+                    step()
+                    if clock() >= deadline:
+                        node.sliced()
+                        return
+            except StopIteration as end:
+                outcome: Outcome = end.value
+            self._task = self._slices = None
+            node.finished(outcome.spawned, outcome.counts, now := clock())
+            if now >= deadline:
+                return
+
+    def _flush(self) -> None:
+        outbox = self._node.outbox
+        while outbox:
+            self._transport.send(*outbox.popleft())
+
+    def _drop_task(self) -> None:
+        slices, self._task, self._slices = self._slices, None, None
+        if slices is not None:
+            slices.close()
+
+    def _end_in_disorder(self, abort: Abort) -> str:
+        """Passes the news on and returns what this rank is to print of it: the root all, others only without root."""
+        end = self._clock() + ABORT_GRACE
+        root = self._node.rank == 0
+        while self._clock() < end:
+            try:
+                self._flush()
+                if root and not self._transport.unsent:
+                    break
+                self._transport.poll(0.05)
+            except PeerLost as error:
+                if not root and error.rank == 0:
+                    return ""
+                self._transport.forgive(error.rank)
+        return abort.text if root or abort.rank == self._node.rank else ""

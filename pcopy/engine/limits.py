@@ -1,0 +1,23 @@
+"""The engine's numbers in one place, so that tests can shrink them until every boundary is cheap to reach."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pcopy.engine.messages import MESSAGE_BYTES
+
+
+class Limits(NamedTuple):
+    """Times are in seconds, sizes in bytes.
+
+    ``scan_ahead`` is what may wait in a rank's queue before it prefers copying to scanning; ``in_core`` what may wait
+    in memory before further tasks go to the spool.
+    """
+
+    message_bytes: int = MESSAGE_BYTES
+    scan_ahead: int = 64 << 20
+    in_core: int = 128 << 20
+    steal_backoff: float = 0.0002
+    steal_backoff_cap: float = 0.032
+    progress_interval: float = 0.5
+    fan_out: int = 8

@@ -1,0 +1,381 @@
+"""One rank as a pure state machine: messages and the time go in, messages and tasks come out.
+
+There is no clock, random source or I/O in it; ``now`` (seconds) and a seeded ``Random`` are handed in. A job is a
+series of phases, each ended by the termination detector:
+
+    WAITING --Start--> WORKING --Start of the next phase--> WORKING … --Stop--> STOPPING --Ready sent--> BARRIER
+    --Close--> CLOSED, and from anywhere --Abort--> ABORTED
+
+The root decides after each phase, with the exact sums of all counters, what comes next. A rank that stops still
+answers requests until its own is answered; then a barrier up and down the tree, after which nothing is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from random import Random
+from typing import Protocol
+
+from pcopy.engine import tree
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import (
+    Abort,
+    Answer,
+    Close,
+    Halt,
+    Message,
+    Query,
+    Ready,
+    Reply,
+    Request,
+    Signal,
+    Start,
+    Stop,
+    Work,
+)
+from pcopy.engine.progress import CounterTree, Report
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.stealing import Thief
+from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
+from pcopy.engine.termination import Detector, DijkstraScholten
+from pcopy.errors import InvariantBroken
+
+NEVER = float("inf")
+
+
+class State(Enum):
+    """Where a rank is in the life of a job."""
+
+    WAITING = "waiting"
+    WORKING = "working"
+    STOPPING = "stopping"
+    BARRIER = "barrier"
+    CLOSED = "closed"
+    ABORTED = "aborted"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.WORKING, State.ABORTED}),
+    State.WORKING: frozenset({State.STOPPING, State.ABORTED}),
+    State.STOPPING: frozenset({State.BARRIER, State.ABORTED}),
+    State.BARRIER: frozenset({State.CLOSED, State.ABORTED}),
+    State.CLOSED: frozenset(),
+    State.ABORTED: frozenset(),
+}
+
+
+class Director(Protocol):
+    """Decides at the root what happens between phases. ``totals`` are exact: nothing runs while it is asked."""
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        """The phase after ``phase``, a higher number, or None when the job is over."""
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        """What the root puts in its queue as ``phase`` begins."""
+
+    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
+        """The exit status of all ranks; ``halted`` is the reason of an early stop."""
+
+
+class Node:
+    """Rank ``rank`` of ``size``. The driver empties ``outbox`` after every call."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        run: int,
+        counters: int,
+        director: Director,
+        random: Random,
+        queue: TaskQueue,
+        limits: Limits = Limits(),  # noqa: B008 (an immutable value)
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.state = State.WAITING
+        self.phase = -1
+        self.status = 0
+        self.counters = [0] * counters
+        self.queue = queue
+        self.outbox: deque[tuple[int, Message]] = deque()
+        self.halted: str | None = None
+        self.aborted: Abort | None = None
+        self.dropped = 0
+        self._run = run
+        self._numbered = 0
+        self._director = director
+        self._limits = limits
+        self.fan_out = limits.fan_out
+        self._parent = tree.parent(rank, limits.fan_out)
+        self._children = tree.children(rank, size, limits.fan_out)
+        self._detector: Detector = DijkstraScholten(rank)
+        self._thief = Thief(rank, size, random, limits)
+        self._progress = CounterTree(rank, size, limits.fan_out, self.counters)
+        self._running = False
+        self._untouched = False  # were tasks received of which none has run a slice yet?
+        self._early: list[tuple[int, Work]] = []
+        self._awaited: set[int] = set(self._children)  # children whose Ready is missing
+        self._collecting = 0  # at the root, after a phase: the query whose answers must be complete
+        self._next_query = NEVER
+
+    # What the driver says.
+
+    def start(self, now: float) -> None:
+        """At the root: begins the first phase."""
+        self._next_query = now
+        self._begin_phase(0, now)
+
+    def take(self) -> Task | None:
+        """The task to run now; it counts as running until ``finished``."""
+        if self.state is not State.WORKING or self._running:
+            return None
+        task = self.queue.pop()
+        self._running = task is not None
+        return task
+
+    def sliced(self) -> None:
+        """The running task has run a slice."""
+        self._untouched = False
+
+    def finished(self, spawned: Iterable[Spawn], counts: Sequence[int], now: float) -> None:
+        """The running task is done: what it spawned and what it counted become facts together."""
+        if not self._running:
+            raise InvariantBroken(f"rank {self.rank} finished a task that it did not run")
+        self._running = self._untouched = False
+        for index, count in enumerate(counts):
+            if count:
+                self.counters[index] += count
+        self._spawn(spawned)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed, or something has changed: settle what can be settled."""
+        if self.state is State.WORKING and not self._running and not len(self.queue):
+            self._send_all(self._detector.idle())
+            if self._detector.terminated:
+                self._collect(now)
+            elif self.halted is None and (request := self._thief.ask(self.phase, now)):
+                self._send(*request)
+        if self.rank == 0 and self.state is State.WORKING and now >= self._next_query:
+            self._next_query = now + self._limits.progress_interval
+            self._send_all(self._progress.ask())
+            if self._collecting:
+                self._collect(now)
+        if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:
+            self._barrier()
+
+    def wake_at(self) -> float:
+        """When ``tick`` has something to do even if no message comes."""
+        wake = self._next_query if self.state is State.WORKING else NEVER
+        idle = self.state is State.WORKING and not self._running and not len(self.queue)
+        if idle and self.size > 1 and not self._thief.waiting and self.halted is None and not self._collecting:
+            wake = min(wake, self._thief.ask_at)
+        return wake
+
+    @property
+    def report(self) -> Report | None:
+        """At the root: the last sums of all ranks' counters."""
+        return self._progress.report
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        """The sums of all ranks' counters, as last heard."""
+        return self._progress.totals
+
+    def halt(self, reason: str, now: float) -> None:
+        """Stops the job in order: every rank drops its queue, and the phase ends by itself."""
+        if self.halted is None and self.state in (State.WAITING, State.WORKING):
+            if self.rank:
+                self._send(0, Halt(reason))
+            else:
+                self._receive_halt(Halt(reason))
+                self.tick(now)
+
+    def abort(self, host: str, text: str) -> None:
+        """Ends the job in disorder: this rank has failed with the traceback ``text``."""
+        self._receive_abort(self.rank, Abort(self.rank, host, text))
+
+    # What other ranks say.
+
+    def receive(self, source: int, message: Message, now: float) -> None:
+        """Takes one message of rank ``source``; raises ``InvariantBroken`` for one that can't come now."""
+        if isinstance(message, Abort):
+            self._receive_abort(source, message)
+        elif self.state in (State.CLOSED, State.ABORTED):
+            pass  # a rank that has gone down its own way no longer takes part
+        elif isinstance(message, Work):
+            self._receive_work(source, message)
+        elif isinstance(message, Request):
+            self._receive_request(source, message)
+        elif isinstance(message, Reply):
+            self._receive_reply(source, message, now)
+        elif isinstance(message, Signal):
+            self._send_all(self._detector.receive(source, message))
+        elif isinstance(message, Query):
+            self._send_all(self._progress.receive_query(message))
+        elif isinstance(message, Answer):
+            self._send_all(self._progress.receive_answer(source, message))
+            if self._collecting:
+                self._collect(now)
+        elif isinstance(message, Start):
+            self._begin_phase(message.phase, now, source)
+        elif isinstance(message, Halt):
+            self._receive_halt(message)
+        elif isinstance(message, Stop):
+            self._stop(message.status)
+        elif isinstance(message, Ready):
+            self._awaited.discard(source)
+        else:
+            self._close()
+        self.tick(now)
+
+    def _begin_phase(self, phase: int, now: float, source: int = -1) -> None:
+        if phase <= self.phase:
+            raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
+        if self.state is State.WAITING:
+            self._enter(State.WORKING)
+        self.phase = phase
+        self.queue.begin_phase(phase)
+        self._thief.begin_phase(now)
+        self._detector.begin_phase(phase)
+        if source >= 0:
+            self._send_all(self._detector.received(source))
+        for child in self._children:
+            self._detector.sent()
+            self._send(child, Start(phase))
+        early, self._early = self._early, []
+        for sender, work in early:
+            self._receive_work(sender, work)
+        if self.rank == 0:
+            self._spawn(self._director.first_tasks(phase))
+
+    def _receive_work(self, source: int, work: Work) -> None:
+        if work.phase > self.phase:
+            self._early.append((source, work))  # signalled once its phase has begun here
+        elif work.phase < self.phase:
+            raise InvariantBroken(f"work of phase {work.phase} from rank {source} in phase {self.phase}")
+        else:
+            self._send_all(self._detector.received(source))
+            self._accept(work.tasks)
+
+    def _accept(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            if self.halted is not None and (task.owner == ANYBODY or task.phase != self.phase):
+                self.dropped += 1
+            else:
+                self.queue.push(task)
+
+    def _receive_request(self, source: int, request: Request) -> None:
+        tasks: tuple[Task, ...] = ()
+        if request.phase == self.phase and self.state is State.WORKING and not self._untouched:
+            tasks = self.queue.give(self._running)
+        if tasks:
+            self._detector.sent()
+        self._send(source, Reply(request.phase, request.sequence, tasks))
+
+    def _receive_reply(self, source: int, reply: Reply, now: float) -> None:
+        if not self._thief.answered(reply, now):
+            if reply.tasks:
+                raise InvariantBroken(f"rank {source} sent tasks that rank {self.rank} had not asked for")
+            return
+        if reply.tasks:
+            if reply.phase != self.phase:
+                raise InvariantBroken(f"tasks of phase {reply.phase} from rank {source} in phase {self.phase}")
+            self._send_all(self._detector.received(source))
+            self._accept(reply.tasks)
+            self._untouched = True
+
+    def _spawn(self, spawned: Iterable[Spawn]) -> None:
+        addressed: dict[int, list[Task]] = {}
+        for spawn in spawned:
+            if spawn.phase < self.phase:
+                raise InvariantBroken(f"a task of phase {self.phase} spawned one of phase {spawn.phase}")
+            self._numbered += 1
+            task = Task(TaskId(self._run, self.rank, self._numbered), *spawn)
+            if task.owner in (ANYBODY, self.rank):
+                self._accept((task,))
+            else:
+                addressed.setdefault(task.owner, []).append(task)
+        for owner, tasks in addressed.items():
+            for batch in _batches(tasks, self._limits.message_bytes):
+                self._detector.sent()
+                self._send(owner, Work(self.phase, batch))
+
+    # The end of a phase, and of the job.
+
+    def _collect(self, now: float) -> None:
+        """At the root, when a phase is over: wait for complete answers, then go on."""
+        if not self._collecting:
+            self._send_all(self._progress.ask())
+            self._collecting = self._progress.sequence
+        report = self._progress.report
+        if report is None or report.sequence < self._collecting or report.silent:
+            return
+        self._collecting = 0
+        following = None if self.halted is not None else self._director.next_phase(self.phase, report.totals)
+        if following is None:
+            self._stop(self._director.status(report.totals, self.halted))
+        else:
+            self._begin_phase(following, now)
+            self.tick(now)
+
+    def _receive_halt(self, message: Halt) -> None:
+        if self.halted is None:
+            self.halted = message.reason
+            self.dropped += self.queue.drop_unaddressed()
+            for child in self._children:
+                self._send(child, message)
+
+    def _stop(self, status: int) -> None:
+        self._enter(State.STOPPING)
+        self.status = status
+        for child in self._children:
+            self._send(child, Stop(status))
+
+    def _barrier(self) -> None:
+        self._enter(State.BARRIER)
+        if self.rank:
+            self._send(self._parent, Ready())
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._enter(State.CLOSED)
+        for child in self._children:
+            self._send(child, Close())
+
+    def _receive_abort(self, source: int, message: Abort) -> None:
+        if self.state in (State.ABORTED, State.CLOSED):
+            return
+        self._enter(State.ABORTED)
+        self.aborted = message
+        for neighbour in (self._parent, *self._children):
+            if neighbour not in (source, -1):
+                self._send(neighbour, message)
+
+    def _enter(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise InvariantBroken(f"rank {self.rank} can't go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def _send(self, destination: int, message: Message) -> None:
+        self.outbox.append((destination, message))
+
+    def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
+        self.outbox.extend(messages)
+
+
+def _batches(tasks: Iterable[Task], limit: int) -> Iterable[tuple[Task, ...]]:
+    batch: list[Task] = []
+    size = 0
+    for task in tasks:
+        if batch and size + task.footprint > limit:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(task)
+        size += task.footprint
+    yield tuple(batch)

@@ -1,0 +1,88 @@
+"""Counters, summed up the tree without anybody waiting.
+
+The root's query goes down each interval; every rank adds its children's counters to its own and answers upward once
+all children have answered. If the next query comes before that, it answers the old one with what it knows and names
+those that are missing, so that one silent rank hides nobody else. Sequence numbers make late answers harmless.
+"""
+
+from __future__ import annotations
+
+from pcopy.engine.messages import Answer, Message, Query
+from pcopy.engine.tree import children, parent
+
+Outgoing = list[tuple[int, Message]]
+
+SILENT_SHOWN = 16
+"""The most silent ranks that one answer names."""
+
+
+class Report:
+    """What the root knows: sums over all ranks, and whose share in them is old."""
+
+    __slots__ = ("sequence", "silent", "totals")
+
+    def __init__(self, sequence: int, totals: tuple[int, ...], silent: tuple[int, ...]) -> None:
+        self.sequence = sequence
+        self.totals = totals
+        self.silent = silent
+
+
+class CounterTree:
+    """One rank's part in summing ``counters``, the list that the rank itself adds to."""
+
+    def __init__(self, rank: int, size: int, fan_out: int, counters: list[int]) -> None:
+        self._rank = rank
+        self._parent = parent(rank, fan_out)
+        self._children = children(rank, size, fan_out)
+        self._counters = counters
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._missing: set[int] = set()
+        self._silent: list[int] = []
+        self._sequence = 0
+        self._open = False
+        self.totals = tuple(counters)
+        """The sums over all ranks as last heard from the root."""
+        self.report: Report | None = None
+        """At the root: the last sums."""
+
+    @property
+    def sequence(self) -> int:
+        """The last query seen (at the root: asked)."""
+        return self._sequence
+
+    def ask(self) -> Outgoing:
+        """At the root: starts the next query."""
+        return self._begin(Query(self._sequence + 1, self.report.totals if self.report else self.totals))
+
+    def receive_query(self, query: Query) -> Outgoing:
+        return self._begin(query) if query.sequence > self._sequence else []
+
+    def _begin(self, query: Query) -> Outgoing:
+        out = self._finish() if self._open else []
+        self._sequence, self.totals = query.sequence, query.totals
+        self._missing = set(self._children)
+        self._silent = []
+        self._open = True
+        out.extend((child, query) for child in self._children)
+        if not self._missing:
+            out += self._finish()
+        return out
+
+    def receive_answer(self, source: int, answer: Answer) -> Outgoing:
+        self._known[source] = answer.counters
+        if answer.sequence != self._sequence or source not in self._missing:
+            return []
+        self._missing.discard(source)
+        self._silent.extend(answer.silent)
+        return [] if self._missing else self._finish()
+
+    def _finish(self) -> Outgoing:
+        self._open = False
+        rows = [self._counters, *self._known.values()]
+        totals = tuple(map(sum, zip(*rows, strict=True)))
+        silent = tuple(sorted([*self._missing, *self._silent])[:SILENT_SHOWN])
+        if self._rank:
+            return [(self._parent, Answer(self._sequence, totals, silent))]
+        self.totals = totals
+        self.report = Report(self._sequence, totals, silent)
+        return []

@@ -1,0 +1,146 @@
+"""The tasks of one rank: what it runs next, and what it gives away.
+
+It runs the newest task, which keeps the queue short (depth first: with the oldest first a tree of a million
+directories queues a million of them), and gives away the oldest, which stand for the most work. Notes, the tasks
+addressed to this rank, are small and come first. Scanning goes before copying until what waits passes the scan-ahead
+budget; then copying goes first, so that memory stays bounded however large the tree is.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+
+from pcopy.engine.backlog import Backlog, SpoolFactory
+from pcopy.engine.limits import Limits
+from pcopy.engine.task import ANYBODY, Task
+
+
+class _Stack:
+    """Tasks in the order of their arrival, with the sum of their costs."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[Task] = deque()
+        self.cost = 0
+
+    def push(self, task: Task) -> None:
+        self.tasks.append(task)
+        self.cost += task.cost
+
+    def newest(self) -> Task:
+        task = self.tasks.pop()
+        self.cost -= task.cost
+        return task
+
+    def oldest(self) -> Task:
+        task = self.tasks.popleft()
+        self.cost -= task.cost
+        return task
+
+
+class TaskQueue:
+    """Tasks of the current phase and, in backlogs, of later ones."""
+
+    def __init__(self, limits: Limits, open_spool: SpoolFactory = io.BytesIO) -> None:
+        self._limits = limits
+        self._open_spool = open_spool
+        self._phase = -1
+        self._notes: deque[Task] = deque()
+        self._scans = _Stack()
+        self._works = _Stack()
+        self._in_core = 0
+        self._backlogs: dict[int, Backlog] = {}
+        self.peak = 0
+        """The most bytes that tasks have held in memory at once."""
+
+    def __len__(self) -> int:
+        """How many tasks of the current phase wait."""
+        backlog = self._backlogs.get(self._phase)
+        return len(self._notes) + len(self._scans.tasks) + len(self._works.tasks) + (backlog.count if backlog else 0)
+
+    def begin_phase(self, phase: int) -> None:
+        """Makes ``phase`` the current one: what was put aside for it may run."""
+        self._phase = phase
+
+    def push(self, task: Task) -> None:
+        """Adds a task of this phase or a later one."""
+        if task.phase != self._phase or (self._in_core > self._limits.in_core and task.owner == ANYBODY):
+            self._backlog(task.phase).append(task)
+        else:
+            self._hold(task)
+
+    def _hold(self, task: Task) -> None:
+        if task.owner != ANYBODY:
+            self._notes.append(task)
+        elif task.expands:
+            self._scans.push(task)
+        else:
+            self._works.push(task)
+        self._in_core += task.footprint
+        self.peak = max(self.peak, self._in_core)
+
+    def _backlog(self, phase: int) -> Backlog:
+        backlog = self._backlogs.get(phase)
+        if backlog is None:
+            backlog = self._backlogs[phase] = Backlog(self._open_spool)
+        return backlog
+
+    def _refill(self) -> bool:
+        backlog = self._backlogs.get(self._phase)
+        if backlog is None:
+            return False
+        for task in backlog.take_frame():
+            self._hold(task)
+        if not backlog.count:
+            self._backlogs.pop(self._phase).close()
+        return True
+
+    def pop(self) -> Task | None:
+        """The task to run next, or None."""
+        if not (self._notes or self._scans.tasks or self._works.tasks) and not self._refill():
+            return None
+        if self._notes:
+            task = self._notes.popleft()
+        elif self._scans.tasks and (not self._works.tasks or self._waiting() <= self._limits.scan_ahead):
+            task = self._scans.newest()
+        else:
+            task = self._works.newest()
+        self._in_core -= task.footprint
+        return task
+
+    def _waiting(self) -> int:
+        backlog = self._backlogs.get(self._phase)
+        return self._in_core + (backlog.footprint if backlog else 0)
+
+    def give(self, running: bool) -> tuple[Task, ...]:
+        """Half of what others may run, by cost and the oldest first, within one message.
+
+        The last task stays unless this rank is ``running`` another one.
+        """
+        if not self._scans.tasks and not self._works.tasks:
+            self._refill()
+        room = self._limits.message_bytes
+        given: list[Task] = []
+        for stack in (self._scans, self._works):
+            half = stack.cost / 2
+            while len(stack.tasks) > 1 and room > 0 and (stack.cost > half or not half):
+                task = stack.tasks[0]
+                if given and task.footprint > room:
+                    break
+                room -= task.footprint
+                given.append(stack.oldest())
+        left = len(self._scans.tasks) + len(self._works.tasks)
+        if not given and left > (0 if running else 1):
+            given.append((self._works if self._works.tasks else self._scans).oldest())
+        self._in_core -= sum(task.footprint for task in given)
+        return tuple(given)
+
+    def drop_unaddressed(self) -> int:
+        """Forgets every task but the notes of this phase; returns how many of this phase were dropped."""
+        dropped = len(self) - len(self._notes)
+        for backlog in self._backlogs.values():
+            backlog.close()
+        self._backlogs.clear()
+        self._scans, self._works = _Stack(), _Stack()
+        self._in_core = sum(task.footprint for task in self._notes)
+        return dropped

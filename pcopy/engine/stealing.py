@@ -1,0 +1,55 @@
+"""Work stealing, the thief's side: whom to ask, and when.
+
+An idle rank asks one random victim at a time. After each refusal it waits longer, up to a cap, so that idle ranks
+sleep; after a success it starts afresh. (Blumofe and Leiserson, "Scheduling multithreaded computations by work
+stealing", 1999: random victims suffice.)
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Reply, Request
+
+
+class Thief:
+    """At most one request is outstanding; ``ask_at`` is the earliest time, in seconds, for the next one."""
+
+    def __init__(self, rank: int, size: int, random: Random, limits: Limits) -> None:
+        self._rank = rank
+        self._size = size
+        self._random = random
+        self._limits = limits
+        self._sequence = 0
+        self._delay = limits.steal_backoff
+        self.waiting = False
+        self.ask_at = 0.0
+
+    def begin_phase(self, now: float) -> None:
+        """A new phase: whatever was learned about who is idle is void."""
+        self._delay = self._limits.steal_backoff
+        self.ask_at = now
+
+    def ask(self, phase: int, now: float) -> tuple[int, Request] | None:
+        """A victim and the request for it, if it is time to ask."""
+        if self.waiting or self._size == 1 or now < self.ask_at:
+            return None
+        victim = self._random.randrange(self._size - 1)
+        victim += victim >= self._rank
+        self._sequence += 1
+        self.waiting = True
+        return victim, Request(phase, self._sequence)
+
+    def answered(self, reply: Reply, now: float) -> bool:
+        """Takes note of an answer; False if it is a stale one, to a request long given up."""
+        if not self.waiting or reply.sequence != self._sequence:
+            return False
+        self.waiting = False
+        if reply.tasks:
+            self._delay = self._limits.steal_backoff
+            self.ask_at = now
+        else:
+            self.ask_at = now + self._delay * (0.5 + self._random.random() / 2)
+            self._delay = min(2 * self._delay, self._limits.steal_backoff_cap)
+        return True
