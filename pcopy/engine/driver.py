@@ -102,6 +102,7 @@ class Driver:
             node.finished((), (), now)
         node.tick(now)
         self._tell(node)
+        self._flush()  # an answer doesn't wait for the slice
         self._work(now + SLICE)
 
     def _busy(self) -> bool:

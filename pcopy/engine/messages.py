@@ -101,6 +101,7 @@ _TYPES: tuple[type[Any], ...] = (
     Start, Work, Request, Reply, Signal, Query, Answer, Halt, Abort, Stop, Ready, Close,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
+_KINDS = dict(enumerate(_TYPES))
 _CARRIES_TASKS = (Work, Reply)
 
 
@@ -132,7 +133,7 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
     """The message whose wire form is ``data``; raises ``InvariantBroken`` for anything else."""
     try:
         code, *fields = load_primitives(data)
-        kind = _TYPES[code]
+        kind = _KINDS[code]
         if kind in _CARRIES_TASKS:
             fields[-1] = tuple(Task(*task) for task in fields[-1])
         message: Message = kind(*fields)

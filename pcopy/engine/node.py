@@ -38,7 +38,7 @@ from pcopy.engine.messages import (
 from pcopy.engine.progress import CounterTree, Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.stealing import Thief
-from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
+from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.engine.termination import Detector, DijkstraScholten
 from pcopy.errors import InvariantBroken
 
@@ -105,6 +105,7 @@ class Node:
         self.halted: str | None = None
         self.aborted: Abort | None = None
         self.dropped = 0
+        self._halt_wished = False
         self._run = run
         self._numbered = 0
         self._director = director
@@ -116,7 +117,8 @@ class Node:
         self._thief = Thief(rank, size, random, limits)
         self._progress = CounterTree(rank, size, limits.fan_out, self.counters)
         self._running = False
-        self._untouched = False  # were tasks received of which none has run a slice yet?
+        self._untouched = False  # have tasks been received since which nothing that others could run has run a slice?
+        self._touching = False  # is the running task one that ends this?
         self._early: list[tuple[int, Work]] = []
         self._awaited: set[int] = set(self._children)  # children whose Ready is missing
         self._collecting = 0  # at the root, after a phase: the query whose answers must be complete
@@ -135,17 +137,20 @@ class Node:
             return None
         task = self.queue.pop()
         self._running = task is not None
+        self._touching = task is not None and task.owner == ANYBODY
         return task
 
     def sliced(self) -> None:
         """The running task has run a slice."""
-        self._untouched = False
+        if self._touching:
+            self._untouched = False
 
     def finished(self, spawned: Iterable[Spawn], counts: Sequence[int], now: float) -> None:
         """The running task is done: what it spawned and what it counted become facts together."""
         if not self._running:
             raise InvariantBroken(f"rank {self.rank} finished a task that it did not run")
-        self._running = self._untouched = False
+        self.sliced()
+        self._running = False
         for index, count in enumerate(counts):
             if count:
                 self.counters[index] += count
@@ -161,8 +166,7 @@ class Node:
             elif self.halted is None and (request := self._thief.ask(self.phase, now)):
                 self._send(*request)
         if self.rank == 0 and self.state is State.WORKING and now >= self._next_query:
-            self._next_query = now + self._limits.progress_interval
-            self._send_all(self._progress.ask())
+            self._query(now)
             if self._collecting:
                 self._collect(now)
         if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:
@@ -187,13 +191,13 @@ class Node:
         return self._progress.totals
 
     def halt(self, reason: str, now: float) -> None:
-        """Stops the job in order: every rank drops its queue, and the phase ends by itself."""
-        if self.halted is None and self.state in (State.WAITING, State.WORKING):
-            if self.rank:
-                self._send(0, Halt(reason))
-            else:
-                self._receive_halt(Halt(reason))
-                self.tick(now)
+        """Stops the job in order: every rank drops its queue, and the phase ends by itself.
+
+        The wish goes up the tree, so that none is under way any more when a rank is ready to close; the root's order
+        comes down. To wish again does nothing.
+        """
+        self._receive_halt(self.rank, Halt(reason))
+        self.tick(now)
 
     def abort(self, host: str, text: str) -> None:
         """Ends the job in disorder: this rank has failed with the traceback ``text``."""
@@ -224,11 +228,11 @@ class Node:
         elif isinstance(message, Start):
             self._begin_phase(message.phase, now, source)
         elif isinstance(message, Halt):
-            self._receive_halt(message)
+            self._receive_halt(source, message)
         elif isinstance(message, Stop):
             self._stop(message.status)
         elif isinstance(message, Ready):
-            self._awaited.discard(source)
+            self._receive_ready(source)
         else:
             self._close()
         self.tick(now)
@@ -236,7 +240,7 @@ class Node:
     def _begin_phase(self, phase: int, now: float, source: int = -1) -> None:
         if phase <= self.phase:
             raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
-        if self.state is State.WAITING:
+        if self.state is not State.WORKING:
             self._enter(State.WORKING)
         self.phase = phase
         self.queue.begin_phase(phase)
@@ -254,13 +258,17 @@ class Node:
             self._spawn(self._director.first_tasks(phase))
 
     def _receive_work(self, source: int, work: Work) -> None:
-        if work.phase > self.phase:
+        if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):
             self._early.append((source, work))  # signalled once its phase has begun here
-        elif work.phase < self.phase:
-            raise InvariantBroken(f"work of phase {work.phase} from rank {source} in phase {self.phase}")
         else:
+            self._check_current(source, work.phase)
             self._send_all(self._detector.received(source))
             self._accept(work.tasks)
+
+    def _check_current(self, source: int, phase: int) -> None:
+        if phase != self.phase or self.state is not State.WORKING:
+            where = f"in phase {self.phase}, {self.state.value}"
+            raise InvariantBroken(f"work of phase {phase} from rank {source} at rank {self.rank} {where}")
 
     def _accept(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
@@ -283,11 +291,11 @@ class Node:
                 raise InvariantBroken(f"rank {source} sent tasks that rank {self.rank} had not asked for")
             return
         if reply.tasks:
-            if reply.phase != self.phase:
-                raise InvariantBroken(f"tasks of phase {reply.phase} from rank {source} in phase {self.phase}")
+            self._check_current(source, reply.phase)
             self._send_all(self._detector.received(source))
             self._accept(reply.tasks)
             self._untouched = True
+            self._touching = False
 
     def _spawn(self, spawned: Iterable[Spawn]) -> None:
         addressed: dict[int, list[Task]] = {}
@@ -295,7 +303,7 @@ class Node:
             if spawn.phase < self.phase:
                 raise InvariantBroken(f"a task of phase {self.phase} spawned one of phase {spawn.phase}")
             self._numbered += 1
-            task = Task(TaskId(self._run, self.rank, self._numbered), *spawn)
+            task = Task((self._run, self.rank, self._numbered), *spawn)
             if task.owner in (ANYBODY, self.rank):
                 self._accept((task,))
             else:
@@ -310,7 +318,7 @@ class Node:
     def _collect(self, now: float) -> None:
         """At the root, when a phase is over: wait for complete answers, then go on."""
         if not self._collecting:
-            self._send_all(self._progress.ask())
+            self._query(now)
             self._collecting = self._progress.sequence
         report = self._progress.report
         if report is None or report.sequence < self._collecting or report.silent:
@@ -323,18 +331,37 @@ class Node:
             self._begin_phase(following, now)
             self.tick(now)
 
-    def _receive_halt(self, message: Halt) -> None:
-        if self.halted is None:
-            self.halted = message.reason
-            self.dropped += self.queue.drop_unaddressed()
-            for child in self._children:
-                self._send(child, message)
+    def _query(self, now: float) -> None:
+        """At the root: asks for all counters, and settles when to ask again."""
+        self._send_all(self._progress.ask())
+        interval = self._limits.progress_interval
+        if self._collecting:  # complete answers are needed, and may take longer than an interval: ever more patience
+            interval *= 2 ** (self._progress.sequence - self._collecting)
+        self._next_query = now + interval
+
+    def _receive_halt(self, source: int, message: Halt) -> None:
+        if self.halted is not None or self.state not in (State.WAITING, State.WORKING):
+            return
+        if self.rank and source != self._parent:
+            if not self._halt_wished:
+                self._halt_wished = True
+                self._send(self._parent, message)
+            return
+        self.halted = message.reason
+        self.dropped += self.queue.drop_unaddressed()
+        for child in self._children:
+            self._send(child, message)
 
     def _stop(self, status: int) -> None:
         self._enter(State.STOPPING)
         self.status = status
         for child in self._children:
             self._send(child, Stop(status))
+
+    def _receive_ready(self, source: int) -> None:
+        if source not in self._awaited or self.state is not State.STOPPING:
+            raise InvariantBroken(f"rank {source} is ready while rank {self.rank} is {self.state.value}")
+        self._awaited.discard(source)
 
     def _barrier(self) -> None:
         self._enter(State.BARRIER)

@@ -136,9 +136,10 @@ class TaskQueue:
         return tuple(given)
 
     def drop_unaddressed(self) -> int:
-        """Forgets every task but the notes of this phase; returns how many of this phase were dropped."""
-        dropped = len(self) - len(self._notes)
+        """Forgets every task but the notes of this phase in memory; returns how many were dropped."""
+        dropped = len(self._scans.tasks) + len(self._works.tasks)
         for backlog in self._backlogs.values():
+            dropped += backlog.count
             backlog.close()
         self._backlogs.clear()
         self._scans, self._works = _Stack(), _Stack()

@@ -11,12 +11,11 @@ HEADER_BYTES = 160
 """What a queued task costs in memory beside its payload."""
 
 
-class TaskId(NamedTuple):
-    """Never reused, never derived from a path: the run, the rank that spawned the task, and that rank's counter."""
+TaskId = tuple[int, int, int]
+"""Never reused, never derived from a path: the run, the rank that spawned the task, and that rank's counter.
 
-    run: int
-    rank: int
-    number: int
+A plain tuple, since the wire and the spool hold primitives only (a named one is pickled by its class).
+"""
 
 
 class Spawn(NamedTuple):
@@ -36,7 +35,7 @@ class Spawn(NamedTuple):
 class Task(NamedTuple):
     """A numbered task. ``payload`` is opaque to the engine."""
 
-    id: tuple[int, int, int]
+    id: TaskId
     phase: int
     payload: bytes
     cost: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pcopy.fsio.preserve import Preserve as Preserve
+
 Identity = tuple[int, int]
 """A file's (device, inode)."""
 
@@ -25,18 +27,6 @@ class Root(NamedTuple):
     target_shown: bytes
     source_id: Identity
     target_id: Identity
-
-
-class Preserve(NamedTuple):
-    """The attributes that copies keep."""
-
-    mode: bool = True
-    ownership: bool = True
-    timestamps: bool = True
-    links: bool = True
-    xattr: bool = True
-    acl: bool = True
-    sparse: bool = True
 
 
 EXISTING = ("replace", "changed", "newer", "skip", "fail")
@@ -71,7 +61,8 @@ class Totals(NamedTuple):
     found = copied + skipped + failed, where copied = files + directories + symlinks + special + hardlinks, and where
     changed and vanished are parts of failed. ``bytes`` counts the sizes of files that were copied whole, ``moved``
     all bytes as they move (for progress), ``found_bytes`` the sizes of the regular files found. ``unscanned`` counts
-    directories that were found and not yet read (it falls to 0 when scanning is over).
+    directories that were found and not yet read (it falls to 0 when scanning is over),
+    ``unsynced`` file systems whose last sync failed.
     """
 
     found: int = 0
@@ -93,6 +84,7 @@ class Totals(NamedTuple):
     vanished: int = 0
     excused: int = 0
     warnings: int = 0
+    unsynced: int = 0
 
     @property
     def copied(self) -> int:

@@ -1,0 +1,1 @@
+"""What the user meets: arguments, paths, progress and the summary."""

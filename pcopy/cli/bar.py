@@ -1,0 +1,119 @@
+"""The progress bar: two lines at the foot of a terminal, failures and notices above them.
+
+Rules: rich is imported with the first drawing, so that short jobs do not pay for it. No thread redraws: ranks are
+processes that fork. The cursor stays visible, so that a killed job leaves the terminal as it was. Where the terminal
+is narrow, the less important goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from pcopy.cli.gauge import Reading, items, percent, remaining, silence, sizes
+from pcopy.cli.screen import Clock, FailureLog, Screen
+from pcopy.cli.units import show_clock, show_size
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+_LEAST_BAR = 8
+_SEPARATOR = ", "
+
+
+class BarScreen(Screen):
+    """Progress as a bar. ``stream`` is a terminal; ``console`` is made for it at the first drawing if not given."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        interval: float,
+        clock: Clock,
+        log: FailureLog | None = None,
+        console: Console | None = None,
+    ) -> None:
+        super().__init__(stream, interval, clock, log)
+        self._console = console
+        self._live: Live | None = None
+
+    def close(self) -> None:
+        """Clears the bar."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        super().close()
+
+    def _draw(self, phase: str, reading: Reading, silent: Sequence[int]) -> None:
+        live = self._started()
+        live.update(render(phase, reading, silent, live.console.width), refresh=True)
+
+    def _print(self, line: str) -> None:
+        if self._live is None:
+            super()._print(line)
+            return
+        from rich.text import Text
+
+        self._live.console.print(Text(line), soft_wrap=True)
+
+    def _started(self) -> Live:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = self._console or Console(file=self._stream)
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+            console.show_cursor(True)
+        return self._live
+
+
+def render(phase: str, reading: Reading, silent: Sequence[int], width: int) -> Group:
+    """The two lines, for a terminal of ``width`` columns."""
+    from rich.cells import cell_len
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    right = " ".join(filter(None, [percent(reading), remaining(reading)]))
+    room = width - cell_len(phase) - len(right) - 2
+    first: Table | Text
+    if room >= _LEAST_BAR:
+        is_known = reading.fraction is not None
+        bar = ProgressBar(
+            total=1.0 if is_known else None,
+            completed=reading.fraction or 0.0,
+            width=room,
+            animation_time=reading.elapsed,
+        )
+        first = Table.grid(padding=(0, 1, 0, 0))
+        first.add_row(Text(phase, no_wrap=True), bar, Text(right, no_wrap=True))
+    else:
+        first = Text(f"{phase} {right}", no_wrap=True, overflow="ellipsis")
+    second = Text(details(reading, silent, width), no_wrap=True, overflow="ellipsis")
+    return Group(first, second)
+
+
+def details(reading: Reading, silent: Sequence[int], width: int) -> str:
+    """Counts and rates in up to ``width`` characters: what matters least is left out first.
+
+    Failures and bytes stay, even where they are too long.
+    """
+    parts = {
+        "failed": f"{reading.failed:,} failed" if reading.failed else "",
+        "silent": silence(silent),
+        "bytes": sizes(reading),
+        "items": items(reading),
+        "rate": f"{show_size(reading.rate)}/s",
+        "mean": f"mean {show_size(reading.mean_rate)}/s",
+        "elapsed": show_clock(reading.elapsed),
+    }
+    for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):
+        parts[dropped] = ""
+        line = _SEPARATOR.join(filter(None, parts.values()))
+        if len(line) <= width:
+            break
+    return line

@@ -1,0 +1,57 @@
+"""A job on one machine: ranks are forked, and no MPI is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from pcopy.cli.prepare import Preparation
+from pcopy.cli.rank import Ended, open_roots, run_rank
+from pcopy.cli.screen import open_screen
+from pcopy.cli.signals import StopSignals
+from pcopy.engine.transports.local import fork_ranks
+from pcopy.errors import INTERNAL, JobAborted
+
+MOST_RANKS = 8
+"""The most ranks that are started unless the user asks for more."""
+
+KILL_GRACE = 2.0
+"""Seconds that the other ranks have to end after a failure."""
+
+
+def run_locally(words: Sequence[str]) -> int:
+    """Runs the job; returns its exit status. Raises ``PcopyError``."""
+    preparation = Preparation(words)
+    ranks = preparation.arguments.ranks or min(len(os.sched_getaffinity(0)), MOST_RANKS)
+    roots = open_roots(preparation.job)
+    with open_screen(preparation.arguments, sys.stderr) as screen:
+        preparation.announce()
+        signals = StopSignals()
+        signals.install()
+        sys.stderr.flush()
+        transport = fork_ranks(ranks)
+        if transport.rank:
+            _run_child(lambda: run_rank(preparation.job, transport, roots, (0,), None, signals))
+        try:
+            ended = run_rank(preparation.job, transport, roots, (0,), screen, signals)
+        except JobAborted as abort:
+            screen.close()
+            sys.stderr.write(str(abort))
+            transport.reap(KILL_GRACE)
+            return INTERNAL
+        transport.reap(KILL_GRACE)
+    return preparation.tell_end(ended, ranks)
+
+
+def _run_child(run: Callable[[], Ended]) -> NoReturn:
+    """A forked rank ends here: what its parent has opened and buffered is not its to close or write."""
+    status = INTERNAL
+    try:
+        status = run().status
+    except JobAborted as abort:
+        sys.stderr.write(str(abort))
+        sys.stderr.flush()
+    finally:
+        os._exit(status)

@@ -1,0 +1,144 @@
+"""One rank of a copy: opens the roots, puts node, tasks and transport together, and runs them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from random import Random
+from typing import BinaryIO, NamedTuple, cast
+
+from pcopy.cli.signals import StopSignals, status_of
+from pcopy.engine.driver import Driver
+from pcopy.engine.limits import Limits
+from pcopy.engine.node import Node
+from pcopy.engine.progress import Report
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.transport import Transport
+from pcopy.errors import Refused
+from pcopy.fsio.python_kernel import PythonKernel
+from pcopy.tasks import counts
+from pcopy.tasks.context import Context, RootDescriptors
+from pcopy.tasks.director import CopyDirector
+from pcopy.tasks.job import Identity, Job, Totals
+from pcopy.tasks.open_files import discard_all
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.sinks import Sink
+from pcopy.text import shown
+
+SPOOL_IN_MEMORY = 1 << 20
+"""Bytes of a spool that stay in memory before it becomes a file."""
+
+
+class Ended(NamedTuple):
+    """How a job ended, with the exact sums on rank 0."""
+
+    status: int
+    totals: Totals
+    halted: str | None
+
+
+def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
+    """Opens every root's two directories; raises ``Refused`` if one is not what it was when it was resolved.
+
+    Device numbers are compared only where they were read on this host.
+    """
+    opened: dict[bytes, int] = {}
+
+    def open_once(path: bytes, identity: Identity) -> int:
+        if path not in opened:
+            try:
+                opened[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except PermissionError:
+                opened[path] = _open_for_search(path)
+            except OSError as error:
+                raise Refused(f"{shown(path)}: cannot be opened: {error.strerror}") from None
+        status = os.fstat(opened[path])
+        if status.st_ino != identity[1] or (compare_devices and status.st_dev != identity[0]):
+            raise Refused(f"{shown(path)}: is not the same directory on {socket.gethostname()}")
+        return opened[path]
+
+    return [
+        RootDescriptors(open_once(root.source, root.source_id), open_once(root.target, root.target_id))
+        for root in job.roots
+    ]
+
+
+def _open_for_search(path: bytes) -> int:
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be opened: {error.strerror}") from None
+
+
+def run_rank(
+    job: Job,
+    transport: Transport,
+    roots: Sequence[RootDescriptors],
+    leaders: Sequence[int],
+    sink: Sink | None,
+    signals: StopSignals,
+) -> Ended:
+    """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed."""
+    rank, size = transport.rank, transport.size
+    limits = _limits(size)
+    director = CopyDirector(job, leaders, status_of)
+    node = Node(
+        rank,
+        size,
+        run=job.run,
+        counters=counts.COUNTERS,
+        director=director,
+        random=Random(f"{job.name} {job.run} {rank}"),
+        queue=TaskQueue(limits, open_spool),
+        limits=limits,
+    )
+    if rank == 0:
+        scanned = sum(1 for root in job.roots if not root.item)
+        node.counters[counts.FOUND] += scanned  # what is below them is counted as it is found
+        node.counters[counts.UNSCANNED] += scanned
+    kernel = PythonKernel(job.options.preserve, job.options.umask)
+    context = Context(
+        job,
+        rank,
+        size,
+        roots,
+        kernel,
+        sink=sink,
+        counters=node.counters,
+        totals=lambda: node.totals,
+        open_spool=open_spool,
+    )
+
+    def tell(phase: int, report: Report) -> None:
+        if sink is not None:
+            sink.progress(Phase(phase).name.lower(), Totals(*report.totals), report.silent)
+
+    driver = Driver(
+        node,
+        transport,
+        TaskRunner(context),
+        host=socket.gethostname(),
+        on_report=tell if rank == 0 else None,
+        stop_reason=lambda: signals.reason or context.stop_reason,
+    )
+    try:
+        status = driver.run()
+    finally:
+        discard_all(context)
+    context.close()
+    return Ended(status, director.totals, node.halted)
+
+
+def _limits(size: int) -> Limits:
+    """The budgets of a host are shared by its ranks."""
+    limits = Limits()
+    return limits._replace(scan_ahead=2 * limits.scan_ahead // size, in_core=max(1 << 20, 4 * limits.in_core // size))
+
+
+def open_spool() -> BinaryIO:
+    """A file for what waits outside memory; it has no name and vanishes when it is closed."""
+    import tempfile
+
+    return cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=SPOOL_IN_MEMORY))

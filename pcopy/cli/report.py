@@ -1,0 +1,127 @@
+"""What has become of a job, for people and for programs.
+
+Rule: found = copied + skipped + failed is spelled out and never rounded; what a job that stopped early has not reached
+is named as the rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+
+from pcopy.cli.units import show_seconds, show_size
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
+from pcopy.tasks.job import Failure, Totals
+from pcopy.text import harmless, shown
+
+_OUTCOMES = {
+    INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
+    INTERNAL: "internal error (status 70)",
+    STOPPED: "stopped early (status 75)",
+}
+
+
+def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> list[str]:
+    """The summary for people, a few lines; ``seconds`` is the wall time, ``status`` the exit status."""
+    rest = totals.found - totals.copied - totals.skipped - totals.failed
+    sums = [f"{totals.copied:,} copied", f"{totals.skipped:,} skipped", f"{totals.failed:,} failed"]
+    if rest:
+        sums.append(f"{rest:,} not reached")
+    lines = [f"{totals.found:,} found = {' + '.join(sums)}"]
+    kinds = [
+        _count(totals.files, "file", "files") + f" of {show_size(totals.bytes)}",
+        _count(totals.directories, "directory", "directories"),
+        _count(totals.symlinks, "symbolic link", "symbolic links"),
+        _count(totals.hardlinks, "hard link", "hard links"),
+        _count(totals.special, "special file", "special files"),
+    ]
+    lines += _listed("copied", kinds)
+    if totals.skipped_bytes:
+        lines += _listed("skipped", [show_size(totals.skipped_bytes)])
+    lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
+    remarks = [
+        f"{totals.deleted:,} deleted",
+        f"{totals.excused:,} left without the source's owner",
+        _count(totals.warnings, "warning", "warnings"),
+    ]
+    lines += _listed("besides", remarks)
+    lines.append(
+        f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(_rate(totals, seconds))}/s "
+        f"with {_count(ranks, 'rank', 'ranks')}"
+    )
+    if status != OK:
+        lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
+    return lines
+
+
+def summary_json(totals: Totals, seconds: float, ranks: int, status: int) -> str:
+    """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number."""
+    values = {
+        "found": totals.found,
+        "copied": totals.copied,
+        "files": totals.files,
+        "directories": totals.directories,
+        "symlinks": totals.symlinks,
+        "special": totals.special,
+        "hardlinks": totals.hardlinks,
+        "bytes": totals.bytes,
+        "skipped": totals.skipped,
+        "deleted": totals.deleted,
+        "failed": totals.failed,
+        "changed": totals.changed,
+        "vanished": totals.vanished,
+        "excused": totals.excused,
+        "warnings": totals.warnings,
+        "seconds": round(seconds, 3),
+        "bytes_per_second": round(_rate(totals, seconds)),
+        "ranks": ranks,
+        "signature": None,
+        "job": None,
+        "exit_status": status,
+    }
+    return json.dumps(values)
+
+
+def failure_line(failure: Failure) -> str:
+    """One line for people, without a newline: ``pcopy: PATH: OPERATION: reason (ERRNO-NAME)``."""
+    line = f"pcopy: {shown(failure.path)}: {failure.operation}: {_reason(failure)}"
+    if not failure.errno:
+        return line
+    return f"{line} ({errno.errorcode.get(failure.errno, f'errno {failure.errno}')})"
+
+
+def failure_json(failure: Failure) -> str:
+    """One JSON object on one line; ``path`` as it is shown, ``path_b64`` its exact bytes."""
+    values = {
+        "path": shown(failure.path),
+        "path_b64": base64.b64encode(failure.path).decode("ascii"),
+        "operation": failure.operation,
+        "errno": failure.errno,
+        "message": _reason(failure),
+    }
+    return json.dumps(values)
+
+
+def _reason(failure: Failure) -> str:
+    """What the system says, and what the message adds to it."""
+    system = os.strerror(failure.errno) if failure.errno else ""
+    message = harmless(failure.message)
+    if not message or not system or system == message:
+        return message or system or "failed"
+    return f"{system}: {message}"
+
+
+def _rate(totals: Totals, seconds: float) -> float:
+    return totals.bytes / seconds if seconds > 0 else 0.0
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _listed(title: str, parts: list[str]) -> list[str]:
+    """A line of those ``parts`` that do not begin with a count of 0; none if all do."""
+    some = [part for part in parts if not part.startswith("0 ")]
+    return [f"  {title}: {', '.join(some)}"] if some else []

@@ -1,0 +1,1 @@
+"""What carries messages between ranks. One module each, so that none is imported but the one in use."""

@@ -1,0 +1,253 @@
+"""An item's metadata: read from one descriptor, applied through another.
+
+The order is chown, chmod, extended attributes and ACL, times: chown clears set-id bits and file capabilities, an ACL
+changes the mode, and everything changes the times (chown(2), capabilities(7), acl(5)).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
+from pcopy.fsio.problem import MetadataProblem, Problem
+
+ACCESS_ACL = "system.posix_acl_access"
+DEFAULT_ACL = "system.posix_acl_default"
+SELINUX = "security.selinux"
+SET_ID = stat.S_ISUID | stat.S_ISGID
+
+_NEVER = ("security.ima", "security.evm")
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+
+Handle = int | bytes
+"""A descriptor, or ``/proc/self/fd/N`` of an O_PATH descriptor (for what can't be opened otherwise)."""
+
+
+class Attributes(NamedTuple):
+    """Metadata of one item; times are nanoseconds since 1970."""
+
+    mode: int
+    uid: int
+    gid: int
+    atime: int
+    mtime: int
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+
+class Applied(NamedTuple):
+    """What became of metadata that was no error: ``excused`` lacked a privilege, ``notices`` are for the user."""
+
+    excused: int = 0
+    notices: tuple[str, ...] = ()
+
+
+def is_copied(name: str, preserve: Preserve) -> bool:
+    """Does this extended attribute belong to the item's contents (and not to its file system or to this host)?"""
+    if name in (ACCESS_ACL, DEFAULT_ACL):
+        return preserve.acl
+    if not preserve.xattr or name in _NEVER or name.startswith("lustre."):
+        return False
+    return not (name.startswith("trusted.") and name[8:] in _LUSTRE_TRUSTED)
+
+
+_LUSTRE_TRUSTED = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
+
+
+def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], ...]:
+    """The extended attributes that a copy keeps, ACLs among them; raises ``Problem``."""
+    if not (preserve.xattr or preserve.acl):
+        return ()
+    try:
+        names = os.listxattr(handle)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return ()
+        raise Problem.of("listxattr", error, on_source=True) from error
+    found = []
+    for name in names:
+        if is_copied(name, preserve):
+            try:
+                found.append((name, os.getxattr(handle, name)))
+            except OSError as error:
+                if error.errno != errno.ENODATA:  # gone meanwhile
+                    raise Problem.of(f"getxattr {name}", error, on_source=True) from error
+    return tuple(found)
+
+
+def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
+    """All metadata of the item whose ``status`` is known; raises ``Problem``."""
+    return Attributes(
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_atime_ns,
+        status.st_mtime_ns,
+        read_xattrs(handle, preserve),
+    )
+
+
+def change_owner(handle: Handle, uid: int, gid: int) -> bool:
+    """Gives the item to owner and group, or at least to the group; False if that was not permitted.
+
+    Raises ``Problem`` where the lack of a privilege is no excuse.
+    """
+    try:
+        os.chown(handle, uid, gid)
+        return True
+    except OSError as error:
+        if error.errno != errno.EPERM or capable(CAP_CHOWN):
+            raise Problem.of("chown", error) from error
+    try:
+        os.chown(handle, -1, gid)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise Problem.of("chown", error) from error
+    return False
+
+
+def wanted_mode(attributes: Attributes, preserve: Preserve, owned: bool, umask: int) -> int:
+    """The permission bits of the copy. Set-id bits come only with the owner and group that they speak for."""
+    mode = stat.S_IMODE(attributes.mode)
+    if not preserve.mode:
+        return mode & ~umask & ~SET_ID
+    if owned:
+        return mode
+    return mode & ~SET_ID
+
+
+def apply_attributes(
+    handle: Handle,
+    attributes: Attributes,
+    preserve: Preserve,
+    umask: int,
+    *,
+    kept: os.stat_result | None = None,
+    inherits: bool = False,
+) -> Applied:
+    """Makes the item behind ``handle`` what ``attributes`` say, as far as possible; raises ``MetadataProblem``.
+
+    ``kept`` is the status of an existing item that stays (a directory, or a file that is replaced): what is not
+    preserved is taken from it. ``inherits``: the item lies in a directory with a default ACL and has got one from it.
+    """
+    dressing = _Dressing(handle)
+    owned = dressing.own(attributes, preserve, kept)
+    if not stat.S_ISLNK(attributes.mode):
+        mode = wanted_mode(attributes, preserve, owned, umask)
+        if kept is not None and not preserve.mode:
+            mode = stat.S_IMODE(kept.st_mode)
+        has_acl = any(name == ACCESS_ACL for name, _ in attributes.xattrs)
+        if inherits and not has_acl:
+            dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: _drop_xattr(handle, ACCESS_ACL))
+        dressing.attempt("chmod", lambda: os.chmod(handle, mode & 0o7700 if has_acl else mode))
+    for name, value in attributes.xattrs:
+        dressing.set_xattr(name, value)
+    if preserve.timestamps:
+        dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
+    if dressing.problem is not None:
+        raise dressing.problem
+    return Applied(dressing.excused, tuple(dressing.notices))
+
+
+class _Dressing:
+    """Sets what can be set, and remembers the first problem."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.problem: MetadataProblem | None = None
+        self.excused = 0
+        self.notices: list[str] = []
+
+    def attempt(self, operation: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except OSError as error:
+            self._remember(operation, error)
+
+    def _remember(self, operation: str, error: OSError) -> None:
+        if self.problem is None:
+            self.problem = MetadataProblem(operation, error.errno or errno.EIO)
+
+    def own(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
+        """Sets owner and group as far as wanted; returns whether they are the source's."""
+        if preserve.ownership:
+            try:
+                owned = change_owner(self._handle, attributes.uid, attributes.gid)
+            except Problem as problem:
+                self._remember("chown", problem)
+                return False
+            self.excused += not owned
+            return owned
+        owner = (os.geteuid(), os.getegid())
+        if kept is not None:
+            owner = (kept.st_uid, kept.st_gid)
+            if stat.S_ISREG(kept.st_mode):
+                # What takes an existing file's place stays its owner's, as when cp writes into it.
+                self.attempt("chown", lambda: change_owner(self._handle, *owner))
+        return owner == (attributes.uid, attributes.gid)
+
+    def set_xattr(self, name: str, value: bytes) -> None:
+        try:
+            os.setxattr(self._handle, name, value)
+        except OSError as error:
+            if name == SELINUX:
+                self.notices.append(f"setxattr {name}: {error.strerror}")
+            elif error.errno == errno.EPERM and _needs_privilege(name):
+                self.excused += 1
+            else:
+                self._remember(f"setxattr {name}", error)
+
+
+def _needs_privilege(name: str) -> bool:
+    """Was it this process's lack of a capability that made setting ``name`` fail with EPERM?"""
+    if name == "security.capability":
+        return not capable(CAP_SETFCAP)
+    return name.startswith(("trusted.", "security.")) and not capable(CAP_SYS_ADMIN)
+
+
+def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
+    """Removes what an existing directory has and ``attributes`` have not; raises ``Problem``."""
+    wanted = {name for name, _ in attributes.xattrs}
+    try:
+        present = os.listxattr(handle) if preserve.xattr or preserve.acl else []
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return
+        raise Problem.of("listxattr", error) from error
+    for name in present:
+        if name not in wanted and name != SELINUX and is_copied(name, preserve):
+            try:
+                _drop_xattr(handle, name)
+            except Problem as error:
+                if not (error.errno == errno.EPERM and _needs_privilege(name)):
+                    raise
+
+
+def _drop_xattr(handle: Handle, name: str) -> None:
+    try:
+        os.removexattr(handle, name)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, *_NO_ATTRIBUTES):
+            raise Problem.of(f"removexattr {name}", error) from error
+
+
+def has_default_acl(directory: int) -> bool:
+    """Would files made in ``directory`` inherit an ACL? Raises ``Problem``."""
+    try:
+        return bool(os.getxattr(directory, DEFAULT_ACL))
+    except OSError as error:
+        if error.errno in (errno.ENODATA, *_NO_ATTRIBUTES):
+            return False
+        raise Problem.of(f"getxattr {DEFAULT_ACL}", error) from error
+
+
+def drop_inherited_acls(directory: int) -> None:
+    """Frees a directory that was just made from the ACLs that it inherited; raises ``Problem``.
+
+    They could make it unwritable while it is filled, and would be inherited by everything made in it.
+    """
+    _drop_xattr(directory, DEFAULT_ACL)
+    _drop_xattr(directory, ACCESS_ACL)

@@ -1,0 +1,47 @@
+"""The interface of the inner loop: many small files of one directory, copied to new names in another.
+
+It does the plain case only, so that an implementation in C stays small: a regular file without holes, of moderate
+size, to a name that is free. For everything else it says ``CARE`` and leaves the target as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from pcopy.fsio.attributes import Applied
+from pcopy.fsio.problem import Problem
+
+SMALL_FILE = 4 << 20
+"""The largest file, in bytes, that is read whole into memory and written in one go."""
+
+CARE = -1
+"""The verdict on a file that is not a plain case: it has holes, has grown large, or its target's name is taken."""
+
+Verdict = int | Problem
+"""The size in bytes of a file that was copied, ``CARE``, or what went wrong (nothing is left under the name,
+unless it is a ``MetadataProblem``)."""
+
+
+class Kernel(Protocol):
+    """Copies small files; one per process."""
+
+    def copy_new_files(
+        self,
+        source: int,
+        target: int,
+        names: Sequence[bytes],
+        inodes: Sequence[int],
+        device: int,
+        *,
+        inherits: bool,
+        target_names: Sequence[bytes] | None = None,
+    ) -> Iterator[Verdict]:
+        """One verdict for each of ``names`` in ``source`` (a directory's descriptor), as soon as it is known.
+
+        ``inodes`` and ``device`` are those that the files had when they were found; another one is a ``Problem``
+        marked as changed. ``inherits``: files made in ``target`` inherit an ACL, which must go.
+        """
+
+    def drain(self) -> Applied:
+        """What metadata was excused or is worth a notice since the last call."""

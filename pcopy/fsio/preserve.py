@@ -1,0 +1,38 @@
+"""Which attributes a copy keeps, and what this process may set."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import NamedTuple
+
+
+class Preserve(NamedTuple):
+    """The attributes that copies keep."""
+
+    mode: bool = True
+    ownership: bool = True
+    timestamps: bool = True
+    links: bool = True
+    xattr: bool = True
+    acl: bool = True
+    sparse: bool = True
+
+
+CAP_CHOWN = 0
+CAP_DAC_OVERRIDE = 1
+CAP_SYS_ADMIN = 21
+CAP_SETFCAP = 31
+
+
+@cache
+def capable(capability: int) -> bool:
+    """Does this process have the effective capability (capabilities(7))? It is read once."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"CapEff:"):
+                    return bool(int(line.split()[1], 16) >> capability & 1)
+    except FileNotFoundError:  # no /proc: nothing finer is known than the user
+        pass
+    return os.geteuid() == 0

@@ -1,0 +1,149 @@
+"""The inner loop for small files in plain Python.
+
+System calls per file: open, fstat, read, flistxattr (and a fgetxattr per name), fstat, close of the source; open,
+write, fchown, fchmod, utimensat, close of the target. Nothing twice, nothing dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, read_xattrs
+from pcopy.fsio.data import write_all
+from pcopy.fsio.kernel import CARE, SMALL_FILE, Verdict
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import MetadataProblem, Problem, changed
+from pcopy.fsio.source import FLAGS, open_source
+from pcopy.fsio.temporary import remove
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class PythonKernel:
+    """Fills ``pcopy.fsio.kernel.Kernel`` with Python's own system calls."""
+
+    def __init__(self, preserve: Preserve, umask: int) -> None:
+        self._preserve = preserve
+        self._umask = umask
+        self._excused = 0
+        self._notices: list[str] = []
+        self._plain_metadata = preserve.mode and preserve.ownership and preserve.timestamps
+
+    def drain(self) -> Applied:
+        applied = Applied(self._excused, tuple(self._notices))
+        self._excused = 0
+        self._notices.clear()
+        return applied
+
+    def copy_new_files(
+        self,
+        source: int,
+        target: int,
+        names: Sequence[bytes],
+        inodes: Sequence[int],
+        device: int,
+        *,
+        inherits: bool,
+        target_names: Sequence[bytes] | None = None,
+    ) -> Iterator[Verdict]:
+        for name, inode, new_name in zip(names, inodes, target_names or names, strict=True):
+            try:
+                yield self._copy(source, target, name, new_name, inode, device, inherits)
+            except Problem as problem:
+                yield problem
+
+    def _copy(
+        self, source: int, target: int, name: bytes, new_name: bytes, inode: int, device: int, inherits: bool
+    ) -> int:
+        try:
+            reading = os.open(name, FLAGS | os.O_NOATIME, dir_fd=source)
+        except OSError:
+            reading = open_source(source, name)  # which tries without O_NOATIME and tells the errors apart
+        operation = "fstat"
+        try:
+            status = os.fstat(reading)
+            if status.st_ino != inode or status.st_dev != device or not stat.S_ISREG(status.st_mode):
+                raise changed("open", "another file has taken its name")
+            size = status.st_size
+            if size > SMALL_FILE or (self._preserve.sparse and status.st_blocks << 9 < size):
+                return CARE
+            operation = "read"
+            data = os.read(reading, size + 1)
+            if len(data) != size:
+                data = _rest(reading, data, size)
+            xattrs = read_xattrs(reading, self._preserve)
+            operation = "fstat"
+            after = os.fstat(reading)
+            if (
+                after.st_ctime_ns != status.st_ctime_ns
+                or after.st_mtime_ns != status.st_mtime_ns
+                or after.st_size != size
+            ):
+                raise changed("read", "the file changed while it was copied")
+        except OSError as error:
+            raise Problem.of(operation, error, on_source=True) from error
+        finally:
+            os.close(reading)
+        try:
+            writing = os.open(new_name, _NEW, 0o600, dir_fd=target)
+        except FileExistsError:
+            return CARE
+        except OSError as error:
+            raise Problem.of("create", error) from error
+        operation = "write"
+        try:
+            try:
+                put = os.write(writing, data) if data else 0
+                if put != len(data):
+                    write_all(writing, memoryview(data)[put:], put)
+                self._dress(writing, status, xattrs, inherits)
+                operation = "close"
+            finally:
+                os.close(writing)
+        except MetadataProblem:
+            raise  # the contents are whole: better a file with wrong metadata, and told so, than none
+        except OSError as error:
+            remove(target, new_name)
+            raise Problem.of(operation, error) from error
+        return size
+
+    def _dress(
+        self, writing: int, status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...], inherits: bool
+    ) -> None:
+        if self._plain_metadata and not xattrs and not inherits:
+            try:
+                os.chown(writing, status.st_uid, status.st_gid)
+                os.chmod(writing, stat.S_IMODE(status.st_mode))
+                os.utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
+                return
+            except OSError:
+                pass  # once more, with care: what is no error, and which operation was it?
+        self._apply(writing, _attributes(status, xattrs), inherits)
+
+    def _apply(self, writing: int, attributes: Attributes, inherits: bool) -> None:
+        applied = apply_attributes(writing, attributes, self._preserve, self._umask, inherits=inherits)
+        self._excused += applied.excused
+        self._notices.extend(applied.notices)
+
+
+def _attributes(status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...]) -> Attributes:
+    return Attributes(status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns, xattrs)
+
+
+def _rest(reading: int, data: bytes, size: int) -> bytes:
+    """All of a file of which one read gave another number of bytes than its size; raises ``Problem`` and ``OSError``.
+
+    A file of size 0 may well have contents (/proc): it is read to its end. Others have changed.
+    """
+    if size and len(data) > size:
+        raise changed("read", "the file grew while it was copied")
+    parts = [data]
+    while data:
+        data = os.read(reading, 1 << 20)
+        parts.append(data)
+    whole = b"".join(parts)
+    if size and len(whole) != size:
+        raise changed("read", f"the file ended after {len(whole)} of {size} bytes")
+    return whole

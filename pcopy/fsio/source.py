@@ -1,0 +1,57 @@
+"""Opens source files without side effects, and tells whether they are still what they were.
+
+O_NONBLOCK and O_NOFOLLOW, because the name may have been given to a FIFO or a symbolic link meanwhile; O_NOATIME where
+it is allowed, because reading is not supposed to leave traces.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+from pcopy.fsio.problem import Problem, changed
+
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Version(NamedTuple):
+    """What must stay the same while a file is copied; times in nanoseconds."""
+
+    device: int
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Version:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def open_source(directory: int, name: bytes) -> int:
+    """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
+    try:
+        try:
+            return os.open(name, FLAGS | os.O_NOATIME, dir_fd=directory)
+        except PermissionError as error:
+            if error.errno != errno.EPERM:
+                raise
+            return os.open(name, FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ESTALE):
+            raise Problem("open", error.errno, on_source=True, changed=True) from error
+        raise Problem.of("open", error, on_source=True) from error
+
+
+def check_found(status: os.stat_result, device: int, inode: int) -> None:
+    """Raises ``Problem`` unless ``status`` is a regular file, the one that was found."""
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (device, inode):
+        raise changed("open", "another file has taken its name")
+
+
+def check_unchanged(descriptor: int, version: Version) -> None:
+    """Raises ``Problem`` unless the file is still of that ``version``."""
+    if Version.of(os.fstat(descriptor)) != version:
+        raise changed("read", "the file changed while it was copied")

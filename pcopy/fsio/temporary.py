@@ -1,0 +1,87 @@
+"""Files under temporary names, beside the target and renamed to it when they are whole.
+
+Whoever reopens one by its name makes sure that it is the very file that was made: a regular file of ours, with one
+link, that nobody else can write. In a directory of a hostile owner the name may by then mean something else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from itertools import count
+
+from pcopy.fsio.problem import Problem
+
+PREFIX = b".pcopy-"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class TemporaryNames:
+    """Names that nobody else uses: they carry the job, its run and the rank."""
+
+    def __init__(self, job: str, run: int, rank: int) -> None:
+        self._stem = b"%s%s-%d-%d." % (PREFIX, job.encode(), run, rank)
+        self._numbers = count(1)
+
+    def next(self) -> bytes:
+        return self._stem + b"%d" % next(self._numbers)
+
+
+def create(directory: int, name: bytes) -> int:
+    """A new file, readable and writable by its owner only; returns a descriptor for writing. Raises ``Problem``."""
+    try:
+        return os.open(name, _NEW, 0o600, dir_fd=directory)
+    except OSError as error:
+        raise Problem.of("create", error) from error
+
+
+def reopen(directory: int, name: bytes, identity: tuple[int, int]) -> int:
+    """The temporary file ``name`` again, for writing; raises ``Problem``, with ESTALE if it is no longer that file."""
+    try:
+        descriptor = os.open(
+            name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory
+        )
+    except OSError as error:
+        raise Problem.of("open", error) from error
+    status = os.fstat(descriptor)
+    ours = (
+        (status.st_dev, status.st_ino) == identity
+        and stat.S_ISREG(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and status.st_nlink == 1
+        and stat.S_IMODE(status.st_mode) == 0o600
+    )
+    if not ours:
+        os.close(descriptor)
+        raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile")
+    return descriptor
+
+
+def remove(directory: int, name: bytes) -> None:
+    """Removes ``name`` if it is there; raises ``Problem`` for anything but its absence."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise Problem.of("unlink", error) from error
+
+
+def put_in_place(directory: int, temporary: bytes, name: bytes, identity: tuple[int, int]) -> None:
+    """Gives ``temporary`` its final ``name``, replacing what has it; raises ``Problem``."""
+    try:
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        raise Problem.of("rename", error) from error
+    verify_name(directory, name, identity)
+
+
+def verify_name(directory: int, name: bytes, identity: tuple[int, int]) -> None:
+    """Raises ``Problem`` unless ``name`` is the item with that (device, inode)."""
+    try:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError as error:
+        raise Problem.of("stat", error) from error
+    if (status.st_dev, status.st_ino) != identity:
+        raise Problem("rename", errno.ESTALE, text="something else was put in its place meanwhile")

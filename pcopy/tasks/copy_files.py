@@ -1,0 +1,87 @@
+"""CopyFiles: a batch of small regular files of one directory."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from pcopy.engine.driver import Slices
+from pcopy.fsio.kernel import CARE
+from pcopy.fsio.problem import Problem
+from pcopy.tasks import counts
+from pcopy.tasks.context import Context, Result
+from pcopy.tasks.retry import failed_or_retried
+from pcopy.tasks.targets import look
+from pcopy.tasks.values import CopyFiles, Place, unpack_names, unpack_numbers
+from pcopy.tasks.whole_file import copy_whole
+
+
+def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
+    """New ones go through the kernel, those that need care one by one after it."""
+    place, device = task.place, task.device
+    names = unpack_names(task.names)
+    inodes = unpack_numbers(task.inodes)
+    sizes = unpack_numbers(task.sizes)
+    try:
+        source, target = context.open_source(place), context.open_target(place)
+        careful = _taken(context, place, target, names)
+    except Problem as problem:
+        for name, size in zip(names, sizes, strict=True):
+            result.fail(place, name, problem, size)
+        return result.outcome()
+    plain = [index for index in range(len(names)) if index not in careful] if careful else range(len(names))
+    verdicts = context.kernel.copy_new_files(
+        source,
+        target,
+        [names[index] for index in plain] if careful else names,
+        [inodes[index] for index in plain] if careful else inodes,
+        device,
+        inherits=place.inherits,
+        target_names=[context.new_name(place, name) for name in names] if context.job.roots[place.root].item else None,
+    )
+    copied = moved = 0
+    for index, verdict in zip(plain, verdicts, strict=True):
+        if isinstance(verdict, Problem):
+            failed_or_retried(context, result, place, names[index], verdict, task.attempt, sizes[index])
+        elif verdict == CARE:
+            careful.add(index)
+        else:
+            copied += 1
+            moved += verdict
+            context.counters[counts.MOVED] += verdict
+            yield
+    if copied:
+        context.succeeded()
+    result.count(counts.FILES, copied)
+    result.count(counts.BYTES, moved)
+    result.applied(place, b"", context.kernel.drain())
+    for index in sorted(careful):
+        yield from _copy_carefully(
+            context, result, place, names[index], device, inodes[index], sizes[index], task.attempt
+        )
+    return result.outcome()
+
+
+def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> set[int]:
+    """Which of the names are taken, where it is worth knowing before they are tried."""
+    if place.fresh or context.options.existing == "replace":
+        return set()
+    return {index for index, name in enumerate(names) if look(target, context.new_name(place, name)) is not None}
+
+
+def _copy_carefully(
+    context: Context, result: Result, place: Place, name: bytes, device: int, inode: int, size: int, attempt: int
+) -> Generator[None, None, None]:
+    try:
+        settled = yield from copy_whole(context, result, place, name, device, inode)
+    except Problem as problem:
+        failed_or_retried(context, result, place, name, problem, attempt, size)
+        return
+    count_settled(context, result, settled.copied, settled.size)
+
+
+def count_settled(context: Context, result: Result, copied: bool, size: int) -> None:
+    """One regular file more that is copied, or skipped."""
+    if copied:
+        context.succeeded()
+    result.count(counts.FILES if copied else counts.SKIPPED)
+    result.count(counts.BYTES if copied else counts.SKIPPED_BYTES, size)

@@ -1,0 +1,133 @@
+"""LinkGroup and MakeLinks: of the names of one inode, one is copied and the others are linked to it.
+
+If the one can't be copied, it has failed and the next takes its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.engine.driver import Slices
+from pcopy.fsio.kernel import SMALL_FILE
+from pcopy.fsio.problem import MetadataProblem, Problem, changed
+from pcopy.fsio.temporary import put_in_place, remove, verify_name
+from pcopy.tasks import counts
+from pcopy.tasks.context import CALL_COST, Context, Result
+from pcopy.tasks.copy_files import count_settled
+from pcopy.tasks.copy_nodes import copy_one_node
+from pcopy.tasks.job import Identity
+from pcopy.tasks.retry import failed_or_retried
+from pcopy.tasks.targets import clear_way, look, may_replace
+from pcopy.tasks.values import LinkGroup, MakeLinks, Place, SplitFile
+from pcopy.tasks.whole_file import copy_whole
+
+LINKS_AT_ONCE = 4096
+
+
+def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
+    """Copies the first name; its links follow when it is there."""
+    place, name = task.names[0]
+    split = SplitFile(place, name, task.device, task.inode, task.size, task.attempt, task.names[1:])
+    try:
+        status = os.stat(name, dir_fd=context.open_source(place), follow_symlinks=False)
+        if (status.st_dev, status.st_ino) != (task.device, task.inode):
+            raise changed("stat", "another item has taken its name")
+        if not stat.S_ISREG(status.st_mode):
+            settled = copy_one_node(context, result, place, name, task.inode)
+        elif task.size > SMALL_FILE:
+            result.spawn(split, task.size)
+            return result.outcome()
+        else:
+            settled = yield from copy_whole(context, result, place, name, task.device, task.inode)
+            count_settled(context, result, settled.copied, settled.size)
+        after_representative(context, result, split, settled.target_id)
+    except OSError as error:
+        gone = error.errno == errno.ENOENT and not isinstance(error, Problem)
+        problem = Problem("stat", errno.ENOENT, on_source=True, changed=True) if gone else Problem.of("stat", error)
+        representative_failed(context, result, split, problem)
+    return result.outcome()
+
+
+def representative_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
+    """The first name has failed, or waits to be tried again; the next takes its place."""
+    if isinstance(problem, MetadataProblem):  # it is there, though not with all of its metadata
+        result.fail(task.place, task.name, problem, task.size)
+        made = look(context.open_target(task.place), context.new_name(task.place, task.name))
+        if made is not None:
+            after_representative(context, result, task, (made.st_dev, made.st_ino))
+        return
+    failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+    if task.links:
+        group = LinkGroup(task.device, task.inode, task.size, task.links, task.attempt)
+        result.spawn(group, task.size + len(task.links) * CALL_COST)
+
+
+def after_representative(context: Context, result: Result, task: SplitFile, made: Identity) -> None:
+    """The first name is there; spawns the making of the others, in parts."""
+    for start in range(0, len(task.links), LINKS_AT_ONCE):
+        names = ((task.place, task.name), *task.links[start : start + LINKS_AT_ONCE])
+        group = LinkGroup(task.device, task.inode, task.size, names, task.attempt)
+        result.spawn(MakeLinks(group, made), len(names) * CALL_COST)
+
+
+def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
+    """Links each further name to the first."""
+    first, *others = task.group.names
+    for index, (place, name) in enumerate(others):
+        try:
+            _link(context, result, first, task, place, name)
+        except Problem as problem:
+            if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
+                rest = tuple(others[index:])
+                group = LinkGroup(task.group.device, task.group.inode, task.group.size, rest, task.group.attempt)
+                result.spawn(group, task.group.size + len(rest) * CALL_COST)
+                break
+            result.fail(place, name, problem)
+        yield
+    return result.outcome()
+
+
+def _link(
+    context: Context, result: Result, first: tuple[Place, bytes], task: MakeLinks, place: Place, name: bytes
+) -> None:
+    target = context.open_target(place)
+    old_directory = context.open_target(first[0])
+    old_name = context.new_name(*first)
+    present = look(target, name)
+    if present is None:
+        _make(old_directory, old_name, target, name)
+        verify_name(target, name, task.made)
+    else:
+        if (present.st_dev, present.st_ino) == task.made:
+            result.count(counts.SKIPPED)
+            return
+        if not _may_relink(context, place, present, old_directory, old_name):
+            result.count(counts.SKIPPED)
+            return
+        temporary = context.temporary_names.next()
+        _make(old_directory, old_name, target, temporary)
+        try:
+            clear_way(target, name, present)
+            put_in_place(target, temporary, name, task.made)
+        except Problem:
+            remove(target, temporary)
+            raise
+    context.succeeded()
+    result.count(counts.HARDLINKS)
+
+
+def _may_relink(context: Context, place: Place, present: os.stat_result, old_directory: int, old_name: bytes) -> bool:
+    """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
+    if context.options.existing == "changed" and not place.fresh:
+        return True
+    like = look(old_directory, old_name)
+    return like is None or may_replace(context, place, like, present)
+
+
+def _make(old_directory: int, old_name: bytes, target: int, name: bytes) -> None:
+    try:
+        os.link(old_name, name, src_dir_fd=old_directory, dst_dir_fd=target, follow_symlinks=False)
+    except OSError as error:
+        raise Problem.of("link", error) from error

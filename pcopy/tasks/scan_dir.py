@@ -1,0 +1,193 @@
+"""ScanDir: makes the target directory, finds what the source holds, and spawns what copies it.
+
+A new directory belongs to us alone (0700) until it is finished. One that exists keeps its owner and is not opened up;
+if we are its owner and lack permissions in it, we give them to ourselves until it is finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from pcopy.engine.driver import Slices
+from pcopy.fsio.attributes import Attributes, drop_inherited_acls, has_default_acl, read_attributes
+from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+from pcopy.fsio.problem import Problem
+from pcopy.tasks import counts
+from pcopy.tasks.context import CALL_COST, Context, Result
+from pcopy.tasks.names_spool import NamesSpool
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.scan_names import Sorter
+from pcopy.tasks.targets import look, may_replace
+from pcopy.tasks.values import FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
+
+NAMES_AT_ONCE = 2048
+"""A directory with more names than that is statted in batches of as many, by all ranks."""
+
+
+def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
+    """One directory; what it holds becomes tasks."""
+    result.count(counts.UNSCANNED, -1)
+    place = Place(task.root, task.path, task.source_id, (0, 0), False, False)
+    try:
+        source = context.sources[task.root].open(task.path, task.source_id)
+        status = os.fstat(source)
+        if (status.st_dev, status.st_ino) in context.target_ids:
+            raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
+        listing = _list(source)
+        first = list(islice(listing, NAMES_AT_ONCE + 1))  # an unreadable directory fails before its copy is made
+        attributes = read_attributes(source, status, context.options.preserve)
+        made = _make_target(task, context, status)
+        if made is None:
+            result.count(counts.SKIPPED)
+            return result.outcome()
+        place = made
+    except Problem as problem:
+        result.fail(place, b"", problem)
+        return result.outcome()
+    _note_device(context, result, place)
+    complete = True
+    try:
+        if len(first) <= NAMES_AT_ONCE:
+            sorter = Sorter(context, result, place)
+            for _ in sorter.sort(source, first):
+                yield
+            sorter.finish()
+        else:
+            yield from _spread(context, result, place, chain(first, listing))
+    except Problem as problem:  # the rest of its names can't be read
+        result.fail(place, b"", problem)
+        complete = False
+    _spawn_finish(result, place, attributes, complete)
+    return result.outcome()
+
+
+def _list(source: int) -> Iterator[bytes]:
+    """The directory's names; raises ``Problem``, at the first name or later."""
+    try:
+        with os.scandir(source) as entries:
+            for entry in entries:
+                yield os.fsencode(entry.name)
+    except OSError as error:
+        operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
+        number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO
+        raise Problem(operation, number, on_source=True) from error
+
+
+def _spread(context: Context, result: Result, place: Place, names: Iterator[bytes]) -> Iterator[None]:
+    """A large directory: its names travel in batches, which wait in a spool if they are very many."""
+    spool = NamesSpool(context.open_spool)
+    try:
+        batch: list[bytes] = []
+        try:
+            for name in names:
+                batch.append(name)
+                if len(batch) == NAMES_AT_ONCE:
+                    spool.append(pack_names(batch))
+                    batch.clear()
+                    yield
+        finally:
+            if batch:
+                spool.append(pack_names(batch))
+            for packed in spool:
+                result.spawn(ScanNames(place, packed, 0), NAMES_AT_ONCE * CALL_COST, expands=True)
+    finally:
+        spool.close()
+
+
+def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Place | None:
+    """The target directory, made unless it exists; None if what exists is to stay. Raises ``Problem``."""
+    root = context.job.roots[task.root]
+    targets = context.targets[task.root]
+    path = context.below_target(task.root, task.path)
+    fresh = False
+    if path:
+        above, _, name = path.rpartition(b"/")
+        parent = targets.open(above, task.parent.target_id if task.parent else root.target_id)
+        around = task.parent or Place(task.root, b"", task.source_id, root.target_id, False, False)
+        fresh = _make_directory(context, around, parent, name, source)
+        if not fresh:
+            present = look(parent, name)
+            if present is None or not stat.S_ISDIR(present.st_mode):
+                return None
+            _let_us_in(parent, name, present)
+        targets.forget(path)
+    target = targets.open(path)
+    status = os.fstat(target)
+    if not path and status.st_mode & 0o700 != 0o700:
+        _open_up(target, status)
+    if not task.path:
+        context.target_ids.add((status.st_dev, status.st_ino))
+    inherits = has_default_acl(target)
+    if fresh and inherits:
+        drop_inherited_acls(target)
+        inherits = False
+    return Place(task.root, task.path, task.source_id, (status.st_dev, status.st_ino), fresh, inherits)
+
+
+def _make_directory(context: Context, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
+    """Makes ``name`` in ``parent``; False if something is there that stays. Raises ``Problem``."""
+    for _ in range(2):
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+            return True
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise Problem.of("mkdir", error) from error
+        present = look(parent, name)
+        if present is not None and stat.S_ISDIR(present.st_mode) and not around.fresh:
+            return False
+        if present is not None:
+            if not may_replace(context, around, source, present):
+                return False
+            try:
+                os.unlink(name, dir_fd=parent)
+            except OSError as error:
+                raise Problem.of("unlink", error) from error
+    raise Problem("mkdir", errno.EEXIST)
+
+
+def _let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
+    """Gives us what we lack in an existing directory of ours, by a descriptor that no symbolic link can turn away."""
+    if present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
+        return
+    held = open_node(parent, name, on_source=False)
+    try:
+        status = os.fstat(held)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            os.chmod(handle_of(held), stat.S_IMODE(status.st_mode) | 0o700)
+    except OSError as error:
+        raise Problem.of("chmod", error) from error
+    finally:
+        os.close(held)
+
+
+def _open_up(target: int, status: os.stat_result) -> None:
+    """As ``_let_us_in``, for a root's target."""
+    if capable(CAP_DAC_OVERRIDE) or status.st_uid != os.geteuid():
+        return
+    try:
+        os.chmod(target, stat.S_IMODE(status.st_mode) | 0o700)
+    except OSError as error:
+        raise Problem.of("chmod", error) from error
+
+
+def _note_device(context: Context, result: Result, place: Place) -> None:
+    """A file system below the target that is not the root's wants its own sync at the end."""
+    device = place.target_id[0]
+    if context.options.sync and device not in context.synced:
+        context.synced[device] = os.dup(context.open_target(place))
+        result.spawn(SyncFiles(device), phase=Phase.SYNC, owner=context.rank)
+
+
+def _spawn_finish(result: Result, place: Place, attributes: Attributes, complete: bool) -> None:
+    finish = FinishDir(place, attributes, complete)
+    if attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
+        result.spawn(finish, phase=Phase.FINISH)
+    else:  # once its owner can't enter it, nothing below it can be finished
+        result.spawn(SealDir(finish), owner=0)

@@ -1,0 +1,158 @@
+"""ScanNames, and what every scan does with the names that it finds: stat them, and spawn what copies them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+from pcopy.engine.driver import Slices
+from pcopy.fsio.kernel import SMALL_FILE
+from pcopy.fsio.problem import Problem
+from pcopy.tasks import counts
+from pcopy.tasks.context import CALL_COST, SCAN_COST, Context, Result
+from pcopy.tasks.retry import failed_or_retried
+from pcopy.tasks.values import (
+    CopyFiles,
+    CopyNodes,
+    LinkNote,
+    Place,
+    ScanDir,
+    ScanNames,
+    SplitFile,
+    pack_names,
+    pack_numbers,
+    unpack_names,
+)
+
+BATCH_FILES = 256
+BATCH_BYTES = 4 << 20
+
+
+def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
+    """A part of a large directory, or a name that is tried again (and was found before)."""
+    names = unpack_names(task.names)
+    try:
+        source = context.open_source(task.place)
+    except Problem as problem:
+        for name in names:
+            result.fail(task.place, name, problem)
+        if not task.attempt:
+            result.count(counts.FOUND, len(names))
+        return result.outcome()
+    sorter = Sorter(context, result, task.place, task.attempt)
+    for _ in sorter.sort(source, names):
+        yield
+    sorter.finish()
+    return result.outcome()
+
+
+class Sorter:
+    """Stats the names of one directory and sorts them into tasks."""
+
+    def __init__(self, context: Context, result: Result, place: Place, attempt: int = 0) -> None:
+        self._context = context
+        self._result = result
+        self._place = place
+        self._attempt = attempt
+        self._links_kept = context.options.preserve.links and not context.job.roots[place.root].item
+        self._device = place.source_id[0]
+        self._files: tuple[list[bytes], list[int], list[int]] = ([], [], [])  # names, inodes, sizes
+        self._files_bytes = 0
+        self._nodes: tuple[list[bytes], list[int]] = ([], [])
+        self._links: dict[int, tuple[list[bytes], list[int], list[int], list[int]]] = {}
+        self._found = 0
+        self._found_bytes = 0
+
+    def sort(self, source: int, names: Iterable[bytes]) -> Iterator[None]:
+        """Takes ``names`` of the directory with the descriptor ``source``, in their order."""
+        lstat, is_file, is_directory = os.stat, stat.S_ISREG, stat.S_ISDIR
+        file_names, file_inodes, file_sizes = self._files
+        for name in names:
+            self._found += 1
+            try:
+                status = lstat(name, dir_fd=source, follow_symlinks=False)
+            except OSError as error:
+                gone = error.errno == errno.ENOENT
+                problem = Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone)
+                failed_or_retried(self._context, self._result, self._place, name, problem, self._attempt)
+                continue
+            mode = status.st_mode
+            if is_directory(mode):
+                self._directory(name, status)
+            elif status.st_nlink > 1 and self._links_kept:
+                self._link(name, status)
+            elif not is_file(mode):
+                self._node(name, status)
+            else:
+                size = status.st_size
+                self._found_bytes += size
+                if size > SMALL_FILE or status.st_dev != self._device:
+                    self._large(name, status)
+                else:
+                    file_names.append(name)
+                    file_inodes.append(status.st_ino)
+                    file_sizes.append(size)
+                    self._files_bytes += size
+                    if len(file_names) >= BATCH_FILES or self._files_bytes >= BATCH_BYTES:
+                        self._spawn_files()
+            yield
+
+    def _directory(self, name: bytes, status: os.stat_result) -> None:
+        path = self._place.path + b"/" + name if self._place.path else name
+        task = ScanDir(self._place.root, path, (status.st_dev, status.st_ino), self._place)
+        self._result.spawn(task, SCAN_COST, expands=True)
+        self._result.count(counts.UNSCANNED)
+
+    def _large(self, name: bytes, status: os.stat_result) -> None:
+        task = SplitFile(self._place, name, status.st_dev, status.st_ino, status.st_size, self._attempt)
+        self._result.spawn(task, status.st_size)
+
+    def _node(self, name: bytes, status: os.stat_result) -> None:
+        self._nodes[0].append(name)
+        self._nodes[1].append(status.st_ino)
+        if len(self._nodes[0]) >= BATCH_FILES:
+            self._spawn_nodes()
+
+    def _link(self, name: bytes, status: os.stat_result) -> None:
+        """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
+        names, devices, inodes, sizes = self._links.setdefault(status.st_ino % self._context.size, ([], [], [], []))
+        names.append(name)
+        devices.append(status.st_dev)
+        inodes.append(status.st_ino)
+        sizes.append(status.st_size if stat.S_ISREG(status.st_mode) else 0)
+
+    def _spawn_files(self) -> None:
+        names, inodes, sizes = self._files
+        task = CopyFiles(
+            self._place, self._device, pack_names(names), pack_numbers(inodes), pack_numbers(sizes), self._attempt
+        )
+        self._result.spawn(task, self._files_bytes + len(names) * CALL_COST)
+        for column in self._files:
+            column.clear()
+        self._files_bytes = 0
+
+    def _spawn_nodes(self) -> None:
+        names, inodes = self._nodes
+        task = CopyNodes(self._place, pack_names(names), pack_numbers(inodes), self._attempt)
+        self._result.spawn(task, len(names) * CALL_COST)
+        for column in self._nodes:
+            column.clear()
+
+    def finish(self) -> None:
+        """Spawns what is still being gathered, and counts what was found."""
+        if self._files[0]:
+            self._spawn_files()
+        if self._nodes[0]:
+            self._spawn_nodes()
+        for owner, (names, devices, inodes, sizes) in self._links.items():
+            note = LinkNote(
+                self._place, pack_names(names), pack_numbers(devices), pack_numbers(inodes), pack_numbers(sizes)
+            )
+            self._result.spawn(note, owner=owner)
+        self._links.clear()
+        if not self._attempt:
+            self._result.count(counts.FOUND, self._found)
+            self._result.count(counts.FOUND_BYTES, self._found_bytes)
+        self._found = self._found_bytes = 0
