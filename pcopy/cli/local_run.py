@@ -39,6 +39,10 @@ def run_locally(words: Sequence[str]) -> int:
         except JobAborted as abort:
             screen.close()
             sys.stderr.write(str(abort))
+            if transport.unsent:  # somebody doesn't listen any more
+                transport.kill()
+            else:
+                transport.close()  # which tells the others that this has been printed
             transport.reap(KILL_GRACE)
             return INTERNAL
         transport.reap(KILL_GRACE)

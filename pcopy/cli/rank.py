@@ -44,32 +44,33 @@ def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptor
 
     Device numbers are compared only where they were read on this host.
     """
-    opened: dict[bytes, int] = {}
+    opened: dict[tuple[bytes, bool], int] = {}
 
-    def open_once(path: bytes, identity: Identity) -> int:
-        if path not in opened:
-            try:
-                opened[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except PermissionError:
-                opened[path] = _open_for_search(path)
-            except OSError as error:
-                raise Refused(f"{shown(path)}: cannot be opened: {error.strerror}") from None
-        status = os.fstat(opened[path])
+    def open_once(path: bytes, identity: Identity, on_source: bool) -> int:
+        if (path, on_source) not in opened:
+            opened[path, on_source] = _open_directory(path, on_source)
+        status = os.fstat(opened[path, on_source])
         if status.st_ino != identity[1] or (compare_devices and status.st_dev != identity[0]):
             raise Refused(f"{shown(path)}: is not the same directory on {socket.gethostname()}")
-        return opened[path]
+        return opened[path, on_source]
 
     return [
-        RootDescriptors(open_once(root.source, root.source_id), open_once(root.target, root.target_id))
+        RootDescriptors(open_once(root.source, root.source_id, True), open_once(root.target, root.target_id, False))
         for root in job.roots
     ]
 
 
-def _open_for_search(path: bytes) -> int:
-    try:
-        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be opened: {error.strerror}") from None
+def _open_directory(path: bytes, on_source: bool) -> int:
+    """Without a trace on its access time if that is allowed; for searching only if reading is not."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    for extra in (os.O_NOATIME, 0, os.O_PATH) if on_source else (0, os.O_PATH):
+        try:
+            return os.open(path, flags | extra)
+        except PermissionError as error:
+            refusal = error
+        except OSError as error:
+            raise Refused(f"{shown(path)}: cannot be opened: {error.strerror}") from None
+    raise Refused(f"{shown(path)}: cannot be opened: {refusal.strerror}")
 
 
 def run_rank(

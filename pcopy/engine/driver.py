@@ -28,6 +28,9 @@ LONGEST_SLEEP = 0.2
 ABORT_GRACE = 3.0
 """Seconds that a failing rank gives the root to tell of it, before it does so itself."""
 
+LOSS_GRACE = 1.0
+"""Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
+
 
 class Outcome(NamedTuple):
     """What a finished task hands over at once: the tasks it spawned and what it counted."""
@@ -62,6 +65,9 @@ class Driver:
         self._stop_reason = stop_reason
         self._clock = clock
         self._reported = 0
+        self._loss: PeerLost | None = None
+        self._loss_told = 0.0
+        self._root_lost = False
         self._task: Task | None = None
         self._slices: Slices | None = None
 
@@ -75,9 +81,11 @@ class Driver:
             if node.rank == 0:
                 node.start(self._clock())
             while node.state not in (State.CLOSED, State.ABORTED):
-                self._step()
+                self._step_despite_loss()
             self._flush()
+            self._tell(node)
         except PeerLost as error:
+            self._root_lost = error.rank == 0
             node.abort(self._host, f"pcopy: {error}; noticed by rank {node.rank} on {self._host}\n")
         except Exception:
             where = f"pcopy: rank {node.rank} on {self._host} failed:\n"
@@ -88,6 +96,18 @@ class Driver:
             raise JobAborted(self._end_in_disorder(node.aborted))
         self._transport.close()
         return node.status
+
+    def _step_despite_loss(self) -> None:
+        """One step. A rank that misses another leaves it to the root to say so, which may know how that one died."""
+        try:
+            self._step()
+        except PeerLost as error:
+            if self._loss is not None or 0 in (self._node.rank, error.rank):
+                raise
+            self._loss, self._loss_told = error, self._clock()
+            self._transport.forgive(error.rank)
+        if self._loss is not None and self._clock() > self._loss_told + LOSS_GRACE:
+            raise self._loss
 
     def _step(self) -> None:
         node = self._node
@@ -167,14 +187,13 @@ class Driver:
         """Passes the news on and returns what this rank is to print of it: the root all, others only without root."""
         end = self._clock() + ABORT_GRACE
         root = self._node.rank == 0
-        while self._clock() < end:
+        while self._clock() < end and not self._root_lost:
             try:
                 self._flush()
                 if root and not self._transport.unsent:
                     break
                 self._transport.poll(0.05)
             except PeerLost as error:
-                if not root and error.rank == 0:
-                    return ""
+                self._root_lost = error.rank == 0  # it has told of it, or can't any more
                 self._transport.forgive(error.rank)
-        return abort.text if root or abort.rank == self._node.rank else ""
+        return abort.text if root or (abort.rank == self._node.rank and not self._root_lost) else ""

@@ -353,6 +353,8 @@ class Node:
             self._send(child, message)
 
     def _stop(self, status: int) -> None:
+        if self._running or len(self.queue) or self._early:
+            raise InvariantBroken(f"the job stops while rank {self.rank} has work")
         self._enter(State.STOPPING)
         self.status = status
         for child in self._children:

@@ -35,9 +35,8 @@ class CounterTree:
         self._parent = parent(rank, fan_out)
         self._children = children(rank, size, fan_out)
         self._counters = counters
-        self._known: dict[int, tuple[int, ...]] = {}
+        self._answers: dict[int, Answer] = {}  # each child's last one
         self._missing: set[int] = set()
-        self._silent: list[int] = []
         self._sequence = 0
         self._open = False
         self.totals = tuple(counters)
@@ -61,7 +60,6 @@ class CounterTree:
         out = self._finish() if self._open else []
         self._sequence, self.totals = query.sequence, query.totals
         self._missing = set(self._children)
-        self._silent = []
         self._open = True
         out.extend((child, query) for child in self._children)
         if not self._missing:
@@ -69,18 +67,29 @@ class CounterTree:
         return out
 
     def receive_answer(self, source: int, answer: Answer) -> Outgoing:
-        self._known[source] = answer.counters
+        self._answers[source] = answer
         if answer.sequence != self._sequence or source not in self._missing:
             return []
         self._missing.discard(source)
-        self._silent.extend(answer.silent)
         return [] if self._missing else self._finish()
+
+    def _find_silent(self) -> set[int]:
+        """Whose share is old. A child that waits for a silent rank is itself one query late, and has named that one."""
+        silent: set[int] = set()
+        for child in self._children:
+            answer = self._answers.get(child)
+            late = child in self._missing
+            if late and (answer is None or answer.sequence < self._sequence - 1 or not answer.silent):
+                silent.add(child)
+            elif answer is not None:
+                silent.update(answer.silent)
+        return silent
 
     def _finish(self) -> Outgoing:
         self._open = False
-        rows = [self._counters, *self._known.values()]
+        rows = [self._counters, *(answer.counters for answer in self._answers.values())]
         totals = tuple(map(sum, zip(*rows, strict=True)))
-        silent = tuple(sorted([*self._missing, *self._silent])[:SILENT_SHOWN])
+        silent = tuple(sorted(self._find_silent()))[:SILENT_SHOWN]
         if self._rank:
             return [(self._parent, Answer(self._sequence, totals, silent))]
         self.totals = totals

@@ -1,7 +1,8 @@
 """An item's metadata: read from one descriptor, applied through another.
 
-The order is chown, chmod, extended attributes and ACL, times: chown clears set-id bits and file capabilities, an ACL
-changes the mode, and everything changes the times (chown(2), capabilities(7), acl(5)).
+The order is chown, extended attributes, chmod, ACLs, times: chown clears set-id bits and file capabilities, a file
+that its owner can't write takes no user attributes, an ACL changes the mode, and everything changes the times
+(chown(2), xattr(7), capabilities(7), acl(5)).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pcopy.fsio.problem import MetadataProblem, Problem
 
 ACCESS_ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"
+_ACLS = (ACCESS_ACL, DEFAULT_ACL)
 SELINUX = "security.selinux"
 SET_ID = stat.S_ISUID | stat.S_ISGID
 
@@ -47,7 +49,7 @@ class Applied(NamedTuple):
 
 def is_copied(name: str, preserve: Preserve) -> bool:
     """Does this extended attribute belong to the item's contents (and not to its file system or to this host)?"""
-    if name in (ACCESS_ACL, DEFAULT_ACL):
+    if name in _ACLS:
         return preserve.acl
     if not preserve.xattr or name in _NEVER or name.startswith("lustre."):
         return False
@@ -135,6 +137,9 @@ def apply_attributes(
     """
     dressing = _Dressing(handle)
     owned = dressing.own(attributes, preserve, kept)
+    for name, value in attributes.xattrs:
+        if name not in _ACLS:
+            dressing.set_xattr(name, value)
     if not stat.S_ISLNK(attributes.mode):
         mode = wanted_mode(attributes, preserve, owned, umask)
         if kept is not None and not preserve.mode:
@@ -144,7 +149,8 @@ def apply_attributes(
             dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: _drop_xattr(handle, ACCESS_ACL))
         dressing.attempt("chmod", lambda: os.chmod(handle, mode & 0o7700 if has_acl else mode))
     for name, value in attributes.xattrs:
-        dressing.set_xattr(name, value)
+        if name in _ACLS:
+            dressing.set_xattr(name, value)
     if preserve.timestamps:
         dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
     if dressing.problem is not None:

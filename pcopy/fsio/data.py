@@ -12,6 +12,7 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator
 
+from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed
 
 PIECE = 512 << 10
@@ -142,16 +143,26 @@ def _copy_through_memory(source: int, target: int, start: int, end: int) -> Iter
     buffer = memoryview(bytearray(min(PIECE, end - start)))
     at = start
     while at < end:
-        piece = buffer[: min(PIECE, end - at)]
-        try:
-            got = os.preadv(source, [piece], at)
-        except OSError as error:
-            raise Problem.of("read", error, on_source=True) from error
+        piece = buffer[: end - at]
+        got = yield from _read(source, piece, at)
         if not got:
             raise changed("read", f"the file ended at byte {at}, before its size")
         write_all(target, piece[:got], at)
         at += got
         yield got
+
+
+def _read(source: int, piece: memoryview, at: int) -> Generator[int, None, int]:
+    """Reads into ``piece`` from offset ``at``, patiently; returns the number of bytes, 0 at the end of the file."""
+    for pause in (*PAUSES, None):
+        try:
+            return os.preadv(source, [piece], at)
+        except OSError as error:
+            if pause is None or error.errno not in PASSING:
+                raise Problem.of("read", error, on_source=True) from error
+        for _ in naps(pause):
+            yield 0
+    raise AssertionError("the last try returns or raises")
 
 
 def _copy_to_end(source: int, target: int) -> Iterator[int]:

@@ -11,6 +11,7 @@ import os
 import stat
 from typing import NamedTuple
 
+from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, changed
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -34,7 +35,7 @@ def open_source(directory: int, name: bytes) -> int:
     """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
     try:
         try:
-            return os.open(name, FLAGS | os.O_NOATIME, dir_fd=directory)
+            return patiently(lambda: os.open(name, FLAGS | os.O_NOATIME, dir_fd=directory))
         except PermissionError as error:
             if error.errno != errno.EPERM:
                 raise

@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.kernel import CARE
+from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, Result
@@ -40,7 +41,9 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
     )
     copied = moved = 0
     for index, verdict in zip(plain, verdicts, strict=True):
-        if isinstance(verdict, Problem):
+        if isinstance(verdict, Problem) and verdict.on_source and verdict.errno in PASSING:
+            careful.add(index)
+        elif isinstance(verdict, Problem):
             failed_or_retried(context, result, place, names[index], verdict, task.attempt, sizes[index])
         elif verdict == CARE:
             careful.add(index)

@@ -92,7 +92,7 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
 def _link(
     context: Context, result: Result, first: tuple[Place, bytes], task: MakeLinks, place: Place, name: bytes
 ) -> None:
-    target = context.open_target(place)
+    target, name = context.open_target(place), context.new_name(place, name)
     old_directory = context.open_target(first[0])
     old_name = context.new_name(*first)
     present = look(target, name)

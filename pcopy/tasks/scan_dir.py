@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import chain, islice
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import Attributes, drop_inherited_acls, has_default_acl, read_attributes
 from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
@@ -38,8 +39,7 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
         status = os.fstat(source)
         if (status.st_dev, status.st_ino) in context.target_ids:
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
-        listing = _list(source)
-        first = list(islice(listing, NAMES_AT_ONCE + 1))  # an unreadable directory fails before its copy is made
+        listing, first = yield from _begin_list(source)  # an unreadable directory fails before its copy is made
         attributes = read_attributes(source, status, context.options.preserve)
         made = _make_target(task, context, status)
         if made is None:
@@ -64,6 +64,21 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
         complete = False
     _spawn_finish(result, place, attributes, complete)
     return result.outcome()
+
+
+def _begin_list(source: int) -> Generator[None, None, tuple[Iterator[bytes], list[bytes]]]:
+    """The directory's names, and the first of them, patiently; raises ``Problem``."""
+    for pause in PAUSES:
+        listing = _list(source)
+        try:
+            return listing, list(islice(listing, NAMES_AT_ONCE + 1))
+        except Problem as problem:
+            if problem.errno not in PASSING:
+                raise
+        yield from naps(pause)
+        os.lseek(source, 0, os.SEEK_SET)
+    listing = _list(source)
+    return listing, list(islice(listing, NAMES_AT_ONCE + 1))
 
 
 def _list(source: int) -> Iterator[bytes]:

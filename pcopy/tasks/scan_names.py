@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.kernel import SMALL_FILE
+from pcopy.fsio.patience import PASSING, patiently
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, SCAN_COST, Context, Result
@@ -48,6 +49,13 @@ def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
     return result.outcome()
 
 
+def _look_again(source: int, name: bytes, first: OSError) -> os.stat_result:
+    """The status of a name whose stat failed with an error that may pass; raises ``OSError``."""
+    if first.errno not in PASSING:
+        raise first
+    return patiently(lambda: os.stat(name, dir_fd=source, follow_symlinks=False))
+
+
 class Sorter:
     """Stats the names of one directory and sorts them into tasks."""
 
@@ -56,7 +64,8 @@ class Sorter:
         self._result = result
         self._place = place
         self._attempt = attempt
-        self._links_kept = context.options.preserve.links and not context.job.roots[place.root].item
+        alone = len(context.job.roots) == 1 and context.job.roots[0].item
+        self._links_kept = context.options.preserve.links and not alone
         self._device = place.source_id[0]
         self._files: tuple[list[bytes], list[int], list[int]] = ([], [], [])  # names, inodes, sizes
         self._files_bytes = 0
@@ -73,11 +82,14 @@ class Sorter:
             self._found += 1
             try:
                 status = lstat(name, dir_fd=source, follow_symlinks=False)
-            except OSError as error:
-                gone = error.errno == errno.ENOENT
-                problem = Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone)
-                failed_or_retried(self._context, self._result, self._place, name, problem, self._attempt)
-                continue
+            except OSError as first:
+                try:
+                    status = _look_again(source, name, first)
+                except OSError as error:
+                    gone = error.errno == errno.ENOENT
+                    problem = Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone)
+                    failed_or_retried(self._context, self._result, self._place, name, problem, self._attempt)
+                    continue
             mode = status.st_mode
             if is_directory(mode):
                 self._directory(name, status)
