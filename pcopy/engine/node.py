@@ -38,7 +38,7 @@ from pcopy.engine.messages import (
 from pcopy.engine.progress import CounterTree, Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.stealing import Thief
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.task import ANYBODY, Spawn, Task, batches
 from pcopy.engine.termination import Detector, DijkstraScholten
 from pcopy.errors import InvariantBroken
 
@@ -309,7 +309,7 @@ class Node:
             else:
                 addressed.setdefault(task.owner, []).append(task)
         for owner, tasks in addressed.items():
-            for batch in _batches(tasks, self._limits.message_bytes):
+            for batch in batches(tasks, self._limits.message_bytes):
                 self._detector.sent()
                 self._send(owner, Work(self.phase, batch))
 
@@ -396,15 +396,3 @@ class Node:
 
     def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
         self.outbox.extend(messages)
-
-
-def _batches(tasks: Iterable[Task], limit: int) -> Iterable[tuple[Task, ...]]:
-    batch: list[Task] = []
-    size = 0
-    for task in tasks:
-        if batch and size + task.footprint > limit:
-            yield tuple(batch)
-            batch, size = [], 0
-        batch.append(task)
-        size += task.footprint
-    yield tuple(batch)

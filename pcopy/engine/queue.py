@@ -123,7 +123,7 @@ class TaskQueue:
         given: list[Task] = []
         for stack in (self._scans, self._works):
             half = stack.cost / 2
-            while len(stack.tasks) > 1 and room > 0 and (stack.cost > half or not half):
+            while len(stack.tasks) > 1 and (stack.cost > half or not half):
                 task = stack.tasks[0]
                 if given and task.footprint > room:
                     break

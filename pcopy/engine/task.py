@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 ANYBODY = -1
@@ -46,3 +47,16 @@ class Task(NamedTuple):
     def footprint(self) -> int:
         """Bytes of memory that the task holds while it is queued."""
         return HEADER_BYTES + len(self.payload)
+
+
+def batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]]:
+    """``tasks`` in their order, in batches of up to ``limit`` bytes; a larger task makes a batch alone."""
+    batch: list[Task] = []
+    size = 0
+    for task in tasks:
+        if batch and size + task.footprint > limit:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(task)
+        size += task.footprint
+    yield tuple(batch)

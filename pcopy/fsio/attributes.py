@@ -69,6 +69,8 @@ def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], 
         if error.errno in _NO_ATTRIBUTES:
             return ()
         raise Problem.of("listxattr", error, on_source=True) from error
+    if not names:
+        return ()
     found = []
     for name in names:
         if is_copied(name, preserve):

@@ -11,6 +11,7 @@ import errno
 import os
 from collections import OrderedDict
 
+from pcopy.fsio.mounts import Identity, Mounts
 from pcopy.fsio.problem import Problem
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -25,16 +26,17 @@ KEPT_OF_ONE_WALK = 32
 class Directories:
     """Directories below ``base`` (a descriptor), named by paths relative to it; ``b""`` is ``base`` itself."""
 
-    def __init__(self, base: int, *, on_source: bool, capacity: int = CAPACITY) -> None:
+    def __init__(self, base: int, code: int, *, on_source: bool, capacity: int = CAPACITY) -> None:
         self._base = base
+        self.mounts = Mounts(code, os.fstat(base).st_dev)
         self._on_source = on_source
         self._capacity = capacity
-        self._open: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()  # descriptor, device, inode
+        self._open: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()  # descriptor, mount code, inode
 
-    def open(self, path: bytes, identity: tuple[int, int] | None = None) -> int:
+    def open(self, path: bytes, identity: Identity | None = None) -> int:
         """A descriptor of ``path``, which stays ours and open for a while.
 
-        Raises ``Problem`` if it is no directory, or not the one with ``identity`` (device, inode).
+        Raises ``Problem`` if it is no directory, or not the one with ``identity``.
         """
         entry = self._open.get(path)
         if entry is None:
@@ -53,13 +55,12 @@ class Directories:
         rest = path[len(known) :].strip(b"/").split(b"/") if path else []
         if known:
             self._open.move_to_end(known)
-        at = self._open[known][0] if known else self._base
+        at, code = self._open[known][:2] if known else (self._base, self.mounts.base)
         kept = known
         passing = -1
         entry = (at, 0, 0)
         if not rest:
-            status = os.fstat(at)
-            return self._keep(path, os.dup(at), status)
+            return self._keep(path, os.dup(at), code, os.fstat(at).st_ino)
         for index, name in enumerate(rest):
             try:
                 entered = self._enter(at, name)
@@ -70,8 +71,10 @@ class Directories:
                     os.close(passing)
                     passing = -1
             kept = kept + b"/" + name if kept else name
+            status = os.fstat(entered)
+            code = self.mounts.code(kept, status.st_dev, code)
             if len(rest) - index <= KEPT_OF_ONE_WALK:
-                entry = self._keep(kept, entered, os.fstat(entered))
+                entry = self._keep(kept, entered, code, status.st_ino)
             else:
                 passing = entered
             at = entered
@@ -87,12 +90,17 @@ class Directories:
             # A directory that may be searched and not read still leads on to those below it.
             return os.open(name, _FLAGS | os.O_PATH, dir_fd=at)
 
-    def _keep(self, path: bytes, descriptor: int, status: os.stat_result) -> tuple[int, int, int]:
-        entry = (descriptor, status.st_dev, status.st_ino)
+    def _keep(self, path: bytes, descriptor: int, code: int, inode: int) -> tuple[int, int, int]:
+        entry = (descriptor, code, inode)
         self._open[path] = entry
         while len(self._open) > self._capacity:
             os.close(self._open.popitem(last=False)[1][0])
         return entry
+
+    def identity(self, path: bytes) -> Identity:
+        """Mount code and inode of a directory; raises ``Problem``."""
+        self.open(path)
+        return self._open[path][1:]
 
     def forget(self, path: bytes) -> None:
         """Closes ``path`` if it is open."""

@@ -18,7 +18,12 @@ from pcopy.fsio.problem import MetadataProblem, Problem, changed
 from pcopy.fsio.source import FLAGS, open_source
 from pcopy.fsio.temporary import remove
 
+_READ = FLAGS | os.O_NOATIME
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Looked up once: these run a dozen times a file.
+_open, _fstat, _read, _write, _close = os.open, os.fstat, os.read, os.write, os.close
+_chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
 
 
 class PythonKernel:
@@ -29,7 +34,9 @@ class PythonKernel:
         self._umask = umask
         self._excused = 0
         self._notices: list[str] = []
-        self._plain_metadata = preserve.mode and preserve.ownership and preserve.timestamps
+        self._plain = preserve.mode and preserve.ownership and preserve.timestamps
+        self._sparse = preserve.sparse
+        self._xattrs = preserve.xattr or preserve.acl
 
     def drain(self) -> Applied:
         applied = Applied(self._excused, tuple(self._notices))
@@ -57,37 +64,34 @@ class PythonKernel:
     def _copy(
         self, source: int, target: int, name: bytes, new_name: bytes, inode: int, device: int, inherits: bool
     ) -> int:
+        """One file. What is spelled out here rather than called is so because it runs for each of them."""
         try:
-            reading = os.open(name, FLAGS | os.O_NOATIME, dir_fd=source)
+            reading = _open(name, _READ, dir_fd=source)
         except OSError:
             reading = open_source(source, name)  # which tries without O_NOATIME and tells the errors apart
         operation = "fstat"
         try:
-            status = os.fstat(reading)
-            if status.st_ino != inode or status.st_dev != device or not stat.S_ISREG(status.st_mode):
+            status = _fstat(reading)
+            mode, size, ctime, mtime = status.st_mode, status.st_size, status.st_ctime_ns, status.st_mtime_ns
+            if status.st_ino != inode or status.st_dev != device or not _is_regular(mode):
                 raise changed("open", "another file has taken its name")
-            size = status.st_size
-            if size > SMALL_FILE or (self._preserve.sparse and status.st_blocks << 9 < size):
+            if size > SMALL_FILE or (self._sparse and status.st_blocks << 9 < size):
                 return CARE
             operation = "read"
-            data = os.read(reading, size + 1)
+            data = _read(reading, size + 1)
             if len(data) != size:
                 data = _rest(reading, data, size)
-            xattrs = read_xattrs(reading, self._preserve)
+            xattrs = read_xattrs(reading, self._preserve) if self._xattrs else ()
             operation = "fstat"
-            after = os.fstat(reading)
-            if (
-                after.st_ctime_ns != status.st_ctime_ns
-                or after.st_mtime_ns != status.st_mtime_ns
-                or after.st_size != size
-            ):
+            after = _fstat(reading)
+            if after.st_ctime_ns != ctime or after.st_mtime_ns != mtime or after.st_size != size:
                 raise changed("read", "the file changed while it was copied")
         except OSError as error:
             raise Problem.of(operation, error, on_source=True) from error
         finally:
-            os.close(reading)
+            _close(reading)
         try:
-            writing = os.open(new_name, _NEW, 0o600, dir_fd=target)
+            writing = _open(new_name, _NEW, 0o600, dir_fd=target)
         except FileExistsError:
             return CARE
         except OSError as error:
@@ -95,13 +99,21 @@ class PythonKernel:
         operation = "write"
         try:
             try:
-                put = os.write(writing, data) if data else 0
+                put = _write(writing, data) if data else 0
                 if put != len(data):
                     write_all(writing, memoryview(data)[put:], put)
-                self._dress(writing, status, xattrs, inherits)
+                if xattrs or inherits or not self._plain:
+                    self._apply(writing, status, xattrs, inherits)
+                else:
+                    try:
+                        _chown(writing, status.st_uid, status.st_gid)
+                        _chmod(writing, mode & 0o7777)
+                        _utime(writing, ns=(status.st_atime_ns, mtime))
+                    except OSError:  # once more, with care: what is no error, and which operation was it?
+                        self._apply(writing, status, xattrs, inherits)
                 operation = "close"
             finally:
-                os.close(writing)
+                _close(writing)
         except MetadataProblem:
             raise  # the contents are whole: better a file with wrong metadata, and told so, than none
         except OSError as error:
@@ -109,27 +121,15 @@ class PythonKernel:
             raise Problem.of(operation, error) from error
         return size
 
-    def _dress(
+    def _apply(
         self, writing: int, status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...], inherits: bool
     ) -> None:
-        if self._plain_metadata and not xattrs and not inherits:
-            try:
-                os.chown(writing, status.st_uid, status.st_gid)
-                os.chmod(writing, stat.S_IMODE(status.st_mode))
-                os.utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
-                return
-            except OSError:
-                pass  # once more, with care: what is no error, and which operation was it?
-        self._apply(writing, _attributes(status, xattrs), inherits)
-
-    def _apply(self, writing: int, attributes: Attributes, inherits: bool) -> None:
+        attributes = Attributes(
+            status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns, xattrs
+        )
         applied = apply_attributes(writing, attributes, self._preserve, self._umask, inherits=inherits)
         self._excused += applied.excused
         self._notices.extend(applied.notices)
-
-
-def _attributes(status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...]) -> Attributes:
-    return Attributes(status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns, xattrs)
 
 
 def _rest(reading: int, data: bytes, size: int) -> bytes:

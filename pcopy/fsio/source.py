@@ -20,7 +20,6 @@ FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class Version(NamedTuple):
     """What must stay the same while a file is copied; times in nanoseconds."""
 
-    device: int
     inode: int
     size: int
     mtime: int
@@ -28,7 +27,7 @@ class Version(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Version:
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def open_source(directory: int, name: bytes) -> int:
@@ -46,9 +45,9 @@ def open_source(directory: int, name: bytes) -> int:
         raise Problem.of("open", error, on_source=True) from error
 
 
-def check_found(status: os.stat_result, device: int, inode: int) -> None:
-    """Raises ``Problem`` unless ``status`` is a regular file, the one that was found."""
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (device, inode):
+def check_found(status: os.stat_result, device: int | None, inode: int) -> None:
+    """Raises ``Problem`` unless ``status`` is a regular file, the one that was found (``device`` None: anywhere)."""
+    if not stat.S_ISREG(status.st_mode) or status.st_ino != inode or device not in (None, status.st_dev):
         raise changed("open", "another file has taken its name")
 
 

@@ -18,7 +18,7 @@ from pcopy.fsio.kernel import Kernel
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import TemporaryNames
 from pcopy.tasks import counts
-from pcopy.tasks.job import Failure, Identity, Job
+from pcopy.tasks.job import Failure, Job, Root, mount_codes
 from pcopy.tasks.sinks import Sink
 from pcopy.tasks.values import FileOpened, Place, ReportFailures, SealDir, encode
 
@@ -79,9 +79,7 @@ class Context:
         self.totals = totals or (lambda: tuple(self.counters))
         self.leaders = leaders
         self.open_spool = open_spool
-        self.sources = [Directories(root.source, on_source=True) for root in descriptors]
-        self.targets = [Directories(root.target, on_source=False) for root in descriptors]
-        self.target_ids: set[Identity] = {root.target_id for root in job.roots if not root.name}
+        self.sources, self.targets = _directories(job.roots, descriptors)
         self.temporary_names = TemporaryNames(job.name, job.run, rank)
         self.unfinished: dict[bytes, UnfinishedFile] = {}
         self.sealed: list[SealDir] = []
@@ -99,6 +97,29 @@ class Context:
     def open_target(self, place: Place) -> int:
         """The target directory of ``place``; raises ``Problem``."""
         return self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
+
+    def source_device(self, place: Place, mount: int | None = None) -> int | None:
+        """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
+        return self.sources[place.root].mounts.device(place.source_id[0] if mount is None else mount)
+
+    def target_device(self, place: Place) -> int:
+        """This host's st_dev of the target directory, which has been opened."""
+        device = self.targets[place.root].mounts.device(place.target_id[0])
+        assert device is not None
+        return device
+
+    def devices(self, place: Place) -> tuple[int, int]:
+        """Both sides' st_dev."""
+        return self.source_device(place) or 0, self.target_device(place)
+
+    def is_target(self, root: int, status: os.stat_result) -> bool:
+        """Is this directory of a source the one that its root is copied to? (A bind mount can lead there.)"""
+        targets = self.targets[root]
+        try:
+            code, inode = targets.identity(self.below_target(root, b""))
+        except Problem:
+            return False  # it isn't there yet
+        return (targets.mounts.device(code), inode) == (status.st_dev, status.st_ino)
 
     def below_target(self, root: int, path: bytes) -> bytes:
         """The path below the target's descriptor of what has ``path`` below the source's."""
@@ -152,6 +173,17 @@ class Context:
         """Gives back the directories."""
         for directories in (*self.sources, *self.targets):
             directories.close()
+
+
+def _directories(
+    roots: Sequence[Root], descriptors: Sequence[RootDescriptors]
+) -> tuple[list[Directories], list[Directories]]:
+    """Both sides' directories of each root."""
+    sources, targets = [], []
+    for (source_code, target_code), (source, target) in zip(mount_codes(roots), descriptors, strict=True):
+        sources.append(Directories(source, source_code, on_source=True))
+        targets.append(Directories(target, target_code, on_source=False))
+    return sources, targets
 
 
 class Result:

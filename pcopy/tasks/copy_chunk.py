@@ -35,9 +35,11 @@ def _copy(task: CopyChunk, context: Context) -> Generator[None, None, None]:
     reading = open_source(context.open_source(place), file.split.name)
     try:
         check_unchanged(reading, file.version)
-        writing = reopen(context.open_target(place), file.temporary, file.temporary_id)
+        writing = reopen(
+            context.open_target(place), file.temporary, (context.target_device(place), file.temporary_inode)
+        )
         try:
-            devices = (file.version.device, file.temporary_id[0])
+            devices = context.devices(place)
             holes = has_holes(os.fstat(reading))
             for moved in context.mover.copy(reading, writing, task.start, task.end, devices, holes=holes):
                 context.counters[counts.MOVED] += moved

@@ -15,10 +15,13 @@ from pcopy.tasks.targets import look
 from pcopy.tasks.values import CopyFiles, Place, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import copy_whole
 
+FILES_PER_SLICE = 8
+"""Small files after each of which the rank looks up from its work."""
+
 
 def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
     """New ones go through the kernel, those that need care one by one after it."""
-    place, device = task.place, task.device
+    place = task.place
     names = unpack_names(task.names)
     inodes = unpack_numbers(task.inodes)
     sizes = unpack_numbers(task.sizes)
@@ -35,32 +38,34 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
         target,
         [names[index] for index in plain] if careful else names,
         [inodes[index] for index in plain] if careful else inodes,
-        device,
+        context.source_device(place) or 0,
         inherits=place.inherits,
         target_names=[context.new_name(place, name) for name in names] if context.job.roots[place.root].item else None,
     )
-    copied = moved = 0
+    copied = moved = told = 0
     for index, verdict in zip(plain, verdicts, strict=True):
-        if isinstance(verdict, Problem) and verdict.on_source and verdict.errno in PASSING:
-            careful.add(index)
-        elif isinstance(verdict, Problem):
-            failed_or_retried(context, result, place, names[index], verdict, task.attempt, sizes[index])
-        elif verdict == CARE:
-            careful.add(index)
-        else:
+        if isinstance(verdict, int):
+            if verdict == CARE:
+                careful.add(index)
+                continue
             copied += 1
             moved += verdict
-            context.counters[counts.MOVED] += verdict
-            yield
+            if not copied % FILES_PER_SLICE:
+                context.counters[counts.MOVED] += moved - told
+                told = moved
+                yield
+        elif verdict.on_source and verdict.errno in PASSING:
+            careful.add(index)
+        else:
+            failed_or_retried(context, result, place, names[index], verdict, task.attempt, sizes[index])
+    context.counters[counts.MOVED] += moved - told
     if copied:
         context.succeeded()
     result.count(counts.FILES, copied)
     result.count(counts.BYTES, moved)
     result.applied(place, b"", context.kernel.drain())
     for index in sorted(careful):
-        yield from _copy_carefully(
-            context, result, place, names[index], device, inodes[index], sizes[index], task.attempt
-        )
+        yield from _copy_carefully(context, result, place, names[index], inodes[index], sizes[index], task.attempt)
     return result.outcome()
 
 
@@ -72,10 +77,10 @@ def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> s
 
 
 def _copy_carefully(
-    context: Context, result: Result, place: Place, name: bytes, device: int, inode: int, size: int, attempt: int
+    context: Context, result: Result, place: Place, name: bytes, inode: int, size: int, attempt: int
 ) -> Generator[None, None, None]:
     try:
-        settled = yield from copy_whole(context, result, place, name, device, inode)
+        settled = yield from copy_whole(context, result, place, name, place.source_id[0], inode)
     except Problem as problem:
         failed_or_retried(context, result, place, name, problem, attempt, size)
         return

@@ -39,7 +39,7 @@ def copy_one_node(context: Context, result: Result, place: Place, name: bytes, i
     present = look(target, new_name)
     if present is not None and not may_replace(context, place, status, present):
         result.count(counts.SKIPPED)
-        return Settled(False, 0, (present.st_dev, present.st_ino))
+        return Settled(False, 0, present.st_ino)
     made_as = new_name if present is None else context.temporary_names.next()
     preserve, umask = context.options.preserve, context.options.umask
     shortcoming: MetadataProblem | None = None
@@ -62,4 +62,4 @@ def copy_one_node(context: Context, result: Result, place: Place, name: bytes, i
         raise shortcoming
     context.succeeded()
     result.count(counts.SYMLINKS if stat.S_ISLNK(made.st_mode) else counts.SPECIAL)
-    return Settled(True, 0, (made.st_dev, made.st_ino))
+    return Settled(True, 0, made.st_ino)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pcopy import errors
 from pcopy.engine.task import Spawn
 from pcopy.tasks.context import SCAN_COST
-from pcopy.tasks.job import Job, Totals
+from pcopy.tasks.job import Job, Totals, mount_codes
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.values import Place, ScanDir, ScanNames, SyncFiles, encode
 
@@ -32,9 +32,11 @@ class CopyDirector:
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
+        source_mount, target_mount = mount_codes(self._job.roots)[number]
+        source_id, target_id = (source_mount, root.source_id[1]), (target_mount, root.target_id[1])
         if not root.item:
-            return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", root.source_id, None)), SCAN_COST, True)
-        place = Place(number, b"", root.source_id, root.target_id, False, False)
+            return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
+        place = Place(number, b"", source_id, target_id, False, False)
         return Spawn(int(Phase.COPY), encode(ScanNames(place, root.item, 0)), SCAN_COST, True)
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:

@@ -27,12 +27,12 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
         _finish(task, context, result)
     except MetadataProblem as problem:  # it is whole and in its place
         result.fail(place, file.split.name, problem, file.version.size)
-        after_representative(context, result, file.split, file.temporary_id)
+        after_representative(context, result, file.split, file.temporary_inode)
     except Problem as problem:
         split_failed(context, result, file.split, problem)
     else:
         count_settled(context, result, True, file.version.size)
-        after_representative(context, result, file.split, file.temporary_id)
+        after_representative(context, result, file.split, file.temporary_inode)
     return result.outcome()
     yield
 
@@ -41,6 +41,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
     file = task.file
     place, name = file.split.place, file.split.name
     target = context.open_target(place)
+    identity = (context.target_device(place), file.temporary_inode)
     new_name = context.new_name(place, name)
     shortcoming: MetadataProblem | None = None
     try:
@@ -54,7 +55,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         present = look(target, new_name)
         if present is not None and not may_replace(context, place, status, present):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split
-        writing = reopen(target, file.temporary, file.temporary_id)
+        writing = reopen(target, file.temporary, identity)
         try:
             options = context.options
             applied = apply_attributes(
@@ -66,7 +67,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         finally:
             close_written(writing)
         clear_way(target, new_name, present)
-        put_in_place(target, file.temporary, new_name, file.temporary_id)
+        put_in_place(target, file.temporary, new_name, identity)
     except Problem:
         remove(target, file.temporary)
         raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pcopy.fsio.preserve import Preserve as Preserve
 
 Identity = tuple[int, int]
-"""A file's (device, inode)."""
+"""A file's (device, inode), as rank 0 sees them."""
 
 
 class Root(NamedTuple):
@@ -27,6 +28,13 @@ class Root(NamedTuple):
     target_shown: bytes
     source_id: Identity
     target_id: Identity
+
+
+def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
+    """Each root's (source, target) mount codes: roots that are on one device, as rank 0 saw it, share one."""
+    sources = [root.source_id[0] for root in roots]
+    targets = [root.target_id[0] for root in roots]
+    return [(sources.index(source), targets.index(target)) for source, target in zip(sources, targets, strict=True)]
 
 
 EXISTING = ("replace", "changed", "newer", "skip", "fail")

@@ -17,7 +17,6 @@ from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context, Result
 from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.copy_nodes import copy_one_node
-from pcopy.tasks.job import Identity
 from pcopy.tasks.retry import failed_or_retried
 from pcopy.tasks.targets import clear_way, look, may_replace
 from pcopy.tasks.values import LinkGroup, MakeLinks, Place, SplitFile
@@ -29,10 +28,10 @@ LINKS_AT_ONCE = 4096
 def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
     """Copies the first name; its links follow when it is there."""
     place, name = task.names[0]
-    split = SplitFile(place, name, task.device, task.inode, task.size, task.attempt, task.names[1:])
+    split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:])
     try:
         status = os.stat(name, dir_fd=context.open_source(place), follow_symlinks=False)
-        if (status.st_dev, status.st_ino) != (task.device, task.inode):
+        if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
             raise changed("stat", "another item has taken its name")
         if not stat.S_ISREG(status.st_mode):
             settled = copy_one_node(context, result, place, name, task.inode)
@@ -40,9 +39,9 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
             result.spawn(split, task.size)
             return result.outcome()
         else:
-            settled = yield from copy_whole(context, result, place, name, task.device, task.inode)
+            settled = yield from copy_whole(context, result, place, name, task.mount, task.inode)
             count_settled(context, result, settled.copied, settled.size)
-        after_representative(context, result, split, settled.target_id)
+        after_representative(context, result, split, settled.inode)
     except OSError as error:
         gone = error.errno == errno.ENOENT and not isinstance(error, Problem)
         problem = Problem("stat", errno.ENOENT, on_source=True, changed=True) if gone else Problem.of("stat", error)
@@ -56,19 +55,19 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
         result.fail(task.place, task.name, problem, task.size)
         made = look(context.open_target(task.place), context.new_name(task.place, task.name))
         if made is not None:
-            after_representative(context, result, task, (made.st_dev, made.st_ino))
+            after_representative(context, result, task, made.st_ino)
         return
     failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
     if task.links:
-        group = LinkGroup(task.device, task.inode, task.size, task.links, task.attempt)
+        group = LinkGroup(task.mount, task.inode, task.size, task.links, task.attempt)
         result.spawn(group, task.size + len(task.links) * CALL_COST)
 
 
-def after_representative(context: Context, result: Result, task: SplitFile, made: Identity) -> None:
+def after_representative(context: Context, result: Result, task: SplitFile, made: int) -> None:
     """The first name is there; spawns the making of the others, in parts."""
     for start in range(0, len(task.links), LINKS_AT_ONCE):
         names = ((task.place, task.name), *task.links[start : start + LINKS_AT_ONCE])
-        group = LinkGroup(task.device, task.inode, task.size, names, task.attempt)
+        group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt)
         result.spawn(MakeLinks(group, made), len(names) * CALL_COST)
 
 
@@ -81,7 +80,7 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
         except Problem as problem:
             if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
                 rest = tuple(others[index:])
-                group = LinkGroup(task.group.device, task.group.inode, task.group.size, rest, task.group.attempt)
+                group = LinkGroup(task.group.mount, task.group.inode, task.group.size, rest, task.group.attempt)
                 result.spawn(group, task.group.size + len(rest) * CALL_COST)
                 break
             result.fail(place, name, problem)
@@ -95,12 +94,13 @@ def _link(
     target, name = context.open_target(place), context.new_name(place, name)
     old_directory = context.open_target(first[0])
     old_name = context.new_name(*first)
+    made = (context.target_device(first[0]), task.made)
     present = look(target, name)
     if present is None:
         _make(old_directory, old_name, target, name)
-        verify_name(target, name, task.made)
+        verify_name(target, name, made)
     else:
-        if (present.st_dev, present.st_ino) == task.made:
+        if (present.st_dev, present.st_ino) == made:
             result.count(counts.SKIPPED)
             return
         if not _may_relink(context, place, present, old_directory, old_name):
@@ -110,7 +110,7 @@ def _link(
         _make(old_directory, old_name, target, temporary)
         try:
             clear_way(target, name, present)
-            put_in_place(target, temporary, name, task.made)
+            put_in_place(target, temporary, name, made)
         except Problem:
             remove(target, temporary)
             raise

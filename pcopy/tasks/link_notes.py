@@ -30,12 +30,12 @@ BUCKETS = 64
 def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
     """Puts the names into the buckets of their inodes."""
     rows: dict[int, list[tuple[bytes, int, int, int]]] = {}
-    columns = (unpack_names(task.names), unpack_numbers(task.devices), unpack_numbers(task.inodes))
-    for name, device, inode, size in zip(*columns, unpack_numbers(task.sizes), strict=True):
-        rows.setdefault(inode // context.size % BUCKETS, []).append((name, device, inode, size))
+    columns = (unpack_names(task.names), unpack_numbers(task.mounts), unpack_numbers(task.inodes))
+    for name, mount, inode, size in zip(*columns, unpack_numbers(task.sizes), strict=True):
+        rows.setdefault(inode // context.size % BUCKETS, []).append((name, mount, inode, size))
     for bucket, entries in rows.items():
-        names, devices, inodes, sizes = (list(column) for column in zip(*entries, strict=True))
-        note = LinkNote(task.place, pack_names(names), pack_numbers(devices), pack_numbers(inodes), pack_numbers(sizes))
+        names, mounts, inodes, sizes = (list(column) for column in zip(*entries, strict=True))
+        note = LinkNote(task.place, pack_names(names), pack_numbers(mounts), pack_numbers(inodes), pack_numbers(sizes))
         if bucket not in context.links:
             result.spawn(GroupLinks(bucket), phase=max(Phase.LINK, result.phase), owner=context.rank)
         context.bucket(bucket).append(Task((0, 0, 0), Phase.LINK, encode(note), 0))
@@ -50,12 +50,12 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     while backlog.count:
         for packed in backlog.take_frame():
             note: LinkNote = decode(packed.payload)
-            columns = (unpack_names(note.names), unpack_numbers(note.devices), unpack_numbers(note.inodes))
-            for name, device, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):
-                groups.setdefault((device, inode), (size, []))[1].append((note.place, name))
+            columns = (unpack_names(note.names), unpack_numbers(note.mounts), unpack_numbers(note.inodes))
+            for name, mount, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):
+                groups.setdefault((mount, inode), (size, []))[1].append((note.place, name))
         yield
     backlog.close()
-    for (device, inode), (size, names) in groups.items():
+    for (mount, inode), (size, names) in groups.items():
         result.count(counts.FOUND_BYTES, size)
-        result.spawn(LinkGroup(device, inode, size, tuple(names), 0), size + len(names) * CALL_COST)
+        result.spawn(LinkGroup(mount, inode, size, tuple(names), 0), size + len(names) * CALL_COST)
     return result.outcome()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Generator, Iterator
 from itertools import chain, islice
 
@@ -26,6 +27,8 @@ from pcopy.tasks.scan_names import Sorter
 from pcopy.tasks.targets import look, may_replace
 from pcopy.tasks.values import FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
 
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+
 NAMES_AT_ONCE = 2048
 """A directory with more names than that is statted in batches of as many, by all ranks."""
 
@@ -37,7 +40,7 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
     try:
         source = context.sources[task.root].open(task.path, task.source_id)
         status = os.fstat(source)
-        if (status.st_dev, status.st_ino) in context.target_ids:
+        if context.is_target(task.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
         listing, first = yield from _begin_list(source)  # an unreadable directory fails before its copy is made
         attributes = read_attributes(source, status, context.options.preserve)
@@ -86,7 +89,7 @@ def _list(source: int) -> Iterator[bytes]:
     try:
         with os.scandir(source) as entries:
             for entry in entries:
-                yield os.fsencode(entry.name)
+                yield entry.name.encode(_ENCODING, _ERRORS)
     except OSError as error:
         operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
         number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO
@@ -116,14 +119,13 @@ def _spread(context: Context, result: Result, place: Place, names: Iterator[byte
 
 def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Place | None:
     """The target directory, made unless it exists; None if what exists is to stay. Raises ``Problem``."""
-    root = context.job.roots[task.root]
     targets = context.targets[task.root]
     path = context.below_target(task.root, task.path)
     fresh = False
     if path:
         above, _, name = path.rpartition(b"/")
-        parent = targets.open(above, task.parent.target_id if task.parent else root.target_id)
-        around = task.parent or Place(task.root, b"", task.source_id, root.target_id, False, False)
+        parent = targets.open(above, task.parent.target_id if task.parent else None)
+        around = task.parent or Place(task.root, b"", task.source_id, (0, 0), False, False)
         fresh = _make_directory(context, around, parent, name, source)
         if not fresh:
             present = look(parent, name)
@@ -135,13 +137,11 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
     status = os.fstat(target)
     if not path and status.st_mode & 0o700 != 0o700:
         _open_up(target, status)
-    if not task.path:
-        context.target_ids.add((status.st_dev, status.st_ino))
     inherits = has_default_acl(target)
     if fresh and inherits:
         drop_inherited_acls(target)
         inherits = False
-    return Place(task.root, task.path, task.source_id, (status.st_dev, status.st_ino), fresh, inherits)
+    return Place(task.root, task.path, task.source_id, targets.identity(path), fresh, inherits)
 
 
 def _make_directory(context: Context, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
@@ -194,7 +194,7 @@ def _open_up(target: int, status: os.stat_result) -> None:
 
 def _note_device(context: Context, result: Result, place: Place) -> None:
     """A file system below the target that is not the root's wants its own sync at the end."""
-    device = place.target_id[0]
+    device = context.target_device(place)
     if context.options.sync and device not in context.synced:
         context.synced[device] = os.dup(context.open_target(place))
         result.spawn(SyncFiles(device), phase=Phase.SYNC, owner=context.rank)

@@ -30,6 +30,9 @@ from pcopy.tasks.values import (
 BATCH_FILES = 256
 BATCH_BYTES = 4 << 20
 
+NAMES_PER_SLICE = 32
+"""Names after each of which the rank looks up from its work."""
+
 
 def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
     """A part of a large directory, or a name that is tried again (and was found before)."""
@@ -66,7 +69,7 @@ class Sorter:
         self._attempt = attempt
         alone = len(context.job.roots) == 1 and context.job.roots[0].item
         self._links_kept = context.options.preserve.links and not alone
-        self._device = place.source_id[0]
+        self._device = context.source_device(place)
         self._files: tuple[list[bytes], list[int], list[int]] = ([], [], [])  # names, inodes, sizes
         self._files_bytes = 0
         self._nodes: tuple[list[bytes], list[int]] = ([], [])
@@ -78,7 +81,9 @@ class Sorter:
         """Takes ``names`` of the directory with the descriptor ``source``, in their order."""
         lstat, is_file, is_directory = os.stat, stat.S_ISREG, stat.S_ISDIR
         file_names, file_inodes, file_sizes = self._files
-        for name in names:
+        for number, name in enumerate(names):
+            if not number % NAMES_PER_SLICE:
+                yield
             self._found += 1
             try:
                 status = lstat(name, dir_fd=source, follow_symlinks=False)
@@ -109,16 +114,25 @@ class Sorter:
                     self._files_bytes += size
                     if len(file_names) >= BATCH_FILES or self._files_bytes >= BATCH_BYTES:
                         self._spawn_files()
-            yield
 
     def _directory(self, name: bytes, status: os.stat_result) -> None:
-        path = self._place.path + b"/" + name if self._place.path else name
-        task = ScanDir(self._place.root, path, (status.st_dev, status.st_ino), self._place)
+        path = self._path(name)
+        task = ScanDir(self._place.root, path, (self._mount(path, status), status.st_ino), self._place)
         self._result.spawn(task, SCAN_COST, expands=True)
         self._result.count(counts.UNSCANNED)
 
+    def _path(self, name: bytes) -> bytes:
+        return self._place.path + b"/" + name if self._place.path else name
+
+    def _mount(self, path: bytes, status: os.stat_result) -> int:
+        """The mount code of something in this directory."""
+        mounts = self._context.sources[self._place.root].mounts
+        return mounts.code(path, status.st_dev, self._place.source_id[0])
+
     def _large(self, name: bytes, status: os.stat_result) -> None:
-        task = SplitFile(self._place, name, status.st_dev, status.st_ino, status.st_size, self._attempt)
+        task = SplitFile(
+            self._place, name, self._mount(self._path(name), status), status.st_ino, status.st_size, self._attempt
+        )
         self._result.spawn(task, status.st_size)
 
     def _node(self, name: bytes, status: os.stat_result) -> None:
@@ -129,17 +143,15 @@ class Sorter:
 
     def _link(self, name: bytes, status: os.stat_result) -> None:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
-        names, devices, inodes, sizes = self._links.setdefault(status.st_ino % self._context.size, ([], [], [], []))
+        names, mounts, inodes, sizes = self._links.setdefault(status.st_ino % self._context.size, ([], [], [], []))
         names.append(name)
-        devices.append(status.st_dev)
+        mounts.append(self._mount(self._path(name), status))
         inodes.append(status.st_ino)
         sizes.append(status.st_size if stat.S_ISREG(status.st_mode) else 0)
 
     def _spawn_files(self) -> None:
         names, inodes, sizes = self._files
-        task = CopyFiles(
-            self._place, self._device, pack_names(names), pack_numbers(inodes), pack_numbers(sizes), self._attempt
-        )
+        task = CopyFiles(self._place, pack_names(names), pack_numbers(inodes), pack_numbers(sizes), self._attempt)
         self._result.spawn(task, self._files_bytes + len(names) * CALL_COST)
         for column in self._files:
             column.clear()
@@ -158,9 +170,9 @@ class Sorter:
             self._spawn_files()
         if self._nodes[0]:
             self._spawn_nodes()
-        for owner, (names, devices, inodes, sizes) in self._links.items():
+        for owner, (names, mounts, inodes, sizes) in self._links.items():
             note = LinkNote(
-                self._place, pack_names(names), pack_numbers(devices), pack_numbers(inodes), pack_numbers(sizes)
+                self._place, pack_names(names), pack_numbers(mounts), pack_numbers(inodes), pack_numbers(sizes)
             )
             self._result.spawn(note, owner=owner)
         self._links.clear()

@@ -42,9 +42,9 @@ def split_file(task: SplitFile, context: Context, result: Result) -> Slices:
     chunk = chunk_size(context.options.chunk_size, context.options.block_size, known, context.size)
     try:
         if context.size == 1 or 2 * task.size < 3 * chunk:
-            settled = yield from copy_whole(context, result, task.place, task.name, task.device, task.inode)
+            settled = yield from copy_whole(context, result, task.place, task.name, task.mount, task.inode)
             count_settled(context, result, settled.copied, settled.size)
-            after_representative(context, result, task, settled.target_id)
+            after_representative(context, result, task, settled.inode)
         else:
             _split(task, context, result, chunk)
     except Problem as problem:
@@ -66,18 +66,18 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Non
     reading = open_source(source, task.name)
     try:
         status = os.fstat(reading)
-        check_found(status, task.device, task.inode)
+        check_found(status, context.source_device(task.place, task.mount), task.inode)
         new_name = context.new_name(task.place, task.name)
         present = look(target, new_name)
         if present is not None and not may_replace(context, task.place, status, present):
             count_settled(context, result, False, status.st_size)
-            after_representative(context, result, task, (present.st_dev, present.st_ino))
+            after_representative(context, result, task, present.st_ino)
             return
         temporary = context.temporary_names.next()
         writing = create(target, temporary)
         try:
             new = os.fstat(writing)
-            file = OpenFile(task, Version.of(status), temporary, (new.st_dev, new.st_ino))
+            file = OpenFile(task, Version.of(status), temporary, new.st_ino)
             if context.mover.clone(reading, writing, (status.st_dev, new.st_dev)):
                 context.counters[counts.MOVED] += status.st_size
                 result.spawn(FinishFile(file))

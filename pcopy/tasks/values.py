@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from pcopy.engine.messages import load_primitives
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.mounts import Identity
 from pcopy.fsio.source import Version
-from pcopy.tasks.job import Identity
 
 
 class Place(NamedTuple):
-    """A directory of a root, on both sides: its path below the root and the (device, inode)s that it must have.
+    """A directory of a root, on both sides: its path below the root and the (mount code, inode)s that it must have.
 
     ``fresh``: this job made the target directory. ``inherits``: what is made in it inherits an ACL.
     """
@@ -55,7 +55,6 @@ class CopyFiles(NamedTuple):
     """Small regular files of one directory; ``inodes`` and ``sizes`` are packed arrays of 64-bit integers."""
 
     place: Place
-    device: int
     names: bytes
     inodes: bytes
     sizes: bytes
@@ -76,7 +75,7 @@ class SplitFile(NamedTuple):
 
     place: Place
     name: bytes
-    device: int
+    mount: int
     inode: int
     size: int
     attempt: int
@@ -89,7 +88,7 @@ class OpenFile(NamedTuple):
     split: SplitFile
     version: Version
     temporary: bytes
-    temporary_id: Identity
+    temporary_inode: int
 
 
 class FileOpened(NamedTuple):
@@ -126,7 +125,7 @@ class LinkNote(NamedTuple):
 
     place: Place
     names: bytes
-    devices: bytes
+    mounts: bytes
     inodes: bytes
     sizes: bytes
 
@@ -140,7 +139,7 @@ class GroupLinks(NamedTuple):
 class LinkGroup(NamedTuple):
     """Names of one inode, of which the first that can be is copied and the others are linked to it."""
 
-    device: int
+    mount: int
     inode: int
     size: int
     names: tuple[tuple[Place, bytes], ...]
@@ -148,10 +147,10 @@ class LinkGroup(NamedTuple):
 
 
 class MakeLinks(NamedTuple):
-    """Links ``names`` to the first name's copy, which has the identity ``made`` and came from the inode."""
+    """Links ``names`` to the first name's copy, which is the inode ``made``."""
 
     group: LinkGroup
-    made: Identity
+    made: int
 
 
 class FinishDir(NamedTuple):

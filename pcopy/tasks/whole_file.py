@@ -13,35 +13,34 @@ from pcopy.fsio.source import Version, check_found, check_unchanged, open_source
 from pcopy.fsio.temporary import create, put_in_place, remove
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, Result
-from pcopy.tasks.job import Identity
 from pcopy.tasks.targets import clear_way, look, may_replace
 from pcopy.tasks.values import Place
 
 
 class Settled(NamedTuple):
-    """What became of a file: ``copied`` (else skipped), and the target that there is now."""
+    """What became of a file: ``copied`` (else skipped), and the inode of the target that there is now."""
 
     copied: bool
     size: int
-    target_id: Identity
+    inode: int
 
 
 def copy_whole(
-    context: Context, result: Result, place: Place, name: bytes, device: int, inode: int
+    context: Context, result: Result, place: Place, name: bytes, mount: int, inode: int
 ) -> Generator[None, None, Settled]:
     """Copies the file if it is wanted; raises ``Problem``, and leaves the old target then."""
     source = context.open_source(place)
     reading = open_source(source, name)
     try:
         status = os.fstat(reading)
-        check_found(status, device, inode)
+        check_found(status, context.source_device(place, mount), inode)
         target = context.open_target(place)
         new_name = context.new_name(place, name)
         present = look(target, new_name)
         if present is not None and not may_replace(context, place, status, present):
-            return Settled(False, status.st_size, (present.st_dev, present.st_ino))
-        identity = yield from _write(context, result, place, name, reading, status, target, new_name, present)
-        return Settled(True, status.st_size, identity)
+            return Settled(False, status.st_size, present.st_ino)
+        made = yield from _write(context, result, place, name, reading, status, target, new_name, present)
+        return Settled(True, status.st_size, made)
     finally:
         os.close(reading)
 
@@ -56,7 +55,7 @@ def _write(
     target: int,
     new_name: bytes,
     present: os.stat_result | None,
-) -> Generator[None, None, Identity]:
+) -> Generator[None, None, int]:
     version = Version.of(status)
     temporary = context.temporary_names.next()
     writing = create(target, temporary)
@@ -94,4 +93,4 @@ def _write(
             remove(target, temporary)
     if shortcoming is not None:
         raise shortcoming  # the contents are whole and in their place
-    return new.st_dev, new.st_ino
+    return new.st_ino
