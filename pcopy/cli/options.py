@@ -106,6 +106,7 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
             block_size=values.block_size,
             sync=not values.no_sync,
             max_errors=values.max_errors,
+            termination=values.termination,
         ),
         errors=None if values.errors is None else os.fsencode(values.errors),
         json=values.json,
@@ -259,4 +260,6 @@ def _parser() -> ArgumentParser:
     add("--block-size", metavar="SIZE", type=taking(_block_size), default=defaults.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
+    add("--termination", choices=("tree", "ring"), default=defaults.termination, metavar="HOW",
+        help="how the ranks find out that all is done: tree (default) or ring")  # fmt: skip
     return parser

@@ -94,6 +94,7 @@ def run_rank(
         random=Random(f"{job.name} {job.run} {rank}"),
         queue=TaskQueue(limits, open_spool),
         limits=limits,
+        termination=job.options.termination,
     )
     if rank == 0:
         scanned = sum(1 for root in job.roots if not root.item)

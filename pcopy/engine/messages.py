@@ -52,6 +52,14 @@ class Signal(NamedTuple):
     received: int
 
 
+class Token(NamedTuple):
+    """Safra's token: work sent less work received on the ranks that it has passed, and whether one was black."""
+
+    phase: int
+    surplus: int
+    black: bool
+
+
 class Query(NamedTuple):
     """The root asks for counters; goes down the tree and brings the last known totals."""
 
@@ -95,10 +103,10 @@ class Close(NamedTuple):
     """Everybody is ready: the transport may be closed (the barrier, downward)."""
 
 
-Message = Start | Work | Request | Reply | Signal | Query | Answer | Halt | Abort | Stop | Ready | Close
+Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Halt | Abort | Stop | Ready | Close
 
 _TYPES: tuple[type[Any], ...] = (
-    Start, Work, Request, Reply, Signal, Query, Answer, Halt, Abort, Stop, Ready, Close,
+    Start, Work, Request, Reply, Signal, Token, Query, Answer, Halt, Abort, Stop, Ready, Close,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 _KINDS = dict(enumerate(_TYPES))

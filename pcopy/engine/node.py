@@ -19,6 +19,7 @@ from random import Random
 from typing import Protocol
 
 from pcopy.engine import tree
+from pcopy.engine.detectors import make_detector
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
@@ -33,13 +34,13 @@ from pcopy.engine.messages import (
     Signal,
     Start,
     Stop,
+    Token,
     Work,
 )
 from pcopy.engine.progress import CounterTree, Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.stealing import Thief
 from pcopy.engine.task import ANYBODY, Spawn, Task, batches
-from pcopy.engine.termination import Detector, DijkstraScholten
 from pcopy.errors import InvariantBroken
 
 NEVER = float("inf")
@@ -93,6 +94,7 @@ class Node:
         random: Random,
         queue: TaskQueue,
         limits: Limits = Limits(),  # noqa: B008 (an immutable value)
+        termination: str = "tree",
     ) -> None:
         self.rank = rank
         self.size = size
@@ -113,7 +115,7 @@ class Node:
         self.fan_out = limits.fan_out
         self._parent = tree.parent(rank, limits.fan_out)
         self._children = tree.children(rank, size, limits.fan_out)
-        self._detector: Detector = DijkstraScholten(rank)
+        self._detector = make_detector(termination, rank, size)
         self._thief = Thief(rank, size, random, limits)
         self._progress = CounterTree(rank, size, limits.fan_out, self.counters)
         self._running = False
@@ -217,7 +219,7 @@ class Node:
             self._receive_request(source, message)
         elif isinstance(message, Reply):
             self._receive_reply(source, message, now)
-        elif isinstance(message, Signal):
+        elif isinstance(message, Signal | Token):
             self._send_all(self._detector.receive(source, message))
         elif isinstance(message, Query):
             self._send_all(self._progress.receive_query(message))

@@ -52,6 +52,7 @@ class Options(NamedTuple):
     sync: bool = True
     max_errors: int = 0
     umask: int = 0o022
+    termination: str = "tree"
 
 
 class Job(NamedTuple):

@@ -1,0 +1,344 @@
+"""Whole jobs in one process and in virtual time: many nodes, their network, and what they are made to run.
+
+A job is a *plan*: a list of tasks, each with the number of the task that spawns it. A task's payload is its number, so
+what must run, where and in which phase follows from the plan alone, without asking the engine. ``Simulation`` plays
+the driver's part: a rank hears nothing while it runs a slice. Whatever can be wrong at one instant is asserted at that
+instant; what must hold at the end is in ``tests/engine/test_node.py``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import io
+import math
+from collections import Counter, deque
+from collections.abc import Iterable
+from random import Random
+from typing import BinaryIO, NamedTuple
+
+from pcopy.engine.backlog import SpoolFactory
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Abort, Message, Reply, Work, encode
+from pcopy.engine.node import Node, State
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.transports.simulated import SimulatedNetwork
+
+MOST_EVENTS = 500_000
+ENDED = (State.CLOSED, State.ABORTED)
+
+SMALL = Limits(
+    message_bytes=700,
+    scan_ahead=1000,
+    in_core=1500,
+    steal_backoff=0.0005,
+    steal_backoff_cap=0.032,
+    progress_interval=0.02,
+    fan_out=2,
+)
+"""Limits that a few dozen tasks reach."""
+
+
+class Planned(NamedTuple):
+    """A task of a plan. ``parent`` is the number of its spawner, or -1: the director has it. Times are in seconds."""
+
+    parent: int
+    phase: int
+    owner: int = ANYBODY
+    cost: int = 1
+    expands: bool = False
+    padding: int = 0
+    slices: int = 1
+    seconds: float = 0.001
+
+
+Plan = tuple[Planned, ...]
+
+
+class Network(NamedTuple):
+    """Latencies in seconds, uniform between the first two; each ``spike``-th or so is ten times as long (0: none)."""
+
+    least: float = 0.0001
+    most: float = 0.001
+    spike: int = 0
+
+    def latency(self, random: Random) -> float:
+        latency = random.uniform(self.least, self.most)
+        return 10 * latency if self.spike and random.randrange(self.spike) == 0 else latency
+
+    @property
+    def worst(self) -> float:
+        return self.most * (10 if self.spike else 1)
+
+
+class Interruption(NamedTuple):
+    """Rank ``rank`` stops the job in order (halt) or in disorder (abort) once ``event`` events have happened."""
+
+    kind: str
+    event: int
+    rank: int
+
+
+class _Rank:
+    def __init__(self, node: Node, slowness: float) -> None:
+        self.node = node
+        self.slowness = slowness
+        self.inbox: deque[tuple[int, Message]] = deque()
+        self.task: Task | None = None
+        self.slices = 0
+        self.in_slice = False
+        self.wake = math.inf
+        self.notes_bytes = 0
+
+
+class Simulation:
+    """One job. It is its own director: the phases of the plan (and 0) one after the other."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        size: int,
+        seed: int,
+        *,
+        limits: Limits = SMALL,
+        network: Network = Network(),  # noqa: B008 (an immutable value)
+        slowest: float = 1.0,
+        interruption: Interruption | None = None,
+        open_spool: SpoolFactory = io.BytesIO,
+    ) -> None:
+        self.spools: list[BinaryIO] = []
+        self._new_spool = open_spool
+        self.plan = plan
+        self.size = size
+        self.limits = limits
+        self.network = network
+        self.slowest = slowest
+        self.random = Random(seed)
+        self.interruption = interruption
+        self.interrupted_in: State | None = None
+        self.transport = SimulatedNetwork(size, self.random, network.latency, wire=True)
+        self.ranks = [
+            _Rank(
+                Node(
+                    rank,
+                    size,
+                    run=3,
+                    counters=2,
+                    director=self,
+                    random=Random(seed + rank),
+                    queue=TaskQueue(limits, self._open_spool),
+                    limits=limits,
+                ),
+                self.random.choice((1.0, 1.0, slowest)),
+            )
+            for rank in range(size)
+        ]
+        self.now = 0.0
+        self.events = 0
+        self.sent: Counter[str] = Counter()
+        self.phase_ends: list[tuple[int, tuple[int, ...], float]] = []
+        self.started: dict[int, int] = {}
+        self.done: dict[int, float] = {}
+        self.numbered = 0
+        self._children: dict[int, list[int]] = {}
+        for number, planned in enumerate(plan):
+            self._children.setdefault(planned.parent, []).append(number)
+        self._undone = Counter(planned.phase for planned in plan)
+        self._ids: set[tuple[int, int, int]] = set()
+        self._timers: list[tuple[float, int, int, bool]] = []
+        self._timers_set = 0
+
+    def __repr__(self) -> str:
+        return f"{self.plan!r} on {self.size} ranks: {self.limits}, {self.network}, {self.interruption}"
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [rank.node for rank in self.ranks]
+
+    def _open_spool(self) -> BinaryIO:
+        self.spools.append(self._new_spool())
+        return self.spools[-1]
+
+    # The director.
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        self._check_phase_over(phase, totals)
+        return min((planned.phase for planned in self.plan if planned.phase > phase), default=None)
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        return self._spawns(number for number in self._children.get(-1, ()) if self.plan[number].phase == phase)
+
+    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
+        assert totals == self.true_totals()
+        return totals[0] + (0 if halted is None else 1000)
+
+    # What must hold at any moment.
+
+    def true_totals(self) -> tuple[int, ...]:
+        return len(self.done), sum(self.plan[number].cost for number in self.done)
+
+    def _check_phase_over(self, phase: int, totals: tuple[int, ...]) -> None:
+        over = {number for number, planned in enumerate(self.plan) if planned.phase <= phase}
+        assert set(self.done) == over, f"phase {phase} ended too early, or tasks of later ones ran"
+        assert totals == self.true_totals()
+        assert all(rank.task is None for rank in self.ranks)
+        self.phase_ends.append((phase, totals, self.now))
+
+    def _check_start(self, rank: _Rank, task: Task) -> None:
+        number = int.from_bytes(task.payload[:4], "big")
+        planned = self.plan[number]
+        assert number not in self.started, f"task {number} runs again"
+        assert task.id not in self._ids
+        assert (task.phase, task.owner, task.cost, task.expands) == planned[1:5]
+        assert len(task.payload) == 4 + planned.padding
+        assert task.owner in (ANYBODY, rank.node.rank), f"task {number} runs on a rank that isn't its owner"
+        assert task.phase == rank.node.phase, f"task {number} of phase {task.phase} runs in {rank.node.phase}"
+        assert not any(count for phase, count in self._undone.items() if phase < task.phase)
+        self.started[number] = rank.node.rank
+        self._ids.add(task.id)
+
+    def _check_message(self, source: int, destination: int, message: Message) -> None:
+        assert destination != source
+        if isinstance(message, Work | Reply) and message.tasks:
+            footprint = sum(task.footprint for task in message.tasks)
+            assert footprint <= self.limits.message_bytes or len(message.tasks) == 1
+            assert len(encode(message)) <= footprint + 64
+            self.sent["work"] += 1
+        self.sent[type(message).__name__] += 1
+
+    # The drivers.
+
+    def run(self, *, seconds: float | None = None) -> Simulation:
+        """Plays the job to its end; fails if that takes more than ``seconds`` of virtual time."""
+        bound = self._bound() if seconds is None else seconds
+        self.nodes[0].start(0.0)
+        for rank in self.ranks:
+            self._turn(rank)
+        while (event := min(self.transport.next_event_time(), self._next_timer())) < math.inf:
+            if all(node.state in ENDED for node in self.nodes) and math.isinf(self.transport.next_event_time()):
+                break  # what is left are alarm clocks
+            assert event <= bound, f"not over after {bound} s: {[node.state.value for node in self.nodes]}"
+            self.now = event
+            self.events += 1
+            assert self.events < MOST_EVENTS, "the ranks spin without getting on"
+            if self.interruption is not None and self.events == self.interruption.event:
+                self._interrupt(self.ranks[self.interruption.rank], self.interruption.kind)
+            self._happen()
+        self._check_end()
+        return self
+
+    def _bound(self) -> float:
+        """What a job may take at most: all its tasks one by one, each message of work alone, and for each phase one
+        message after the other through all ranks, the questions for its counters and the barrier.
+        """
+        serial = sum(planned.slices * planned.seconds for planned in self.plan) * self.slowest
+        phases = 1 + len({planned.phase for planned in self.plan})
+        hops = 3 * len(self.plan) + phases * (10 * self.size + 40)
+        return serial + hops * self.network.worst + phases * (2 * self.limits.progress_interval)
+
+    def _next_timer(self) -> float:
+        return self._timers[0][0] if self._timers else math.inf
+
+    def _happen(self) -> None:
+        if self.transport.next_event_time() <= self._next_timer():
+            for _, destination, source, message in self.transport.deliver(self.now):
+                rank = self.ranks[destination]
+                assert rank.node.state is not State.CLOSED or isinstance(message, Abort), f"{message} after the end"
+                rank.inbox.append((source, message))
+                if not rank.in_slice:
+                    self._turn(rank)
+        else:
+            _, _, number, slice_over = heapq.heappop(self._timers)
+            rank = self.ranks[number]
+            if slice_over:
+                rank.in_slice = False
+                self._turn(rank, slice_over=True)
+            elif not rank.in_slice and rank.wake <= self.now:
+                self._turn(rank)
+
+    def _turn(self, rank: _Rank, *, slice_over: bool = False) -> None:
+        """What a driver does between two slices, in either order."""
+        node = rank.node
+        messages_first = self.random.random() < 0.5
+        if messages_first:
+            self._receive(rank)
+        if slice_over and node.state not in ENDED:
+            self._end_slice(rank)
+        if not messages_first:
+            self._receive(rank)
+        if node.state not in ENDED:
+            if node.halted is not None and rank.task is not None and rank.task.owner == ANYBODY:
+                rank.task = None
+                node.dropped += 1
+                node.finished((), (), self.now)
+            node.tick(self.now)
+            self._begin_slice(rank)
+        while node.outbox:
+            destination, message = node.outbox.popleft()
+            self._check_message(node.rank, destination, message)
+            self.transport.send(node.rank, destination, message, self.now)
+        rank.wake = math.inf
+        if not rank.in_slice and node.state not in ENDED and (wake := node.wake_at()) < math.inf:
+            rank.wake = max(wake, self.now)
+            self._set_timer(rank, rank.wake, slice_over=False)
+
+    def _receive(self, rank: _Rank) -> None:
+        while rank.inbox:
+            rank.node.receive(*rank.inbox.popleft(), self.now)
+
+    def _begin_slice(self, rank: _Rank) -> None:
+        if rank.task is None:
+            rank.task = rank.node.take()
+            if rank.task is None:
+                return
+            self._check_start(rank, rank.task)
+            rank.slices = self.plan[int.from_bytes(rank.task.payload[:4], "big")].slices
+        rank.slices -= 1
+        rank.in_slice = True
+        planned = self.plan[int.from_bytes(rank.task.payload[:4], "big")]
+        self._set_timer(rank, self.now + planned.seconds * rank.slowness, slice_over=True)
+
+    def _end_slice(self, rank: _Rank) -> None:
+        assert rank.task is not None
+        if rank.slices:
+            rank.node.sliced()
+            return
+        number = int.from_bytes(rank.task.payload[:4], "big")
+        planned = self.plan[number]
+        rank.task = None
+        self.done[number] = self.now
+        self._undone[planned.phase] -= 1
+        rank.node.finished(list(self._spawns(self._children.get(number, ()))), (1, planned.cost), self.now)
+
+    def _spawns(self, numbers: Iterable[int]) -> Iterable[Spawn]:
+        for number in numbers:
+            planned = self.plan[number]
+            payload = number.to_bytes(4, "big") + bytes(planned.padding)
+            spawn = Spawn(planned.phase, payload, planned.cost, planned.expands, planned.owner)
+            self.numbered += 1
+            if planned.owner != ANYBODY:
+                self.ranks[planned.owner].notes_bytes += Task((0, 0, 0), *spawn).footprint
+            yield spawn
+
+    def _set_timer(self, rank: _Rank, at: float, *, slice_over: bool) -> None:
+        self._timers_set += 1
+        heapq.heappush(self._timers, (at, self._timers_set, rank.node.rank, slice_over))
+
+    def _interrupt(self, rank: _Rank, kind: str) -> None:
+        self.interrupted_in = rank.node.state
+        if rank.node.state in ENDED:
+            return
+        if kind == "halt":
+            rank.node.halt("stopped by the test", self.now)
+            rank.node.halt("stopped by the test", self.now)
+        else:
+            rank.node.abort("nowhere", "Traceback of the test")
+        if not rank.in_slice:
+            self._turn(rank)
+
+    def _check_end(self) -> None:
+        assert self.transport.messages_sent == self.transport.messages_delivered
+        assert not any(rank.inbox for rank in self.ranks if not rank.in_slice)
+        if not any(node.state is State.ABORTED for node in self.nodes):
+            assert not any(rank.task or len(rank.node.queue) for rank in self.ranks)
+            assert all(spool.closed for spool in self.spools)

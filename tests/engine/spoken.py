@@ -1,0 +1,91 @@
+"""One node that is spoken to by hand, for tests of single rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import (
+    Message,
+    Request,
+    Start,
+)
+from pcopy.engine.node import Node, State
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.task import ANYBODY, Spawn, Task
+
+
+class Directions:
+    """The director of these tests: one phase with some equal tasks, and perhaps further ones without."""
+
+    def __init__(self, first: int = 0, phases: int = 1) -> None:
+        self.first = first
+        self.phases = phases
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        return phase + 1 if phase + 1 < self.phases else None
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        return [Spawn(phase, b"", 1) for _ in range(self.first if phase == 0 else 0)]
+
+    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
+        return 75 if halted else 0
+
+
+class Spoken:
+    """Rank ``rank`` of ``size`` in a binary tree; what it says is taken by ``said``."""
+
+    def __init__(self, rank: int, size: int, director: Directions | None = None) -> None:
+        limits = Limits(fan_out=2)
+        self.node = Node(
+            rank,
+            size,
+            run=1,
+            counters=1,
+            director=director or Directions(),
+            random=Random(rank),
+            queue=TaskQueue(limits),
+            limits=limits,
+        )
+
+    def hear(self, source: int, *messages: Message, now: float = 0.0) -> list[tuple[int, Message]]:
+        for message in messages:
+            self.node.receive(source, message, now)
+        return self.said()
+
+    def said(self) -> list[tuple[int, Message]]:
+        said = list(self.node.outbox)
+        self.node.outbox.clear()
+        return said
+
+    def run(self, *spawned: Spawn) -> list[tuple[int, Message]]:
+        assert self.node.take() is not None
+        self.node.finished(spawned, (1,), 0.0)
+        return self.said()
+
+
+def task(number: int, phase: int = 0, owner: int = ANYBODY) -> Task:
+    return Task((1, 0, number), phase, b"", 1, False, owner)
+
+
+def without(said: list[tuple[int, Message]], *kinds: type) -> list[tuple[int, Message]]:
+    return [each for each in said if not isinstance(each[1], kinds)]
+
+
+def working(rank: int = 1, size: int = 3) -> Spoken:
+    """A rank in phase 0 that has asked somebody for tasks."""
+    spoken = Spoken(rank, size)
+    spoken.hear(0, Start(0))
+    assert spoken.node.state is State.WORKING
+    return spoken
+
+
+def outstanding(said: list[tuple[int, Message]]) -> tuple[int, Request]:
+    ((victim, request),) = [(rank, message) for rank, message in said if isinstance(message, Request)]
+    return victim, request
+
+
+def asking(rank: int, size: int) -> tuple[Spoken, int, Request]:
+    spoken = Spoken(rank, size)
+    return spoken, *outstanding(spoken.hear(0, Start(0)))

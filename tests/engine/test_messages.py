@@ -1,0 +1,170 @@
+"""The wire form: what is sent arrives as it was, and nothing else is ever taken for a message."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from typing import get_args, get_type_hints
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pcopy.engine.messages import (
+    Abort,
+    Answer,
+    Close,
+    Halt,
+    Message,
+    Query,
+    Ready,
+    Reply,
+    Request,
+    Signal,
+    Start,
+    Stop,
+    Token,
+    Work,
+    decode,
+    encode,
+    load_primitives,
+)
+from pcopy.engine.task import HEADER_BYTES, Task
+from pcopy.errors import InvariantBroken
+
+deterministic = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+
+numbers = st.integers(-1, 1 << 70)
+tasks = st.builds(
+    Task, st.tuples(numbers, numbers, numbers), numbers, st.binary(max_size=50), numbers, st.booleans(), numbers
+)
+batches = st.lists(tasks, max_size=5).map(tuple)
+rows = st.lists(numbers, max_size=20).map(tuple)
+messages = st.one_of(
+    st.builds(Start, numbers),
+    st.builds(Work, numbers, batches),
+    st.builds(Request, numbers, numbers),
+    st.builds(Reply, numbers, numbers, batches),
+    st.builds(Signal, numbers, numbers),
+    st.builds(Token, numbers, numbers, st.booleans()),
+    st.builds(Query, numbers, rows),
+    st.builds(Answer, numbers, rows, rows),
+    st.builds(Halt, st.text()),
+    st.builds(Abort, numbers, st.text(), st.text()),
+    st.builds(Stop, numbers),
+    st.builds(Ready),
+    st.builds(Close),
+)
+ONE_OF_EACH: tuple[Message, ...] = (
+    Start(1),
+    Work(2, (Task((1, 2, 3), 2, b"payload", 5, True, 4), Task((1, 2, 4), 2, b"", 5))),
+    Request(2, 7),
+    Reply(2, 7, (Task((1, 2, 3), 2, bytes(300), 5),)),
+    Signal(2, 1),
+    Token(2, -3, True),
+    Query(9, (1, 2, 3)),
+    Answer(9, (4, 5, 6), (7, 8)),
+    Halt("too many errors"),
+    Abort(3, "node17", "Traceback …\n"),
+    Stop(75),
+    Ready(),
+    Close(),
+)
+
+
+def test_the_examples_are_complete() -> None:
+    assert {type(message) for message in ONE_OF_EACH} == set(get_args(Message))
+
+
+@deterministic
+@given(messages)
+def test_round_trip(message: Message) -> None:
+    again = decode(encode(message))
+    assert again == message
+    assert type(again) is type(message)
+    if isinstance(again, Work | Reply):
+        assert all(type(task) is Task for task in again.tasks)
+
+
+@pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda message: type(message).__name__)
+def test_every_field_keeps_its_type(message: Message) -> None:
+    again = decode(memoryview(bytearray(encode(message))))
+    assert again == message
+    assert [type(field) for field in again] == [type(field) for field in message]
+    assert len(again) == len(get_type_hints(type(message)))
+
+
+@deterministic
+@given(st.lists(tasks, min_size=1, max_size=20).map(tuple))
+def test_the_footprint_covers_the_wire(batch: tuple[Task, ...]) -> None:
+    """Limits count footprints; what is on the wire is never more than that and a small head."""
+    assert HEADER_BYTES >= 100
+    assert len(encode(Work(1, batch))) <= sum(task.footprint for task in batch) + 64
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch pcopy-was-here",)
+
+
+def refusals() -> list[bytes]:
+    """Pickles that name something, each in another way."""
+    by_code = b"\x80\x05\x82\x01."  # EXT1: a global by its number in the registry of extensions
+    by_id = b"\x80\x05K\x01Q."  # BINPERSID: a global by an id outside the pickle
+    classic = b"cos\nsystem\n(S'touch pcopy-was-here'\ntR."
+    instance = b"(S'touch pcopy-was-here'\nios\nsystem\n."
+    nested = pickle.dumps((0, [_Runs()]), 5)
+    in_task = pickle.dumps((1, 2, [((1, 2, 3), 2, _Runs(), 5)]), 5)
+    by_class = pickle.dumps(Start(1), 5)
+    by_function = pickle.dumps((0, len), 2)
+    return [by_code, by_id, classic, instance, nested, in_task, by_class, by_function, pickle.dumps(_Runs(), 0)]
+
+
+@pytest.mark.parametrize("data", refusals())
+def test_no_global_is_loaded(data: bytes, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    with pytest.raises(InvariantBroken):
+        decode(data)
+    assert os.listdir(".") == []
+    with pytest.raises((pickle.UnpicklingError, ValueError)):
+        load_primitives(data)
+
+
+@deterministic
+@given(st.binary(max_size=80))
+@example(b"")
+def test_random_bytes(data: bytes) -> None:
+    with pytest.raises(InvariantBroken):
+        decode(data)
+
+
+@pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda message: type(message).__name__)
+def test_truncated(message: Message) -> None:
+    data = encode(message)
+    for length in range(len(data)):
+        with pytest.raises(InvariantBroken):
+            decode(data[:length])
+
+
+@deterministic
+@given(st.sampled_from(ONE_OF_EACH), st.data())
+def test_damaged(message: Message, data: st.DataObject) -> None:
+    """A byte that flips may make another message; it never makes another exception."""
+    wire = bytearray(encode(message))
+    wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(InvariantBroken):
+        decode(wire)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        5, None, (), [], (99,), (-1,), ("Start", 1), (0,), (0, 1, 2), (2, 1), (1, 2), (1, 2, 3), (1, 2, [3]),
+        (1, 2, [()]), (1, 2, [(1,)]), ([], 1), {0: 1}, (*pickle.loads(encode(Ready())), 1),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_primitives_that_are_no_message(value: object) -> None:
+    with pytest.raises(InvariantBroken):
+        decode(pickle.dumps(value, 5))

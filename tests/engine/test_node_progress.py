@@ -1,0 +1,102 @@
+"""The counters on their way up the tree."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcopy.engine.messages import Answer, Message, Query
+from pcopy.engine.progress import SILENT_SHOWN, CounterTree, Report
+
+
+class Trees:
+    """The counters of all ranks, one each; ``deaf`` ranks keep their messages until they wake."""
+
+    def __init__(self, size: int, fan_out: int, seed: int = 0) -> None:
+        self.counters = [[rank + 1] for rank in range(size)]
+        self.trees = [CounterTree(rank, size, fan_out, self.counters[rank]) for rank in range(size)]
+        self.deaf: set[int] = set()
+        self._pairs: dict[tuple[int, int], deque[Message]] = {}
+        self._random = Random(seed)
+
+    def ask(self) -> None:
+        self._send(0, self.trees[0].ask())
+
+    def _send(self, source: int, messages: list[tuple[int, Message]]) -> None:
+        for destination, message in messages:
+            self._pairs.setdefault((source, destination), deque()).append(message)
+
+    def settle(self) -> None:
+        """Delivers what can be delivered, in any order that keeps each pair's."""
+        while pairs := [pair for pair, waiting in self._pairs.items() if waiting and pair[1] not in self.deaf]:
+            source, destination = self._random.choice(pairs)
+            message = self._pairs[source, destination].popleft()
+            tree = self.trees[destination]
+            if isinstance(message, Query):
+                self._send(destination, tree.receive_query(message))
+            else:
+                assert isinstance(message, Answer)
+                self._send(destination, tree.receive_answer(source, message))
+
+    @property
+    def report(self) -> Report:
+        report = self.trees[0].report
+        assert report is not None
+        return report
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 1000))
+def test_sums_are_complete(size: int, fan_out: int, seed: int) -> None:
+    trees = Trees(size, fan_out, seed)
+    for factor in (1, 2):
+        trees.ask()
+        trees.settle()
+        assert trees.report.totals == (factor * size * (size + 1) // 2,)
+        assert trees.report.silent == ()
+        for counters in trees.counters:
+            counters[0] *= 2
+    assert all(tree.totals == (size * (size + 1) // 2,) for tree in trees.trees[1:])
+
+
+def test_a_silent_rank_is_named_and_hides_nobody_else() -> None:
+    trees = Trees(7, 2)
+    trees.ask()
+    trees.settle()
+    trees.deaf = {5}
+    for counters in trees.counters:
+        counters[0] += 100
+    for _ in range(4):  # the news climbs one level a query
+        trees.ask()
+        trees.settle()
+    assert trees.report.totals == (28 + 6 * 100,)
+    assert 5 in trees.report.silent
+    trees.deaf = set()
+    trees.settle()
+    trees.ask()
+    trees.settle()
+    assert trees.report.totals == (28 + 7 * 100,)
+    assert trees.report.silent == ()
+
+
+def test_late_answers_never_count_twice() -> None:
+    trees = Trees(3, 2)
+    trees.deaf = {1}
+    for _ in range(5):
+        trees.ask()
+        trees.settle()
+        assert trees.trees[0].report is None or trees.report.totals[0] <= 6
+    trees.deaf = set()
+    trees.settle()
+    assert (trees.report.totals, trees.report.sequence, trees.report.silent) == ((6,), 5, ())
+
+
+def test_not_more_are_named_than_a_message_should_hold() -> None:
+    trees = Trees(100, 99)
+    trees.deaf = set(range(1, 100))
+    trees.ask()
+    trees.ask()
+    assert trees.report.silent == tuple(range(1, 1 + SILENT_SHOWN))

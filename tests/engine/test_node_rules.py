@@ -1,0 +1,229 @@
+"""The protocol's rules one by one: states, early and late work, the end, halt and abort."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcopy.engine.messages import (
+    Abort,
+    Answer,
+    Close,
+    Halt,
+    Message,
+    Ready,
+    Reply,
+    Request,
+    Signal,
+    Start,
+    Stop,
+    Work,
+)
+from pcopy.engine.node import TRANSITIONS, State
+from pcopy.engine.task import Spawn, Task
+from pcopy.errors import InvariantBroken
+from tests.engine.spoken import Directions, Spoken, asking, task, without, working
+
+# States.
+
+
+def test_every_state_can_end_and_the_last_two_are_final() -> None:
+    assert set(TRANSITIONS) == set(State)
+    for state, following in TRANSITIONS.items():
+        final = state in (State.CLOSED, State.ABORTED)
+        assert following == frozenset() if final else State.ABORTED in following
+
+
+@pytest.mark.parametrize("message", [Stop(0), Close(), Ready(), Signal(0, 1)], ids=repr)
+def test_out_of_turn_while_waiting(message: Message) -> None:
+    with pytest.raises(InvariantBroken):
+        Spoken(1, 3).hear(0, message)
+
+
+@pytest.mark.parametrize("message", [Start(0), Close(), Ready(), Signal(0, 1), Signal(1, 0)], ids=repr)
+def test_out_of_turn_while_working(message: Message) -> None:
+    with pytest.raises(InvariantBroken):
+        working().hear(0, message)
+
+
+@pytest.mark.parametrize(
+    "message", [Start(0), Start(1), Stop(0), Work(0, (task(1),)), Work(1, ()), Ready(), Signal(0, 1)], ids=repr
+)
+def test_out_of_turn_while_stopping(message: Message) -> None:
+    spoken = working(1, 7)
+    spoken.hear(3, Signal(0, 1))
+    spoken.hear(4, Signal(0, 1))
+    spoken.hear(0, Stop(0))
+    assert spoken.node.state is State.STOPPING
+    with pytest.raises(InvariantBroken):
+        spoken.hear(0, message)
+
+
+def test_a_stop_while_there_is_work() -> None:
+    for work in (Work(0, (task(1, owner=1),)), Work(1, ())):
+        spoken = working()
+        spoken.hear(2, work)
+        with pytest.raises(InvariantBroken):
+            spoken.hear(0, Stop(0))
+
+
+def test_ready_twice() -> None:
+    spoken = working(1, 7)
+    spoken.hear(0, Stop(0))
+    spoken.hear(3, Ready())
+    with pytest.raises(InvariantBroken):
+        spoken.hear(3, Ready())
+
+
+def test_nothing_finishes_that_does_not_run() -> None:
+    with pytest.raises(InvariantBroken):
+        working().node.finished((), (), 0.0)
+
+
+def test_one_task_at_a_time() -> None:
+    spoken = working()
+    spoken.hear(0, Work(0, (task(1, owner=1), task(2, owner=1))))
+    assert spoken.node.take() == task(1, owner=1)
+    assert spoken.node.take() is None
+
+
+# Work, early and late.
+
+
+def test_early_work_is_held_and_signalled_after_the_start() -> None:
+    spoken = Spoken(1, 3)
+    note = task(1, owner=1)
+    assert spoken.hear(2, Work(0, (note,))) == []
+    assert len(spoken.node.queue) == 0
+    assert spoken.node.take() is None
+    assert spoken.hear(0, Start(0)) == [(2, Signal(0, 1))]  # the start has engaged it
+    assert spoken.node.take() == note
+    spoken.node.finished((), (), 0.0)
+    assert without(spoken.said(), Request) == [(0, Signal(0, 1))]
+
+
+def test_early_work_of_the_next_phase_is_held() -> None:
+    spoken = working()
+    assert spoken.hear(2, Work(1, (task(1, phase=1, owner=1),))) == []
+    assert spoken.node.take() is None
+    assert without(spoken.hear(0, Start(1)), Request) == [(2, Signal(1, 1))]
+    assert spoken.node.take() == task(1, phase=1, owner=1)
+
+
+def test_work_of_a_past_phase() -> None:
+    spoken = working()
+    spoken.hear(0, Start(1))
+    with pytest.raises(InvariantBroken, match="work of phase 0"):
+        spoken.hear(2, Work(0, (task(1, owner=1),)))
+
+
+def test_a_task_cannot_spawn_into_the_past() -> None:
+    spoken = working()
+    spoken.hear(0, Start(1), Work(1, (task(1, phase=1, owner=1),)))
+    with pytest.raises(InvariantBroken):
+        spoken.run(Spawn(0, b"", 1))
+
+
+def test_tasks_are_numbered_without_gaps_and_addressed_ones_travel_together() -> None:
+    spoken = working()
+    spoken.hear(0, Work(0, (task(1, owner=1),)))
+    said = spoken.run(Spawn(0, b"a", 1, owner=2), Spawn(0, b"b", 1), Spawn(3, b"c", 1, owner=2))
+    assert said == [
+        (2, Work(0, (Task((1, 1, 1), 0, b"a", 1, owner=2), Task((1, 1, 3), 3, b"c", 1, owner=2)))),
+    ]
+    assert spoken.node.take() == Task((1, 1, 2), 0, b"b", 1)
+
+
+def test_the_engaging_message_is_signalled_last() -> None:
+    spoken = working()  # it has signalled its start already
+    assert spoken.hear(2, Work(0, (task(1, owner=1),))) == []
+    assert spoken.hear(0, Work(0, (task(2, owner=1),))) == [(0, Signal(0, 1))]
+    said = spoken.run(Spawn(0, b"", 1, owner=0))
+    assert [type(message) for _, message in said] == [Work]
+    spoken.run()
+    assert spoken.node.take() is None
+    assert spoken.hear(0, Signal(0, 1)) == [(2, Signal(0, 1))]
+
+
+# The end.
+
+
+def test_a_stopping_rank_answers_and_awaits_its_own_answer() -> None:
+    spoken, victim, request = asking(1, 3)
+    assert spoken.hear(0, Stop(5)) == []
+    assert spoken.hear(2, Request(0, 9)) == [(2, Reply(0, 9, ()))]
+    assert spoken.node.state is State.STOPPING
+    assert spoken.hear(victim, Reply(0, request.sequence, ())) == [(0, Ready())]
+    assert spoken.hear(2, Request(0, 10)) == [(2, Reply(0, 10, ()))]
+    assert spoken.hear(0, Close()) == []
+    assert (spoken.node.state, spoken.node.status) == (State.CLOSED, 5)
+
+
+def test_ready_goes_up_when_the_subtree_is() -> None:
+    spoken, victim, request = asking(1, 7)
+    assert spoken.hear(0, Stop(0)) == [(3, Stop(0)), (4, Stop(0))]
+    assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
+    assert spoken.hear(4, Ready()) == []
+    assert spoken.hear(3, Ready()) == [(0, Ready())]
+    assert spoken.hear(0, Close()) == [(3, Close()), (4, Close())]
+
+
+def test_a_rank_alone() -> None:
+    spoken = Spoken(0, 1, Directions(first=2, phases=3))
+    spoken.node.start(0.0)
+    assert spoken.run() == []
+    assert spoken.node.state is State.WORKING
+    assert spoken.run() == []
+    assert (spoken.node.state, spoken.node.phase, spoken.node.counters) == (State.CLOSED, 2, [2])
+
+
+def test_a_halt_goes_up_and_the_order_comes_down() -> None:
+    spoken = working(1, 7)
+    spoken.hear(3, Halt("signal"))
+    spoken.node.halt("another", 0.0)
+    spoken.node.halt("another", 0.0)
+    assert without(spoken.said(), Request) == []  # rank 3's wish stands for both
+    assert spoken.node.halted is None
+    assert spoken.hear(0, Halt("signal")) == [(3, Halt("signal")), (4, Halt("signal"))]
+    assert spoken.node.halted == "signal"
+
+
+def test_a_wish_to_halt_reaches_the_parent() -> None:
+    spoken = Spoken(4, 7)
+    spoken.node.halt("signal", 0.0)
+    assert spoken.said() == [(1, Halt("signal"))]
+    spoken.node.halt("signal", 0.0)
+    assert spoken.said() == []
+
+
+def test_a_halt_before_the_start() -> None:
+    spoken = Spoken(0, 3, Directions(first=4, phases=2))
+    spoken.node.halt("signal", 0.0)
+    assert spoken.said() == [(1, Halt("signal")), (2, Halt("signal"))]
+    spoken.node.start(0.0)
+    assert spoken.node.take() is None
+    assert spoken.node.dropped == 4
+    spoken.hear(1, Signal(0, 1))
+    spoken.hear(2, Signal(0, 1), Answer(1, (0,), ()))
+    said = spoken.hear(1, *(Answer(sequence, (0,), ()) for sequence in (1, 2)))
+    said += spoken.hear(2, Answer(2, (0,), ()))
+    assert said[-2:] == [(1, Stop(75)), (2, Stop(75))]
+
+
+def test_an_abort_goes_to_all_neighbours_but_its_bearer() -> None:
+    spoken = working(1, 7)
+    news = Abort(9, "node9", "text")
+    assert spoken.hear(3, news) == [(0, news), (4, news)]
+    assert spoken.node.aborted == news
+    assert spoken.hear(4, news, Abort(4, "node4", "later")) == []
+    assert spoken.hear(0, Start(5), Work(9, ()), Stop(0)) == []
+    spoken.node.abort("here", "text")
+    assert (spoken.node.state, spoken.node.aborted) == (State.ABORTED, news)
+
+
+def test_an_abort_after_the_end_changes_nothing() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(victim, Reply(0, request.sequence, ()))
+    spoken.hear(0, Stop(3), Close())
+    spoken.node.abort("here", "text")
+    assert spoken.hear(0, Abort(0, "node0", "text")) == []
+    assert (spoken.node.state, spoken.node.aborted) == (State.CLOSED, None)

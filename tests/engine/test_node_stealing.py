@@ -1,0 +1,107 @@
+"""Who asks whom for tasks, when, and what is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import (
+    Query,
+    Reply,
+    Request,
+    Start,
+    Work,
+)
+from pcopy.engine.node import NEVER
+from pcopy.errors import InvariantBroken
+from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, without
+
+
+def test_a_stale_reply_is_dropped() -> None:
+    spoken, victim, request = asking(1, 3)
+    assert spoken.hear(victim, Reply(0, request.sequence - 1, ())) == []
+    assert spoken.node.wake_at() == NEVER  # it still waits for the true one
+    assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
+    assert spoken.node.wake_at() > 0
+    assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
+
+
+def test_tasks_that_nobody_asked_for() -> None:
+    spoken, victim, request = asking(1, 3)
+    with pytest.raises(InvariantBroken):
+        spoken.hear(victim, Reply(0, request.sequence - 1, (task(1),)))
+
+
+def test_an_answer_may_come_a_phase_later() -> None:
+    spoken, victim, request = asking(1, 3)
+    assert not any(isinstance(message, Request) for _, message in spoken.hear(0, Start(1)))
+    said = spoken.hear(victim, Reply(0, request.sequence, ()), now=1.0)
+    assert spoken.hear(0, now=2.0) == []
+    spoken.node.tick(2.0)
+    assert outstanding(said + spoken.said())[1] == Request(1, request.sequence + 1)
+
+
+def test_tasks_of_another_phase_are_no_answer() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(0, Start(1))
+    with pytest.raises(InvariantBroken):
+        spoken.hear(victim, Reply(0, request.sequence, (task(1),)))
+
+
+def loaded(count: int) -> Spoken:
+    spoken = Spoken(0, 3, Directions(first=count))
+    spoken.node.start(0.0)
+    spoken.said()
+    return spoken
+
+
+def test_a_request_of_another_phase_is_refused() -> None:
+    spoken = loaded(4)
+    assert without(spoken.hear(1, Request(1, 5)), Query) == [(1, Reply(1, 5, ()))]
+    ((_, reply),) = spoken.hear(1, Request(0, 6))
+    assert isinstance(reply, Reply)
+    assert len(reply.tasks) == 2
+
+
+def test_what_was_stolen_runs_a_slice_before_it_is_given_on() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3), task(4))))
+    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
+    assert spoken.node.take() is not None
+    assert spoken.hear(2, Request(0, 2)) == [(2, Reply(0, 2, ()))]
+    spoken.node.sliced()
+    ((_, reply),) = spoken.hear(2, Request(0, 3))
+    assert isinstance(reply, Reply)
+    assert reply.tasks
+
+
+def test_a_slice_of_a_note_is_none_of_what_was_stolen() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(0, Work(0, (task(9, owner=1),)))
+    assert spoken.node.take() == task(9, owner=1)
+    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
+    spoken.node.sliced()
+    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
+    spoken.node.finished((), (), 0.0)
+    assert spoken.hear(2, Request(0, 2)) == [(2, Reply(0, 2, ()))]
+
+
+def test_the_last_task_stays() -> None:
+    spoken = loaded(1)
+    assert without(spoken.hear(1, Request(0, 1)), Query) == [(1, Reply(0, 1, ()))]
+    assert spoken.node.take() is not None
+
+
+def test_one_request_at_a_time_with_growing_pauses() -> None:
+    spoken, victim, request = asking(1, 3)
+    pauses = []
+    for now in range(1, 20):
+        spoken.node.tick(now)
+        assert spoken.said() == []
+        spoken.hear(victim, Reply(0, request.sequence, ()), now=now)
+        pauses.append(spoken.node.wake_at() - now)
+        spoken.node.tick(now + 0.9)
+        victim, request = outstanding(spoken.said())
+    limits = Limits()
+    assert 0 < pauses[0] <= limits.steal_backoff
+    assert limits.steal_backoff_cap / 2 <= min(pauses[-5:]) <= max(pauses) <= limits.steal_backoff_cap

@@ -1,0 +1,240 @@
+"""One suite of programs (``transport_conformance``) for the three transports, MPI under each launcher that is there."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import pcopy
+from pcopy.engine.messages import Ready, Signal
+from pcopy.engine.transports.simulated import SimulatedNetwork
+from pcopy.errors import InvariantBroken
+from tests.engine import transport_conformance as suite
+
+ROOT = Path(pcopy.__file__).parent.parent
+MPICH = Path(sys.executable).with_name("mpiexec")
+OPEN_MPI = "/usr/bin/mpiexec"
+
+Run = Callable[..., list[Any]]
+
+
+def launch(transport: str, program: str, size: int, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Runs ``program`` under the launcher that ``transport`` names; skips where it is missing."""
+    pytest.importorskip("mpi4py")
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    if transport == "mpich":
+        if not MPICH.exists():
+            pytest.skip(f"no MPICH: {MPICH} doesn't exist")
+        command = [str(MPICH)]
+    else:
+        version = shutil.which(OPEN_MPI) and subprocess.getoutput(f"{OPEN_MPI} --version")
+        if not version or "Open" not in version:
+            pytest.skip(f"no Open MPI: {OPEN_MPI} doesn't exist or is another one's")
+        command = [OPEN_MPI, "--allow-run-as-root", "--oversubscribe"]
+        # Long messages in pieces, as through a network: short ones that were sent later are complete before them.
+        command += ["--mca", "btl_vader_single_copy_mechanism", "none"]
+        environment["MPI4PY_LIBMPI"] = "libmpi.so.40"  # mpi4py takes the MPICH wheel's library otherwise
+    command += ["-n", str(size), sys.executable, "-m", suite.__name__, program, str(directory)]
+    return subprocess.run(
+        command, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Runs a program on some ranks of the transport that the test is parametrised with; gives their results by rank."""
+    transport: str = request.param
+
+    def run_program(program: suite.Program, size: int) -> list[Any]:
+        if transport == "simulated":
+            return suite.run_simulated(program, size)
+        if transport == "local":
+            return suite.run_local(program, size, tmp_path)
+        done = launch(transport, program.__name__, size, tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+
+    return run_program
+
+
+def transports(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("run", names, indirect=True)
+
+
+all_transports = transports("simulated", "local", "mpich", "open_mpi")
+real_transports = transports("local", "mpich", "open_mpi")
+tells_of_loss = transports("simulated", "local")
+
+
+@all_transports
+def test_every_rank_knows_itself_and_reaches_every_other_and_no_other_number(run: Run) -> None:
+    size = 4
+    for rank, result in enumerate(run(suite.sizes, size)):
+        assert result == [
+            rank,
+            size,
+            [[other, other, rank] for other in range(size) if other != rank],
+            0,
+            [rank, size, -1],
+        ]
+
+
+@transports("simulated", "local")
+def test_one_rank_alone(run: Run) -> None:
+    assert run(suite.sizes, 1) == [[0, 1, [], 0, [0, 1, -1]]]
+
+
+@all_transports
+def test_messages_of_a_pair_keep_their_order(run: Run) -> None:
+    numbers = list(range(suite.ORDERED))
+    for rank, (heard, surplus) in enumerate(run(suite.order, 3)):
+        assert heard == [[] if sender == rank else numbers for sender in range(3)]
+        assert surplus == 0
+
+
+@all_transports
+def test_smallest_and_largest_messages_arrive_whole(run: Run) -> None:
+    kinds = ["Ready", "Reply", "Work", "Query", "Work", "Work"]
+    for rank, result in enumerate(run(suite.extremes, 3)):
+        sender = (rank - 1) % 3
+        large = hashlib.sha256(Random(sender).randbytes(20 * 1024 * 1024)).hexdigest()
+        assert result == [[sender], kinds, large, hashlib.sha256(b"").hexdigest(), 0]
+
+
+@all_transports
+def test_a_flood_in_both_directions_does_not_deadlock(run: Run) -> None:
+    numbers = list(range(suite.FLOODED))
+    for rank, (heard, surplus) in enumerate(run(suite.flood, 2)):
+        assert heard[1 - rank] == numbers
+        assert surplus == 0
+
+
+@real_transports
+def test_an_idle_poll_takes_its_timeout_and_little_processor_time(run: Run, request: pytest.FixtureRequest) -> None:
+    results = run(suite.idle, 2)
+    found, elapsed, _ = results[0]
+    assert found == 0
+    assert suite.IDLE <= elapsed < suite.IDLE + 0.2
+    share = 0.05 if "local" in request.node.name else 0.15  # of one processor; who spins takes all that he gets
+    for _, waited, used in results:
+        assert waited >= 0.8 * suite.IDLE  # so that there was something to measure
+        assert used < share * waited
+
+
+@real_transports
+def test_a_message_ends_a_long_poll(run: Run) -> None:
+    assert run(suite.prompt, 2)[0] < 2.0
+
+
+@all_transports
+def test_close_hands_over_what_is_unsent(run: Run) -> None:
+    results = run(suite.handover, 3)
+    for rank in (1, 2):
+        assert results[rank] == [hashlib.sha256(Random(rank).randbytes(5 * 1024 * 1024)).hexdigest()]
+
+
+@tells_of_loss
+def test_a_loss_is_told_after_all_that_the_lost_rank_sent(run: Run) -> None:
+    sent = [hashlib.sha256(Random(0).randbytes(1024 * 1024)).hexdigest()]
+    sent += [hashlib.sha256(Random(seed).randbytes(10)).hexdigest() for seed in (1, 2)]
+    assert run(suite.lost, 4) == [[sent, 3, 3]] * 3 + [None]
+
+
+@tells_of_loss
+def test_the_end_of_a_forgiven_rank_is_no_loss(run: Run) -> None:
+    assert run(suite.forgiven, 3) == [0, 0, None]
+
+
+@transports("mpich", "open_mpi")
+def test_values_are_told_and_gathered_before_the_job(run: Run) -> None:
+    gathered = [[0, 0, True], [1, 50_000, True], [2, 100_000, True]]
+    assert run(suite.collectives, 3) == [[["nonce", 7, None], gathered]] * 3
+
+
+@pytest.mark.parametrize("transport", ["mpich", "open_mpi"])
+def test_abort_ends_all_ranks_with_its_status(transport: str, tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert launch(transport, "abort", 2, tmp_path).returncode == 70
+    assert time.monotonic() - began < suite.LONGEST / 2  # else the others ended by their own limit
+
+
+class TestSimulated:
+    """What only a simulation can promise."""
+
+    @staticmethod
+    def trace(seed: int) -> list[tuple[float, int, int, int]]:
+        network = SimulatedNetwork(5, Random(seed), lambda random: random.uniform(0.0, 1.0))
+        senders = Random(3)
+        for number in range(500):
+            source, destination = senders.sample(range(5), 2)
+            network.send(source, destination, Signal(number, 0), now=number * 0.001)
+        delivered = network.deliver(float("inf"))
+        return [(at, to, by, message.phase) for at, to, by, message in delivered if isinstance(message, Signal)]
+
+    def test_a_seed_gives_one_run(self) -> None:
+        assert self.trace(1) == self.trace(1)
+        assert self.trace(1) != self.trace(2)
+
+    def test_latencies_reorder_messages_of_different_pairs_only(self) -> None:
+        for seed in range(20):
+            trace = self.trace(seed)
+            assert [at for at, *_ in trace] == sorted(at for at, *_ in trace)
+            assert sorted(number for *_, number in trace) == list(range(500))
+            assert [number for *_, number in trace] != list(range(500))
+            for pair in itertools.permutations(range(5), 2):
+                numbers = [number for _, to, by, number in trace if (by, to) == pair]
+                assert numbers == sorted(numbers)
+
+    def test_a_message_arrives_at_its_latency_and_not_before(self) -> None:
+        latencies = iter([0.5, 0.1])
+        network = SimulatedNetwork(3, Random(1), lambda _: next(latencies))
+        network.send(0, 1, Ready(), now=2.0)
+        network.send(0, 2, Ready(), now=2.25)
+        assert network.next_event_time() == pytest.approx(2.35)
+        assert list(network.deliver(2.3)) == []
+        assert [(at, to, by) for at, to, by, _ in network.deliver(2.5)] == [(pytest.approx(2.35), 2, 0), (2.5, 1, 0)]
+        assert network.next_event_time() == float("inf")
+        assert (network.messages_sent, network.messages_delivered) == (2, 2)
+
+    def test_poll_moves_time_to_the_next_event_or_by_its_timeout(self) -> None:
+        network = SimulatedNetwork(2, Random(1), lambda _: 0.25)
+        here, there = network.endpoint(0), network.endpoint(1)
+        assert there.poll(0.5) == []
+        assert network.now == 0.5
+        here.send(1, Ready())
+        assert there.poll(0.0) == []
+        assert there.poll(10.0) == [(0, Ready())]
+        assert network.now == 0.75
+
+    def test_the_past_and_negative_latencies_are_refused(self) -> None:
+        network = SimulatedNetwork(2, Random(1), lambda _: 0.0)
+        list(network.deliver(5.0))
+        with pytest.raises(InvariantBroken):
+            network.send(0, 1, Ready(), now=4.0)
+        with pytest.raises(InvariantBroken):
+            SimulatedNetwork(2, Random(1), lambda _: -0.1).send(0, 1, Ready(), now=0.0)
+
+    def test_sixteen_thousand_ranks(self) -> None:
+        # With anything of size^2 = 268 million entries this would take minutes and gigabytes.
+        size, began = 16_384, time.process_time()
+        network = SimulatedNetwork(size, Random(1), lambda random: random.expovariate(1e5))
+        for rank in range(size):
+            network.send(rank, (rank + 1) % size, Signal(3, rank), now=0.0)
+        for now, rank, _, message in network.deliver(float("inf")):
+            assert isinstance(message, Signal)
+            if message.phase:
+                network.send(rank, (rank + 77) % size, Signal(message.phase - 1, rank), now)
+        assert network.messages_delivered == 4 * size
+        assert time.process_time() - began < 10.0
