@@ -1,0 +1,204 @@
+"""The command line: what is understood, and what is refused with one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pcopy import __version__
+from pcopy.cli.options import Arguments, early_answer, parse
+from pcopy.cli.units import parse_size, show_clock, show_seconds, show_size
+from pcopy.errors import Refused
+from pcopy.tasks.job import Options, Preserve
+
+
+def refusal(*argv: str | bytes) -> str:
+    with pytest.raises(Refused) as caught:
+        parse(argv)
+    text = str(caught.value)
+    assert text.isprintable()
+    return text
+
+
+def preserved(*argv: str) -> set[str]:
+    preserve = parse([*argv, "a", "b"]).options.preserve
+    return {name for name in Preserve._fields if getattr(preserve, name)}
+
+
+ALL = set(Preserve._fields)
+OPTIONS = (
+    *("-n", "-T", "-a", "-r", "-R", "-u", "-q", "-v", "-h", "--version", "--preserve", "--no-preserve", "--existing"),
+    *("--modify-window", "--chunk-size", "--block-size", "--no-sync", "--errors", "--json", "--progress"),
+    *("--progress-interval", "--max-errors"),
+)
+
+
+def test_defaults() -> None:
+    assert parse(["a", "b"]) == Arguments(sources=(b"a",), destination=b"b")
+    assert parse(["a", "b"]).options == Options()
+
+
+def test_options_and_operands_in_any_order() -> None:
+    arguments = parse(["a", "-n2", "b", "-ru", "-Tvv", "c", "--no-sync", "-q"])
+    assert arguments.sources == (b"a", b"b")
+    assert arguments.destination == b"c"
+    assert (arguments.ranks, arguments.verbose, arguments.quiet) == (2, 2, True)
+    assert arguments.no_target_directory
+    assert arguments.options.existing == "newer"
+    assert not arguments.options.sync
+
+
+def test_archive_letters_have_no_effect() -> None:
+    assert parse(["-arR", "--archive", "--recursive", "a", "b"]) == parse(["a", "b"])
+
+
+def test_names_are_bytes() -> None:
+    assert parse([b"\xff\n", "\udcfe"])[:2] == ((b"\xff\n",), b"\xfe")
+    assert parse(["--errors", b"\xff.jsonl", "a", "b"]).errors == b"\xff.jsonl"
+
+
+def test_what_follows_two_dashes_is_a_name() -> None:
+    assert parse(["-q", "--", "-a", "--version", "--", "b"])[:2] == ((b"-a", b"--version", b"--"), b"b")
+    assert parse(["-", "b"]).sources == (b"-",)
+
+
+def test_values() -> None:
+    tuning = ["--existing=changed", "--modify-window", "2", "--chunk-size", "1.5G", "--block-size", "64K"]
+    telling = ["--errors", "e", "--json", "--progress", "plain", "--progress-interval", "0.5", "--max-errors", "9"]
+    arguments = parse([*tuning, *telling, "a", "b"])
+    assert arguments.options == Options(
+        existing="changed", modify_window=2, chunk_size=3 << 29, block_size=65536, max_errors=9
+    )
+    assert (arguments.errors, arguments.json) == (b"e", True)
+    assert (arguments.progress, arguments.progress_interval) == ("plain", 0.5)
+    assert parse(["--chunk-size", "auto", "a", "b"]).options.chunk_size == 0
+
+
+def test_the_last_word_on_existing_files_counts() -> None:
+    assert parse(["-u", "--existing", "skip", "a", "b"]).options.existing == "skip"
+    assert parse(["--existing", "skip", "-u", "a", "b"]).options.existing == "newer"
+
+
+def test_what_is_preserved() -> None:
+    assert preserved() == ALL
+    assert preserved("--preserve", "mode,timestamps") == {"mode", "timestamps"}
+    assert preserved("--preserve=mode", "--preserve=acl") == {"mode", "acl"}
+    assert preserved("--no-preserve", "xattr,acl") == ALL - {"xattr", "acl"}
+    assert preserved("--preserve=all", "--no-preserve=links") == ALL - {"links"}
+    assert preserved("--no-preserve=links", "--preserve=mode") == {"mode"}
+    assert preserved("--no-preserve=all") == set()
+    assert preserved("--preserve=mode,links", "--no-preserve=mode", "--preserve=sparse") == {"links", "sparse"}
+
+
+def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
+    text = refusal("--preserve", "mode,colour", "a", "b")
+    assert "colour" in text
+    for word in (*Preserve._fields, "all"):
+        assert word in text
+    assert "''" in refusal("--no-preserve=", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("argv", "culprit"),
+    [
+        ([], "SRC and DST are missing"),
+        (["a"], "DST is missing after a"),
+        (["--delete", "a", "b"], "unknown option --delete"),
+        (["--dele=x", "a", "b"], "unknown option --dele;"),
+        (["--prog", "none", "a", "b"], "unknown option --prog;"),
+        (["-z", "a", "b"], "unknown option -z"),
+        (["-1", "a", "b"], "unknown option -1"),
+        (["-rz", "a", "b"], "'z'"),
+        (["-\x1b[1m x", "a", "b"], r"unknown option -\x1b[1m x"),
+        (["-n"], "-n/--ranks"),
+        (["-n", "0", "a", "b"], "whole number of 1 or more"),
+        (["-n", "-1", "a", "b"], "whole number of 1 or more"),
+        (["-n", "two", "a", "b"], "two"),
+        (["--max-errors", "-1", "a", "b"], "whole number of 0 or more"),
+        (["--modify-window", "0.5", "a", "b"], "--modify-window"),
+        (["--existing", "update", "a", "b"], "'update'"),
+        (["--progress", "json", "a", "b"], "'json'"),
+        (["--progress-interval", "0", "a", "b"], "seconds above 0"),
+        (["--progress-interval", "nan", "a", "b"], "seconds above 0"),
+        (["--chunk-size", "0", "a", "b"], "at least one byte"),
+        (["--chunk-size", "12Q", "a", "b"], "12Q: not a size"),
+        (["--block-size", "32K", "a", "b"], "power of two of 64 KiB or more"),
+        (["--block-size", "96K", "a", "b"], "power of two of 64 KiB or more"),
+        (["--block-size", "auto", "a", "b"], "not a size"),
+        (["--json=3", "a", "b"], "takes no value"),
+    ],
+)
+def test_refused(argv: list[str], culprit: str) -> None:
+    text = refusal(*argv)
+    assert culprit in text
+    assert "--help" in text
+
+
+def test_help_fits_and_names_every_option() -> None:
+    text = early_answer(["a", "-rh"])
+    assert text is not None
+    assert max(map(len, text.splitlines())) <= 80
+    for option in OPTIONS:
+        assert f" {option}" in text
+    assert "examples:" in text
+
+
+def test_early_answers() -> None:
+    assert early_answer(["a", "--version"]) == f"pcopy {__version__}"
+    assert early_answer(["-h"]) == early_answer([b"--help"]) == early_answer(["-hq"])
+    assert early_answer(["a", "-n", "2", "b", "-q"]) is None
+    assert early_answer(["--", "--version", "-h"]) is None
+
+
+def test_the_version_needs_no_parser() -> None:
+    program = """
+import sys
+from pcopy.cli.options import early_answer
+print(early_answer(["--version"]))
+print({"argparse", "rich", "inspect", "dataclasses", "mpi4py", "json"} & set(sys.modules), file=sys.stderr)
+"""
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stderr == "set()\n"
+    assert done.stdout == f"pcopy {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("12B", 12),
+        ("64K", 65536),
+        ("64k", 65536),
+        ("1KiB", 1024),
+        ("1KB", 1000),
+        ("1kb", 1000),
+        ("1.5G", 3 << 29),
+        ("1.5 GiB", 3 << 29),
+        ("2TB", 2 * 10**12),
+        ("4MiB", 4 << 20),
+        (".5M", 1 << 19),
+        ("1.0001K", 1024),
+    ],
+)
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "K", "-1", "1e5", "1_000", "0x10", "1Ki", "1.2.3", ".", "nan", "inf", "1 2", "٣", "9" * 400 + ".5T"]
+)
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_size(text)
+
+
+def test_sizes_and_times_are_written() -> None:
+    sizes = [show_size(size) for size in (0, 999, 1000, 1536, 10_200_000, 3 << 38, 10 << 40, 1 << 70)]
+    assert sizes == ["0 B", "999 B", "0.98 KiB", "1.50 KiB", "9.73 MiB", "768 GiB", "10.0 TiB", "1024 EiB"]
+    assert [show_seconds(span) for span in (0.123, 12.34, 59.96, 3723)] == ["0.12 s", "12.3 s", "1:00", "1:02:03"]
+    assert [show_clock(span) for span in (7, 754, 3723, 183845)] == ["0:07", "12:34", "1:02:03", "2 d 03:04:05"]

@@ -1,0 +1,95 @@
+"""The summary and the failures, for people and for programs."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+
+import pytest
+
+from pcopy.cli import pverify
+from pcopy.cli.report import failure_json, failure_line, summary_json, summary_lines
+from pcopy.tasks.job import Failure, Totals
+
+TOTALS = Totals(
+    found=1250, found_bytes=5 << 30, files=1200, directories=30, symlinks=5, special=1, hardlinks=4, bytes=3 << 30,
+    moved=3 << 30, skipped=3, skipped_bytes=1 << 20, failed=7, failed_bytes=10, changed=2, vanished=1, excused=6,
+    warnings=1,
+)  # fmt: skip
+
+
+def test_summary_for_people() -> None:
+    assert summary_lines(TOTALS, 12.0, 4, 1) == [
+        "1,250 found = 1,240 copied + 3 skipped + 7 failed",
+        "  copied: 1,200 files of 3.00 GiB, 30 directories, 5 symbolic links, 4 hard links, 1 special file",
+        "  skipped: 1.00 MiB",
+        "  failed: 2 changed meanwhile, 1 vanished",
+        "  besides: 6 left without the source's owner, 1 warning",
+        "3.00 GiB in 12.0 s: 256 MiB/s with 4 ranks",
+        "incomplete: not everything is in the destination (status 1)",
+    ]
+
+
+def test_summary_of_little() -> None:
+    assert summary_lines(Totals(found=1, files=1), 0.0, 1, 0) == [
+        "1 found = 1 copied + 0 skipped + 0 failed",
+        "  copied: 1 file of 0 B",
+        "0 B in 0.00 s: 0 B/s with 1 rank",
+    ]
+
+
+def test_summary_of_a_job_that_stopped() -> None:
+    lines = summary_lines(TOTALS._replace(found=1300), 1.0, 4, 75)
+    assert lines[0] == "1,300 found = 1,240 copied + 3 skipped + 7 failed + 50 not reached"
+    assert lines[-1] == "stopped early (status 75)"
+
+
+def test_summary_for_programs() -> None:
+    text = summary_json(TOTALS, 12.00049, 4, 1)
+    assert "\n" not in text
+    assert json.loads(text) == {
+        "found": 1250, "copied": 1240, "files": 1200, "directories": 30, "symlinks": 5, "special": 1, "hardlinks": 4,
+        "bytes": 3 << 30, "skipped": 3, "deleted": 0, "failed": 7, "changed": 2, "vanished": 1, "excused": 6,
+        "warnings": 1, "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
+        "job": None, "exit_status": 1,
+    }  # fmt: skip
+    assert json.loads(summary_json(Totals(), 0.0, 1, 0))["bytes_per_second"] == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        (Failure(b"a/b", "open", errno.EACCES, ""), "pcopy: a/b: open: Permission denied (EACCES)"),
+        (Failure(b"a", "open", errno.EACCES, "Permission denied"), "pcopy: a: open: Permission denied (EACCES)"),
+        (
+            Failure(b"a", "write", errno.ENOSPC, "on \x1b"),
+            r"pcopy: a: write: No space left on device: on \x1b (ENOSPC)",
+        ),
+        (Failure(b"\xff\n", "read", 0, "changed\nmeanwhile"), r"pcopy: \xff\n: read: changed\nmeanwhile"),
+        (Failure(b"a", "read", 9999, ""), "pcopy: a: read: Unknown error 9999 (errno 9999)"),
+        (Failure(b"a", "read", 0, ""), "pcopy: a: read: failed"),
+    ],
+)
+def test_failures_for_people(failure: Failure, line: str) -> None:
+    assert failure_line(failure) == line
+
+
+def test_failures_for_programs() -> None:
+    text = failure_json(Failure(b"\xff\n", "open", errno.EACCES, ""))
+    assert "\n" not in text
+    values = json.loads(text)
+    assert base64.b64decode(values.pop("path_b64")) == b"\xff\n"
+    assert values == {"path": r"\xff\n", "operation": "open", "errno": errno.EACCES, "message": "Permission denied"}
+
+
+def test_pverify_is_not_there_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pverify.main(["a", b"b"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert pverify.main(["--version"]) == pverify.main(["-h"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("pverify ")
+    assert "usage: pverify" in out
+    assert err == ""

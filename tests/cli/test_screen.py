@@ -1,0 +1,328 @@
+"""Progress and failures while a job runs, on a clock that the tests turn."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pcopy.cli.bar import BarScreen, details, render
+from pcopy.cli.gauge import ITEM_WEIGHT, Gauge, silence
+from pcopy.cli.options import Arguments
+from pcopy.cli.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, SilentScreen, open_screen
+from pcopy.errors import Refused
+from pcopy.tasks.job import Failure, Totals
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.asked = 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Broken(io.StringIO):
+    """A terminal that has gone away."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "gone")
+
+
+HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
+DONE = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30)
+
+
+def arguments(**values: Any) -> Arguments:
+    return Arguments((b"a",), b"b")._replace(**values)
+
+
+def failed(count: int, first: int = 0) -> list[Failure]:
+    return [Failure(b"item %d" % number, "open", errno.EACCES, "") for number in range(first, first + count)]
+
+
+# The gauge
+
+
+def test_half_done_is_half_done() -> None:
+    reading = Gauge(0.0).read(10.0, HALF)
+    assert reading.fraction == 0.5
+    assert reading.rate == reading.mean_rate == (1 << 29) / 10
+    assert reading.left == pytest.approx(10.0)
+    assert (reading.items_done, reading.items_found) == (5, 10)
+
+
+def test_nothing_is_foretold_while_scanning() -> None:
+    reading = Gauge(0.0).read(10.0, HALF._replace(unscanned=1))
+    assert reading.fraction is None
+    assert reading.left is None
+    assert Gauge(0.0).read(0.0, Totals()).fraction is None
+
+
+def test_skipped_and_failed_bytes_are_handled() -> None:
+    totals = Totals(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100, failed=1,
+                    failed_bytes=100)  # fmt: skip
+    reading = Gauge(0.0).read(1.0, totals)
+    assert reading.bytes_done == 300
+    assert reading.items_done == 3
+    assert reading.failed == 1
+
+
+def test_what_moved_in_vain_never_makes_it_whole() -> None:
+    totals = Totals(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
+    reading = Gauge(0.0).read(1.0, totals)
+    assert reading.bytes_done == 200
+    assert reading.fraction is not None
+    assert reading.fraction < 1
+
+
+def test_holes_and_links_do_not_keep_it_from_being_whole() -> None:
+    reading = Gauge(0.0).read(1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10))
+    assert reading.bytes_done == 200
+    assert reading.fraction == 1
+
+
+def test_bytes_never_go_back() -> None:
+    gauge = Gauge(0.0)
+    gauge.read(1.0, HALF)
+    assert gauge.read(2.0, HALF._replace(moved=0, bytes=0)).bytes_done == 1 << 29
+
+
+def test_the_current_rate_forgets() -> None:
+    gauge = Gauge(0.0)
+    for second in range(1, 101):
+        moved = 100 * second if second <= 50 else 5000
+        reading = gauge.read(float(second), Totals(found=9, found_bytes=10**6, moved=moved))
+    assert reading.rate == 0
+    assert reading.mean_rate == 50
+    assert reading.left is None
+
+
+def test_small_files_count_by_the_item() -> None:
+    reading = Gauge(0.0).read(1.0, Totals(found=100, found_bytes=0, files=25))
+    assert reading.fraction == 0.25
+    assert reading.left == pytest.approx(3.0)
+    assert ITEM_WEIGHT > 0
+
+
+def test_silent_ranks_are_named() -> None:
+    assert silence([]) == ""
+    assert silence([3, 5]) == "no answer from rank 3, 5"
+    assert silence(range(100)) == "no answer from rank 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
+
+
+# Lines
+
+
+def test_a_line_each_interval() -> None:
+    clock, stream = Clock(), io.StringIO()
+    screen = PlainScreen(stream, 10.0, clock)
+    for _ in range(1000):
+        screen.progress("copying", HALF, ())
+    assert stream.getvalue() == ""
+    clock.now += 10
+    for _ in range(1000):
+        screen.progress("copying", HALF, ())
+    assert stream.getvalue() == (
+        "pcopy: 0:10 copying: 50.0 %, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
+    )
+    clock.now += 10
+    screen.progress("copying", HALF._replace(unscanned=3, failed=1), (2,))
+    assert stream.getvalue().splitlines()[1] == (
+        "pcopy: 0:20 copying: scanning, 6 of 10 items, 512 MiB of 1.00 GiB, 25.6 MiB/s (mean 25.6 MiB/s), 1 failed, "
+        "no answer from rank 2"
+    )
+
+
+def test_quiet_shows_errors_and_notices_only() -> None:
+    clock, stream = Clock(), io.StringIO()
+    screen = open_screen(arguments(quiet=True), stream, clock)
+    clock.now += 1000
+    screen.progress("copying", HALF, ())
+    assert stream.getvalue() == ""
+    screen.failures(failed(1))
+    screen.notice("slow\nserver")
+    assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\npcopy: slow\\nserver\n"
+
+
+# Failures
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 250])
+def test_the_first_failures_are_shown(batch: int) -> None:
+    stream = io.StringIO()
+    screen = SilentScreen(stream, Clock())
+    for first in range(0, 250, batch):
+        screen.failures(failed(min(batch, 250 - first), first))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == FAILURES_SHOWN + 1
+    assert lines[0].startswith("pcopy: item 0: ")
+    assert lines[-2].startswith("pcopy: item 99: ")
+    assert lines[-1] == "pcopy: more failures: use --errors FILE"
+
+
+def test_no_more_failures_than_are_shown() -> None:
+    stream = io.StringIO()
+    screen = SilentScreen(stream, Clock())
+    screen.failures(failed(FAILURES_SHOWN))
+    screen.failures([])
+    assert len(stream.getvalue().splitlines()) == FAILURES_SHOWN
+
+
+def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
+    path = tmp_path / "errors.jsonl"
+    path.write_text("old")
+    stream = io.StringIO()
+    with open_screen(arguments(errors=bytes(path), quiet=True), stream, Clock()) as screen:
+        assert path.read_text() == ""
+        screen.failures(failed(150))
+        assert len(path.read_text().splitlines()) == 150
+        screen.failures(failed(1, 150))
+    assert [json.loads(line)["path"] for line in path.read_text().splitlines()] == [f"item {n}" for n in range(151)]
+    assert stream.getvalue().endswith(f"pcopy: more failures: see {path}\n")
+    assert not screen.errors_lost
+    screen.close()
+
+
+def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no/file: cannot write the errors file: No such file or directory"):
+        open_screen(arguments(errors=bytes(tmp_path / "no/file")), io.StringIO())
+
+
+def test_an_errors_file_that_fails_is_told_of_once() -> None:
+    stream = io.StringIO()
+    screen = SilentScreen(stream, Clock(), FailureLog(b"/dev/full"))
+    screen.failures(failed(1))
+    screen.failures(failed(1, 1))
+    screen.close()
+    assert screen.errors_lost
+    assert stream.getvalue().splitlines() == [
+        "pcopy: item 0: open: Permission denied (EACCES)",
+        "pcopy: /dev/full: cannot write the errors file: No space left on device; it is not complete",
+        "pcopy: item 1: open: Permission denied (EACCES)",
+    ]
+
+
+@pytest.mark.parametrize("kind", [PlainScreen, BarScreen])
+def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[PlainScreen] | type[BarScreen]) -> None:
+    clock = Clock()
+    screen = kind(Broken(), 1.0, clock)
+    for _ in range(3):
+        clock.now += 1
+        screen.progress("copying", HALF, ())
+        screen.failures(failed(1))
+        screen.notice("something")
+    screen.close()
+
+
+# The bar
+
+
+def drawn(width: int, totals: Totals, silent: tuple[int, ...] = (), **options: bool) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, no_color=True, **options)  # type: ignore[arg-type]
+    console.print(render("copying", Gauge(0.0).read(10.0, totals), silent, width))
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [1, 5, 10, 20, 30, 40, 60, 80, 120, 300])
+@pytest.mark.parametrize("unscanned", [0, 1])
+def test_two_lines_at_every_width(width: int, unscanned: int) -> None:
+    lines = drawn(width, HALF._replace(unscanned=unscanned, failed=1234), (1, 2))
+    assert len(lines) == 2
+    assert all(len(line) <= width for line in lines)
+
+
+def test_the_whole_bar() -> None:
+    first, second = drawn(100, HALF)
+    assert first.startswith("copying ━━━")
+    assert first.endswith("50.0 % 0:10 left")
+    assert second == "512 MiB of 1.00 GiB, 5 of 10 items, 51.2 MiB/s, mean 51.2 MiB/s, 0:10"
+    assert drawn(100, HALF._replace(unscanned=1))[0].endswith("scanning")
+    assert "100.0 %" in drawn(100, DONE)[0]
+
+
+def test_what_matters_least_goes_first() -> None:
+    reading = Gauge(0.0).read(10.0, HALF._replace(failed=1))
+    lengths = [len(details(reading, (4,), width)) for width in range(120)]
+    assert all(length <= width for width, length in enumerate(lengths) if width >= 29)
+    assert details(reading, (4,), 30) == "1 failed, 512 MiB of 1.00 GiB"
+    assert "rank 4" in details(reading, (4,), 75)
+
+
+def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
+    clock, stream = Clock(), io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
+    screen = BarScreen(stream, 0.5, clock, console=console)
+    screen.failures(failed(1))
+    screen.progress("copying", HALF, ())
+    assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\n"
+    clock.now += 0.5
+    screen.progress("copying", HALF, ())
+    text = stream.getvalue()
+    assert "50.0 %" in text
+    for _ in range(100):
+        screen.progress("copying", DONE, ())
+    assert stream.getvalue() == text
+    screen.failures([Failure(b"long" * 50, "open", errno.EACCES, "")])
+    assert f"pcopy: {'long' * 50}: open: Permission denied (EACCES)\n" in stream.getvalue()
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    screen.close()
+    screen.close()
+    assert stream.getvalue().endswith("\x1b[2K")
+
+
+# The choice
+
+
+def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+    def kind(stream: io.StringIO, **values: Any) -> type[Screen]:
+        return type(open_screen(arguments(**values), stream))
+
+    assert kind(io.StringIO()) is PlainScreen
+    assert kind(Terminal()) is BarScreen
+    assert kind(Terminal(), progress="plain") is PlainScreen
+    assert kind(Terminal(), progress="none") is SilentScreen
+    assert kind(Terminal(), quiet=True) is SilentScreen
+    assert kind(io.StringIO(), progress="bar") is PlainScreen
+    monkeypatch.setenv("TERM", "dumb")
+    assert kind(Terminal(), progress="bar") is PlainScreen
+
+
+def test_rich_comes_with_the_first_drawing_only() -> None:
+    program = """
+import io, os, sys
+os.environ["TERM"] = "xterm"
+from pcopy.cli.options import Arguments
+from pcopy.cli.screen import open_screen
+from pcopy.tasks.job import Failure, Totals
+class Terminal(io.StringIO):
+    isatty = lambda self: True
+now = 0.0
+stream = Terminal()
+screen = open_screen(Arguments((b"a",), b"b"), stream, lambda: now)
+screen.progress("copying", Totals(found=1), ())
+screen.failures([Failure(b"a", "open", 13, "")])
+assert "rich" not in sys.modules
+now = 1.0
+screen.progress("copying", Totals(found=1), ())
+assert "rich" in sys.modules
+assert "copying" in stream.getvalue()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,48 @@
+"""Names on a terminal: nothing is lost, nothing is dangerous."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pcopy.text import harmless, shown
+
+
+def unescaped(text: str) -> bytes:
+    """The inverse of ``shown`` for ASCII names, by Python's own rules for escapes."""
+    return text.encode("ascii").decode("unicode_escape").encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (b"plain name", "plain name"),
+        ("Übergröße/日本".encode(), "Übergröße/日本"),
+        (b"a\nb\tc\rd", r"a\nb\tc\rd"),
+        (b"back\\slash", r"back\\slash"),
+        (b"\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        (b"latin\xe9", r"latin\xe9"),
+        (b"\xed\xa0\x80", r"\xed\xa0\x80"),
+        ("evil\u202etxt".encode(), r"evil\xe2\x80\xaetxt"),
+        ("\u2028".encode(), r"\xe2\x80\xa8"),
+        (b"\x7f", r"\x7f"),
+        (b"", ""),
+    ],
+)
+def test_names_are_shown(path: bytes, text: str) -> None:
+    assert shown(path) == text
+
+
+def test_whatever_is_shown_is_printable_and_ascii_names_can_be_had_back() -> None:
+    chance = random.Random(7)
+    for _ in range(2000):
+        path = chance.randbytes(chance.randrange(12))
+        assert shown(path).isprintable()
+        ascii_path = bytes(byte & 0x7F for byte in path)
+        assert unescaped(shown(ascii_path)) == ascii_path
+
+
+def test_a_message_stays_on_its_line_and_keeps_its_backslashes() -> None:
+    assert harmless("cannot write a\\nb") == "cannot write a\\nb"
+    assert harmless("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\udcff"

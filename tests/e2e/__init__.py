@@ -1,0 +1,1 @@
+"""Whole runs of the program, as its users start it."""

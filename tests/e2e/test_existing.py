@@ -1,0 +1,214 @@
+"""What becomes of files that are there: ``--existing`` and ``-u``, and nothing is ever written through."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.oracle import changes, differences, snapshot
+
+SECOND = 10**9
+NOW = 1_700_000_000 * SECOND
+
+
+def write(path: Path, content: bytes, mtime: int = NOW) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, ns=(mtime, mtime))
+
+
+@pytest.fixture
+def trees(area: Path) -> tuple[Path, Path]:
+    """A source and a destination that have ``file`` in common; ``new`` is the source's alone."""
+    source, copy = area / "source", area / "copy"
+    write(source / "file", b"from the source")
+    write(source / "new", b"new")
+    write(copy / "file", b"was there, and is longer than what replaces it", NOW - 100 * SECOND)
+    write(copy / "extra", b"extra")
+    return source, copy
+
+
+@pytest.mark.parametrize("options", [[], ["--existing", "replace"]])
+def test_replace(trees: tuple[Path, Path], options: list[str]) -> None:
+    """The default; nothing of a longer old file may survive at its end."""
+    source, copy = trees
+    told = summary(succeed("--json", *options, f"{source}/", copy))
+    (copy / "extra").unlink()
+    os.utime(copy, ns=(0, source.stat().st_mtime_ns))
+    assert differences(source, copy) == []
+    assert (told["files"], told["skipped"]) == (2, 0)
+
+
+def test_replace_large_files(area: Path) -> None:
+    for name, size in {"source": 40 << 20, "copy": 50 << 20}.items():
+        write(area / name / "file", os.urandom(size))
+    succeed(f"{area}/source/", area / "copy", "--chunk-size", "16M", ranks=2)
+    assert differences(area / "source", area / "copy") == []
+
+
+def test_skip(trees: tuple[Path, Path]) -> None:
+    source, copy = trees
+    before = snapshot(copy)[b"file"]
+    told = summary(succeed("--json", "--existing", "skip", f"{source}/", copy))
+    assert snapshot(copy)[b"file"] == before
+    assert (told["files"], told["skipped"], told["directories"]) == (1, 1, 1)
+    assert (copy / "new").read_bytes() == b"new"
+
+
+def test_fail(trees: tuple[Path, Path]) -> None:
+    source, copy = trees
+    before = snapshot(copy)[b"file"]
+    run = pcopy("--json", "--existing", "fail", f"{source}/", copy)
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert snapshot(copy)[b"file"] == before
+    assert (told["files"], told["failed"]) == (1, 1)
+    assert b"file" in run.stderr, show(run)
+
+
+CHANGED = {
+    # What differs: (content there, its time less the source's, copied?). The source holds 4 bytes.
+    "nothing": (b"xxxx", 0, False),
+    "size": (b"xxxxx", 0, True),
+    "newer there": (b"xxxx", 5 * SECOND, True),
+    "older there": (b"xxxx", -5 * SECOND, True),
+    "less than a second": (b"xxxx", SECOND // 2, False),
+    "a nanosecond": (b"xxxx", 1, False),
+    "a whole second": (b"xxxx", SECOND, True),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_changed(area: Path, case: str) -> None:
+    """Size or time differ; times in whole seconds, since many file systems keep no more."""
+    content, later, copied = CHANGED[case]
+    write(area / "source/file", b"data")
+    write(area / "copy/file", content, NOW + later)
+    told = summary(succeed("--json", "--existing", "changed", f"{area}/source/", area / "copy"))
+    assert (area / "copy/file").read_bytes() == (b"data" if copied else content)
+    assert (told["files"], told["skipped"]) == ((1, 0) if copied else (0, 1))
+
+
+NEWER = {
+    # (time there less the source's, copied?)
+    "older there": (-5 * SECOND, True),
+    "a second older there": (-SECOND, True),
+    "same": (0, False),
+    "newer there": (5 * SECOND, False),
+    "newer there within the second": (SECOND // 2, False),
+}
+
+
+@pytest.mark.parametrize("option", [["-u"], ["--existing", "newer"]], ids=["-u", "newer"])
+@pytest.mark.parametrize("case", NEWER)
+def test_newer(area: Path, case: str, option: list[str]) -> None:
+    later, copied = NEWER[case]
+    write(area / "source/file", b"data")
+    write(area / "copy/file", b"another size", NOW + later)
+    told = summary(succeed("--json", *option, f"{area}/source/", area / "copy"))
+    assert (area / "copy/file").read_bytes() == (b"data" if copied else b"another size")
+    assert (told["files"], told["skipped"]) == ((1, 0) if copied else (0, 1))
+
+
+def test_newer_within_a_second_of_the_source(area: Path) -> None:
+    write(area / "source/file", b"data", NOW + SECOND // 2)
+    write(area / "copy/file", b"there")
+    told = summary(succeed("--json", "-u", f"{area}/source/", area / "copy"))
+    assert (told["files"], told["skipped"]) == (0, 1)
+
+
+@pytest.mark.parametrize("option", ["changed", "newer", "skip"])
+def test_a_second_run_copies_nothing(area: Path, option: str) -> None:
+    for number in range(50):
+        write(area / f"source/{number % 5}/{number}", b"x" * number, NOW + number)
+    succeed(area / "source", area / "copy", ranks=2)
+    told = summary(succeed("--json", "--existing", option, f"{area}/source/", area / "copy", ranks=2))
+    assert (told["files"], told["skipped"], told["directories"]) == (0, 50, 6)
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("size", [10, 40 << 20], ids=["small", "large"])
+def test_hard_linked_targets_are_replaced(area: Path, size: int) -> None:
+    write(area / "source/file", b"n" * size)
+    write(area / "copy/file", b"old")
+    os.link(area / "copy/file", area / "elsewhere")
+    before = snapshot(area / "elsewhere")[b""]
+    succeed(f"{area}/source/", area / "copy", ranks=2)
+    after = snapshot(area / "elsewhere")[b""]
+    assert differences(area / "source", area / "copy") == []
+    assert after.content == before.content
+    assert (after.mode, after.mtime, after.links) == (before.mode, before.mtime, 1)
+
+
+@pytest.mark.parametrize("size", [10, 40 << 20], ids=["small", "large"])
+def test_symlinked_targets_are_replaced(area: Path, size: int) -> None:
+    write(area / "source/file", b"n" * size)
+    write(area / "elsewhere", b"old")
+    (area / "copy").mkdir()
+    (area / "copy/file").symlink_to(area / "elsewhere")
+    before = snapshot(area / "elsewhere")
+    succeed(f"{area}/source/", area / "copy", ranks=2)
+    assert differences(area / "source", area / "copy") == []
+    assert changes(before, snapshot(area / "elsewhere")) == []
+
+
+def test_fifo_as_target_is_replaced(area: Path) -> None:
+    """Opening it to write would block for ever."""
+    write(area / "source/file", b"new")
+    (area / "copy").mkdir()
+    os.mkfifo(area / "copy/file")
+    succeed(f"{area}/source/", area / "copy", timeout=20)
+    assert differences(area / "source", area / "copy") == []
+
+
+def test_targets_that_are_links_of_the_source_keep_its_content(area: Path) -> None:
+    """As ``cp -al`` leaves them: writing to the target would empty the source."""
+    write(area / "source/file", b"precious")
+    (area / "copy").mkdir()
+    os.link(area / "source/file", area / "copy/file")
+    pcopy(f"{area}/source/", area / "copy")
+    assert (area / "source/file").read_bytes() == b"precious"
+    assert (area / "copy/file").read_bytes() == b"precious"
+
+
+def test_link_groups_replace_what_is_there(area: Path) -> None:
+    """Old names that were separate files, or linked otherwise, become the source's groups."""
+    write(area / "source/a", b"new")
+    os.link(area / "source/a", area / "source/b")
+    write(area / "source/c", b"alone")
+    write(area / "copy/b", b"old")
+    os.link(area / "copy/b", area / "copy/c")
+    succeed(f"{area}/source/", area / "copy", ranks=3)
+    assert differences(area / "source", area / "copy") == []
+
+
+def test_read_only_targets_are_replaced(area: Path) -> None:
+    write(area / "source/file", b"new")
+    write(area / "copy/file", b"old")
+    (area / "copy/file").chmod(0o400)
+    (area / "source/file").chmod(0o444)
+    succeed(f"{area}/source/", area / "copy")
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_copying_twice_is_the_same_as_once(area: Path, ranks: int) -> None:
+    for number in range(30):
+        write(area / f"source/{number % 3}/{number}", b"x" * number)
+    os.link(area / "source/0/0", area / "source/linked")
+    (area / "source/link").symlink_to("nowhere")
+    os.mkfifo(area / "source/fifo")
+    for _ in range(2):
+        succeed(f"{area}/source/", area / "copy", ranks=ranks)
+        assert differences(area / "source", area / "copy") == []
+
+
+def test_unknown_policy_is_refused(area: Path) -> None:
+    write(area / "source", b"x")
+    run = pcopy("--existing", "sometimes", area / "source", area / "copy")
+    assert run.returncode == 2, show(run)
+    assert b"sometimes" in run.stderr, show(run)
+    assert not (area / "copy").exists()

@@ -1,0 +1,258 @@
+"""Items that fail: each is told with path, operation and errno, the rest is copied, and the status says so."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.faults import READS, WRITES, Fault
+from tests.support.filesystems import mounted
+from tests.support.oracle import differences
+from tests.support.users import NOBODY, is_root
+from tests.support.walk import paths, temporaries
+
+
+def failures(path: Path) -> list[dict[str, Any]]:
+    """The lines of an ``--errors`` file, each checked against what the contract says of them."""
+    told = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for line in told:
+        assert line.keys() >= {"path", "path_b64", "operation", "errno", "message"}
+        assert isinstance(line["errno"], int) and line["operation"] and line["message"], line
+        assert line["path"].isprintable(), line
+        base64.b64decode(line["path_b64"], validate=True)
+    return told
+
+
+def only_failure(run: Completed, errors: Path, name: bytes, number: int) -> dict[str, Any]:
+    """Status 1, and one failure: of ``name`` with errno ``number``, told on the terminal as well."""
+    assert run.returncode == 1, show(run)
+    told = failures(errors)
+    assert len(told) == 1, told
+    path = base64.b64decode(told[0]["path_b64"])
+    assert path.rsplit(b"/", 1)[-1] == name, told
+    assert told[0]["errno"] == number, told
+    assert name in run.stderr and os.strerror(number).encode() in run.stderr, show(run)
+    assert told[0]["operation"].encode() in run.stderr, show(run)
+    assert summary(run)["failed"] == 1
+    return told[0]
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """Thirty small files in three directories, and one called ``victim`` in the midst."""
+    for number in range(30):
+        path = area / f"source/{number % 3}/{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * number * 100)
+    (area / "source/1/victim").write_bytes(b"victim" * 1000)
+    return area / "source"
+
+
+def all_but(source: Path, copy: Path, *lost: str) -> None:
+    """``copy`` is faithful except for the ``lost``; the directory of a lost item still gets its metadata."""
+    told = differences(source, copy)
+    assert [line for line in told if not any(name in line for name in lost)] == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_unreadable_for_an_ordinary_user(area: Path, source: Path, kind: str, ranks: int) -> None:
+    if kind == "directory":
+        (source / "1/victim").unlink()
+        (source / "1/victim").mkdir()
+        (source / "1/victim/inside").write_bytes(b"x")
+    (source / "1/victim").chmod(0)
+    into = area / "into"
+    into.mkdir()
+    into.chmod(0o777)
+    try:
+        run = pcopy("--json", "--errors", into / "errors", source, into / "copy", ranks=ranks, user=NOBODY)
+        only_failure(run, into / "errors", b"victim", errno.EACCES)
+        told = summary(run)
+        assert (told["files"], told["directories"]) == (30, 4)
+        assert not (into / "copy/1/victim/inside").exists()
+        if is_root():  # others can't read it to compare it either
+            unlike = differences(source, into / "copy", ownership=False)
+            assert [line for line in unlike if "victim" not in line] == []
+    finally:
+        (source / "1/victim").chmod(0o700)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_read_error(area: Path, source: Path, ranks: int) -> None:
+    fault = Fault(area / "trace", READS, source / "1/victim", "EIO")
+    run = pcopy("--json", "--errors", area / "e", source, area / "copy", ranks=ranks, wrap=fault.wrap())
+    fault.check()
+    only_failure(run, area / "e", b"victim", errno.EIO)
+    assert not (area / "copy/1/victim").exists()
+    all_but(source, area / "copy", "victim")
+
+
+def test_read_error_that_passes_is_tried_again(area: Path, source: Path) -> None:
+    """A file server that fails over answers EIO once."""
+    fault = Fault(area / "trace", READS, source / "1/victim", "EIO", when="1")
+    succeed(source, area / "copy", ranks=1, wrap=fault.wrap())
+    fault.check()
+    assert differences(source, area / "copy") == []
+
+
+def test_read_error_in_a_large_file(area: Path, source: Path) -> None:
+    (source / "1/victim").write_bytes(os.urandom(40 << 20))
+    fault = Fault(area / "trace", READS, source / "1/victim", "EIO", when="2+")
+    run = pcopy(
+        "--json", "--errors", area / "e", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=fault.wrap()
+    )
+    fault.check()
+    only_failure(run, area / "e", b"victim", errno.EIO)
+    assert not (area / "copy/1/victim").exists()
+    assert temporaries(os.fsencode(area / "copy")) == []
+    all_but(source, area / "copy", "victim")
+
+
+@pytest.mark.parametrize("when", ["1+", "2+"])
+def test_error_while_a_directory_is_read(area: Path, source: Path, when: str) -> None:
+    """It is no end of the directory: copies that miss half of it are worse than none."""
+    fault = Fault(area / "trace", ("getdents64", "getdents"), source / "1", "EIO", when=when)
+    run = pcopy("--json", "--errors", area / "e", source, area / "copy", ranks=1, wrap=fault.wrap())
+    fault.check()
+    only_failure(run, area / "e", b"1", errno.EIO)
+    for number in ("0", "2"):
+        assert differences(source / number, area / "copy" / number) == []
+
+
+@pytest.mark.parametrize(
+    ("calls", "error"),
+    [
+        (("close",), "EIO"),
+        (("close",), "EDQUOT"),
+        (("fchmod", "fchmodat", "fchmodat2"), "EPERM"),
+        (("utimensat",), "EPERM"),
+        (("fchown", "fchownat"), "EIO"),
+        (WRITES, "EIO"),
+        (WRITES, "ENOSPC"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_error_at_the_destination(area: Path, source: Path, calls: tuple[str, ...], error: str) -> None:
+    """None of these is harmless: quota errors appear at close, and a mode that was not set may be a hole."""
+    copy = area / "copy"
+    fault = Fault(area / "trace", calls, copy / "1/victim", error)
+    run = pcopy("--json", "--errors", area / "e", source, copy, ranks=2, wrap=fault.wrap())
+    fault.check()
+    only_failure(run, area / "e", b"victim", getattr(errno, error))
+    all_but(source, copy, "victim")
+    # What is there under the final name is whole; nothing is half written.
+    if (copy / "1/victim").exists():
+        assert (copy / "1/victim").read_bytes() == (source / "1/victim").read_bytes()
+    assert temporaries(os.fsencode(copy)) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("sizes", [[100_000] * 300, [60 << 20], [5 << 20] * 10], ids=["small", "large", "middle"])
+def test_full_destination(area: Path, sizes: list[int], ranks: int) -> None:
+    source = area / "source"
+    source.mkdir()
+    for number, size in enumerate(sizes):
+        (source / str(number)).write_bytes(os.urandom(size))
+    with mounted("tmpfs", area, size=20 << 20) as full:
+        run = pcopy("--errors", area / "errors", source, full / "copy", ranks=ranks)
+        assert run.returncode in (1, 75), show(run)
+        assert os.strerror(errno.ENOSPC).encode() in run.stderr, show(run)
+        assert {line["errno"] for line in failures(area / "errors")} <= {0, errno.ENOSPC}
+        whole_or_absent(source, full / "copy")
+
+
+def test_full_destination_keeps_the_old_content(area: Path) -> None:
+    source = area / "source"
+    source.mkdir()
+    with mounted("tmpfs", area, size=20 << 20) as full:
+        (full / "copy").mkdir()
+        for name in ("small", "large"):
+            (full / "copy" / name).write_bytes(b"old content")
+        (full / "fill").write_bytes(b"x" * (12 << 20))
+        (source / "large").write_bytes(os.urandom(40 << 20))
+        run = pcopy(f"{source}/", full / "copy", ranks=2)
+        assert run.returncode in (1, 75), show(run)
+        assert (full / "copy/large").read_bytes() == b"old content"
+        assert temporaries(os.fsencode(full)) == []
+
+
+def test_destination_without_inodes(area: Path, source: Path) -> None:
+    with mounted("tmpfs", area, options="nr_inodes=20") as full:
+        run = pcopy(source, full / "copy", ranks=2)
+        assert run.returncode in (1, 75), show(run)
+        whole_or_absent(source, full / "copy")
+
+
+def whole_or_absent(source: Path, copy: Path) -> None:
+    """No file under a final name is partly written, and nothing else was left."""
+    assert temporaries(os.fsencode(copy)) == []
+    for path in paths(os.fsencode(copy)):
+        name = os.fsdecode(path)
+        if stat.S_ISREG((copy / name).lstat().st_mode):
+            assert (copy / name).read_bytes() == (source / name).read_bytes(), name
+
+
+def test_errors_are_written_for_odd_names(area: Path) -> None:
+    (area / "copy").mkdir()
+    (area / "source").mkdir()
+    name = b"line\nbreak \xff\x1b[2J"
+    for tree in ("source", "copy"):
+        with open(os.path.join(os.fsencode(area / tree), name), "wb") as file:
+            file.write(tree.encode())
+    run = pcopy("--json", "--existing", "fail", "--errors", area / "e", f"{area}/source/", area / "copy")
+    assert run.returncode == 1, show(run)
+    (told,) = failures(area / "e")
+    assert base64.b64decode(told["path_b64"]).endswith(b"/" + name)
+    assert b"\x1b" not in run.stderr and b"line\nbreak" not in run.stderr, show(run)
+
+
+def test_errors_file_is_empty_or_absent_after_success(area: Path, source: Path) -> None:
+    succeed("--errors", area / "errors", source, area / "copy")
+    assert not (area / "errors").exists() or (area / "errors").read_bytes() == b""
+
+
+@pytest.fixture
+def conflicts(area: Path) -> Path:
+    """300 files that are there already: with ``--existing fail`` each of them is a failure."""
+    for tree in ("source", "copy"):
+        (area / tree).mkdir()
+        for number in range(300):
+            (area / tree / str(number)).write_bytes(tree.encode())
+    return area
+
+
+def test_only_the_first_hundred_are_shown_but_all_are_written(conflicts: Path) -> None:
+    errors = conflicts / "errors"
+    run = pcopy("--existing", "fail", "--errors", errors, f"{conflicts}/source/", conflicts / "copy", ranks=2)
+    assert run.returncode == 1, show(run)
+    told = failures(errors)
+    assert len({line["path_b64"] for line in told}) == len(told) == 300
+    shown = [line for line in run.stderr.splitlines() if b"source/" in line or b"copy/" in line]
+    assert 100 <= len(shown) <= 105, show(run)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_too_many_errors(conflicts: Path, ranks: int) -> None:
+    # The files to come would take long; giving up must not wait for them.
+    run = pcopy(
+        "--json", "--existing", "fail", "--max-errors", "5", f"{conflicts}/source/", conflicts / "copy", ranks=ranks
+    )
+    assert run.returncode == 75, show(run)
+    assert b"error" in run.stderr, show(run)
+
+
+def test_fewer_errors_than_too_many(conflicts: Path) -> None:
+    run = pcopy(
+        "--json", "--existing", "fail", "--max-errors", "301", f"{conflicts}/source/", conflicts / "copy", ranks=2
+    )
+    assert run.returncode == 1, show(run)
+    assert summary(run)["failed"] == 300

@@ -1,0 +1,154 @@
+"""Files that all ranks copy at once: whole or absent under their final name, sparse where the source is."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.filesystems import Place
+from tests.support.oracle import differences
+from tests.support.processes import background, wait_for_temporary
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
+def test_one_large_file(on: Place, ranks: int, launcher: str | None) -> None:
+    place = on("xfs" if ranks == 2 else "tmpfs")
+    block = os.urandom(MIB)
+    with open(place / "file", "wb") as file:
+        for number in range(300):
+            file.write(b"%d" % number + block)
+    told = summary(
+        succeed("--json", "--chunk-size", "16M", place / "file", place / "copy", ranks=ranks, launcher=launcher)
+    )
+    assert (told["files"], told["bytes"]) == (1, (place / "file").stat().st_size)
+    assert differences(place / "file", place / "copy") == []
+    assert temporaries(os.fsencode(place)) == []
+
+
+@pytest.mark.parametrize("chunk", ["16M", "17000000", "auto", "4M"])
+def test_odd_sizes(area: Path, chunk: str) -> None:
+    """Around the limits between small files, whole large ones and chunks."""
+    source = area / "source"
+    source.mkdir()
+    data = os.urandom(50 * MIB)
+    for number in (4 * MIB, 16 * MIB, 24 * MIB, 32 * MIB, 48 * MIB):
+        for more in (-1, 0, 1):
+            (source / f"{number + more}").write_bytes(data[: number + more])
+    succeed("--chunk-size", chunk, source, area / "copy", ranks=2)
+    assert differences(source, area / "copy") == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_sparse(filesystem: Path, ranks: int) -> None:
+    """A gigabyte of mostly nothing: holes at the start, across chunks and at the end."""
+    with open(filesystem / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+        for offset in (5 * MIB, 16 * MIB - 1, 33 * MIB, 600 * MIB + 17, 601 * MIB):
+            file.seek(offset)
+            file.write(b"island" * 1000)
+    succeed("--chunk-size", "16M", filesystem / "sparse", filesystem / "copy", ranks=ranks)
+    assert (filesystem / "copy").stat().st_blocks * 512 < 2 * MIB
+    assert differences(filesystem / "sparse", filesystem / "copy") == []
+
+
+def test_without_sparse_holes_are_filled(area: Path) -> None:
+    with open(area / "sparse", "wb") as file:
+        file.truncate(20 * MIB)
+    succeed("--no-preserve", "sparse", area / "sparse", area / "copy")
+    assert (area / "copy").stat().st_blocks * 512 >= 20 * MIB
+    assert (area / "copy").read_bytes() == bytes(20 * MIB)
+
+
+def test_hard_links_of_large_files(area: Path) -> None:
+    (area / "source/sub").mkdir(parents=True)
+    (area / "source/one").write_bytes(os.urandom(60 * MIB))
+    for number in range(5):
+        os.link(area / "source/one", area / f"source/sub/{number}")
+    told = summary(succeed("--json", "--chunk-size", "16M", area / "source", area / "copy", ranks=3))
+    assert (told["files"], told["hardlinks"], told["bytes"]) == (1, 5, 60 * MIB)
+    assert differences(area / "source", area / "copy") == []
+
+
+@contextmanager
+def meddling(action: Callable[[int], None]) -> Iterator[None]:
+    """``action`` is done over and over, from before the run until after it."""
+    done = threading.Event()
+
+    def meddle() -> None:
+        count = 0
+        while not done.wait(0.001):
+            count += 1
+            action(count)
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "replacing"])
+@pytest.mark.parametrize("kind", ["growing", "shrinking", "rewritten"])
+def test_file_that_changes_while_it_is_copied(area: Path, kind: str, existing: bool) -> None:
+    """A mixture of two states is no copy. The item fails as changed, and the others are copied."""
+    source = area / "source"
+    source.mkdir()
+    (source / "other").write_bytes(b"x")
+    size = 200 * MIB
+    (source / "file").write_bytes(os.urandom(MIB) * 200)
+    if existing:
+        (area / "copy").mkdir()
+        (area / "copy/file").write_bytes(b"old")
+    actions: dict[str, Callable[[int], None]] = {
+        "growing": lambda count: os.truncate(source / "file", size + count),
+        "shrinking": lambda count: os.truncate(source / "file", size - count),
+        "rewritten": lambda count: rewrite(source / "file", count),
+    }
+    with meddling(actions[kind]):
+        run = pcopy("--json", "-T", "--chunk-size", "16M", source, area / "copy", ranks=2)
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert (told["failed"], told["changed"], told["vanished"], told["files"]) == (1, 1, 0, 1)
+    assert b"file" in run.stderr, show(run)
+    assert (area / "copy/other").read_bytes() == b"x"
+    if existing:
+        assert (area / "copy/file").read_bytes() == b"old"
+    else:
+        assert not (area / "copy/file").exists()
+    assert temporaries(os.fsencode(area / "copy")) == []
+
+
+def rewrite(path: Path, count: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(count * 4096 % (100 * MIB))
+        file.write(b"changed")
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "replacing"])
+def test_killed_in_the_midst(area: Path, existing: bool) -> None:
+    """Nothing partial under the final name, and the old content is there until the new one is whole."""
+    with open(area / "file", "wb") as file:
+        for _ in range(1024):
+            file.write(b"x" * MIB)
+    (area / "copy").mkdir()
+    if existing:
+        (area / "copy/file").write_bytes(b"old")
+    with background("--chunk-size", "16M", area / "file", area / "copy", ranks=2) as run:
+        wait_for_temporary(run, os.fsencode(area / "copy"))
+        run.kill_all()
+        assert run.survivors() == []
+    if existing:
+        assert (area / "copy/file").read_bytes() == b"old"
+    else:
+        assert not (area / "copy/file").exists()

@@ -1,0 +1,169 @@
+"""``--preserve`` and ``--no-preserve``: each attribute alone, and what is done without it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl, has_acls, has_xattrs
+from tests.support.command import pcopy, show, succeed
+from tests.support.oracle import differences
+from tests.support.users import require_root
+
+OLD = 1_000_000_000
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """One file with every attribute, a second name for it, and a directory."""
+    if not has_xattrs(os.fsencode(area)) or not has_acls(os.fsencode(area)):
+        pytest.skip("this file system has no extended attributes or no ACLs")
+    path = area / "source"
+    (path / "sub").mkdir(parents=True)
+    (path / "file").write_bytes(b"content")
+    os.link(path / "file", path / "sub/linked")
+    (path / "plain").write_bytes(b"plain")
+    os.setxattr(path / "file", "user.x", b"1")
+    os.setxattr(path / "plain", ACCESS_ACL, acl(7, 5, 0, {1000: 6}))
+    os.setxattr(path / "sub", DEFAULT_ACL, acl(7, 5, 5, {1000: 7}))
+    (path / "file").chmod(0o777)
+    (path / "sub").chmod(0o770)
+    for name in ("file", "plain", "sub", "."):
+        os.utime(path / name, (OLD, OLD))
+    return path
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("options", [[], ["-a"], ["-r"], ["-R"], ["--preserve", "all"], ["-aR"]])
+def test_everything_is_the_default(area: Path, source: Path, options: list[str]) -> None:
+    succeed(*options, source, area / "copy")
+    assert differences(source, area / "copy") == []
+
+
+def test_timestamps(area: Path, source: Path) -> None:
+    begun = time.time() - 1
+    succeed("--no-preserve", "timestamps", source, area / "copy")
+    for path in (area / "copy", area / "copy/file", area / "copy/sub"):
+        assert path.stat().st_mtime >= begun
+    assert mode(area / "copy/file") == 0o777
+    assert os.getxattr(area / "copy/file", "user.x") == b"1"
+
+
+def test_links(area: Path, source: Path) -> None:
+    succeed("--no-preserve", "links", source, area / "copy")
+    assert (area / "copy/file").stat().st_nlink == 1
+    assert (area / "copy/sub/linked").read_bytes() == b"content"
+    assert mode(area / "copy/sub/linked") == 0o777
+
+
+def test_xattr(area: Path, source: Path) -> None:
+    succeed("--no-preserve", "xattr", source, area / "copy")
+    assert "user.x" not in os.listxattr(area / "copy/file")
+    assert os.getxattr(area / "copy/plain", ACCESS_ACL) == os.getxattr(source / "plain", ACCESS_ACL)
+
+
+def test_acl(area: Path, source: Path) -> None:
+    succeed("--no-preserve", "acl", source, area / "copy")
+    assert ACCESS_ACL not in os.listxattr(area / "copy/plain")
+    assert DEFAULT_ACL not in os.listxattr(area / "copy/sub")
+    assert os.getxattr(area / "copy/file", "user.x") == b"1"
+
+
+def test_without_mode_the_umask_decides(area: Path, source: Path) -> None:
+    (source / "file").chmod(0o6775)
+    (source / "script").write_bytes(b"x")
+    (source / "script").chmod(0o4711)
+    (source / "set-gid").mkdir()
+    (source / "set-gid").chmod(0o2777)
+    succeed("--no-preserve", "mode,acl", source, area / "copy", umask=0o027)
+    assert mode(area / "copy/file") == 0o750
+    assert mode(area / "copy/script") == 0o710
+    assert mode(area / "copy/set-gid") == 0o750
+    assert mode(area / "copy/sub") == 0o750
+    assert (area / "copy/file").stat().st_mtime == (source / "file").stat().st_mtime
+
+
+def test_without_mode_existing_targets_keep_theirs(area: Path, source: Path) -> None:
+    (area / "copy/sub").mkdir(parents=True)
+    (area / "copy/sub").chmod(0o711)
+    (area / "copy/file").write_bytes(b"old")
+    (area / "copy/file").chmod(0o604)
+    succeed("--no-preserve", "mode,acl,links", f"{source}/", area / "copy")
+    assert (area / "copy/file").read_bytes() == b"content"
+    assert mode(area / "copy/file") == 0o604
+    assert mode(area / "copy/sub") == 0o711
+
+
+def test_with_mode_the_umask_has_no_say(area: Path, source: Path) -> None:
+    succeed(source, area / "copy", umask=0o077)
+    assert differences(source, area / "copy") == []
+
+
+def test_ownership(area: Path, source: Path) -> None:
+    """Set-id bits of another user must not become those of whoever runs this."""
+    require_root("give files away")
+    for path in (source / "file", source / "plain", source / "sub"):
+        os.chown(path, 1000, 1001)
+    (source / "file").chmod(0o6755)
+    (source / "sub").chmod(0o2755)
+    succeed("--no-preserve", "ownership", source, area / "copy")
+    for name in ("file", "plain", "sub"):
+        status = (area / "copy" / name).stat()
+        assert (status.st_uid, status.st_gid) == (0, 0), name
+    assert mode(area / "copy/file") == 0o755
+
+
+def test_ownership_with_set_id_bits_is_kept(area: Path, source: Path) -> None:
+    require_root("give files away")
+    os.chown(source / "file", 1000, 1001)
+    (source / "file").chmod(0o6755)
+    succeed("--preserve", "mode,ownership", source, area / "copy")
+    status = (area / "copy/file").stat()
+    assert (status.st_uid, status.st_gid, mode(area / "copy/file")) == (1000, 1001, 0o6755)
+
+
+def test_a_list_replaces_the_default(area: Path, source: Path) -> None:
+    begun = time.time() - 1
+    succeed("--preserve", "mode", source, area / "copy")
+    assert mode(area / "copy/file") == 0o777
+    assert (area / "copy/file").stat().st_mtime >= begun
+    assert (area / "copy/file").stat().st_nlink == 1
+    assert "user.x" not in os.listxattr(area / "copy/file")
+
+
+def test_both_together(area: Path, source: Path) -> None:
+    begun = time.time() - 1
+    succeed("--preserve", "mode,timestamps,links", "--no-preserve", "timestamps", source, area / "copy")
+    assert mode(area / "copy/file") == 0o777
+    assert (area / "copy/file").stat().st_nlink == 2
+    assert (area / "copy/file").stat().st_mtime >= begun
+
+
+def test_without_anything(area: Path, source: Path) -> None:
+    succeed("--no-preserve", "all", source, area / "copy", umask=0o022)
+    assert (area / "copy/file").read_bytes() == b"content"
+    assert (area / "copy/sub/linked").read_bytes() == b"content"
+    assert mode(area / "copy/file") == 0o755
+
+
+def test_default_acl_of_the_destination_is_not_inherited(area: Path, source: Path) -> None:
+    """What the source has no ACL for gets none, whatever stands in the directory above."""
+    (area / "into").mkdir()
+    os.setxattr(area / "into", DEFAULT_ACL, acl(7, 7, 7, {1000: 7}))
+    succeed(source, area / "into")
+    assert differences(source, area / "into/source") == []
+
+
+@pytest.mark.parametrize("option", ["--preserve", "--no-preserve"])
+def test_unknown_attributes_are_refused(area: Path, source: Path, option: str) -> None:
+    run = pcopy(option, "mode,colour", source, area / "copy")
+    assert run.returncode == 2, show(run)
+    assert b"colour" in run.stderr, show(run)
+    assert not (area / "copy").exists()

@@ -1,0 +1,91 @@
+"""Runs that are stopped or lose a rank: they end soon, with a status that says so, and leave nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import background, wait_for_temporary, wait_until
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+GRACE = 10
+"""Seconds within which everything is over."""
+
+
+@pytest.fixture
+def source(area: Path) -> Iterator[Path]:
+    """Enough data that a signal meets the run in the midst of it."""
+    with open(area / "source", "wb") as file:
+        for _ in range(1024):
+            file.write(b"x" * MIB)
+    (area / "copy").mkdir()
+    yield area / "source"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
+    copy = area / "copy"
+    with background("--chunk-size", "16M", source, copy, ranks=ranks) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        run.process.send_signal(number)
+        assert run.end(GRACE) == 128 + number
+        assert run.survivors() == []
+    assert not (copy / "source").exists()
+    assert temporaries(os.fsencode(copy)) == []
+
+
+def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path) -> None:
+    """A terminal sends the signal to the whole group, not only to the process that was started."""
+    copy = area / "copy"
+    with background("--chunk-size", "16M", source, copy, ranks=3) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        for pid in run.processes():
+            os.kill(pid, signal.SIGINT)
+        assert run.end(GRACE) == 128 + signal.SIGINT
+        assert run.survivors() == []
+    assert not (copy / "source").exists()
+    assert temporaries(os.fsencode(copy)) == []
+
+
+@pytest.mark.parametrize("launcher", [None, "mpi"])
+def test_a_lost_rank_ends_all(area: Path, source: Path, launcher: str | None) -> None:
+    copy = area / "copy"
+    with background("--chunk-size", "16M", source, copy, ranks=3, launcher=launcher) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        os.kill(run.ranks()[-1], signal.SIGKILL)
+        begun = time.monotonic()
+        assert run.end(GRACE) != 0
+        assert time.monotonic() - begun < GRACE
+        assert run.survivors() == []
+    assert not (copy / "source").exists()
+
+
+def test_ranks_die_with_the_process_that_was_started(area: Path, source: Path) -> None:
+    copy = area / "copy"
+    with background("--chunk-size", "16M", source, copy, ranks=3) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        os.kill(run.process.pid, signal.SIGKILL)
+        assert run.survivors() == []
+    assert not (copy / "source").exists()
+
+
+def test_a_reader_that_goes_away_harms_nothing(area: Path) -> None:
+    """``pcopy … | head``: a closed pipe may end the run, as it ends others, but not in silence and not half."""
+    (area / "source").mkdir()
+    for number in range(100):
+        (area / f"source/{number}").write_bytes(b"x")
+    with background("-v", "--progress", "plain", area / "source", area / "copy", ranks=2) as run:
+        assert run.process.stdout
+        run.process.stdout.close()
+        assert wait_until(lambda: run.process.poll() is not None, GRACE)
+        run.process.stdout = None
+        assert run.survivors() == []
+    if run.process.returncode == 0:
+        assert len(os.listdir(area / "copy")) == 100

@@ -1,0 +1,171 @@
+"""What a run says and with which status it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.oracle import changes, snapshot
+from tests.support.walk import walk
+
+KEYS = (
+    "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted", "failed", "changed",
+    "vanished", "excused", "warnings", "seconds", "bytes_per_second", "ranks", "signature", "job", "exit_status",
+    "found", "copied",
+)  # fmt: skip
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """One of each kind."""
+    path = area / "source"
+    (path / "sub").mkdir(parents=True)
+    for name in ("one", "two", "sub/three"):
+        (path / name).write_bytes(name.encode())
+    os.link(path / "one", path / "sub/one-again")
+    os.link(path / "one", path / "sub/one-more")
+    (path / "link").symlink_to("one")
+    os.mkfifo(path / "fifo")
+    return path
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
+def test_json_summary(area: Path, source: Path, ranks: int, launcher: str | None) -> None:
+    told = summary(succeed("--json", source, area / "copy", ranks=ranks, launcher=launcher))
+    assert set(KEYS) <= told.keys()
+    expected = {
+        "files": 3, "directories": 2, "symlinks": 1, "special": 1, "hardlinks": 2, "bytes": 15, "skipped": 0,
+        "deleted": 0, "failed": 0, "changed": 0, "vanished": 0, "excused": 0, "ranks": ranks, "exit_status": 0,
+        "found": 9, "copied": 9,
+    }  # fmt: skip
+    assert {key: told[key] for key in expected} == expected
+    assert 0 < told["seconds"] < 60
+    assert told["bytes_per_second"] >= 0
+
+
+def test_one_summary_from_one_rank(area: Path, source: Path) -> None:
+    run = succeed(source, area / "copy", ranks=3, launcher="mpi")
+    one = succeed(source, area / "copy-2", ranks=1)
+    assert len(run.stdout.splitlines()) == len(one.stdout.splitlines()) > 0, show(run)
+
+
+def test_first_line_names_the_resolved_target(area: Path, source: Path) -> None:
+    (area / "into").mkdir()
+    run = succeed(source, area / "into")
+    first = (run.stderr or run.stdout).splitlines()[0]
+    assert os.fsencode(area / "into/source") in first, show(run)
+
+
+def test_quiet_hides_progress_but_not_errors(area: Path, source: Path) -> None:
+    loud = succeed("--progress", "plain", source, area / "copy")
+    quiet = succeed("-q", source, area / "copy-2")
+    assert len(quiet.stderr) <= len(loud.stderr)
+    run = pcopy("-q", "--existing", "fail", f"{source}/", area / "copy")
+    assert run.returncode == 1, show(run)
+    assert b"one" in run.stderr, show(run)
+
+
+def test_verbose_says_more(area: Path, source: Path) -> None:
+    plain = succeed("--progress", "none", source, area / "copy")
+    run = succeed("-v", "--progress", "none", source, area / "copy-2")
+    assert len(run.stderr) >= len(plain.stderr), show(run)
+
+
+@pytest.mark.parametrize("kind", ["plain", "none", "auto"])
+def test_progress_never_draws_where_there_is_no_terminal(area: Path, source: Path, kind: str) -> None:
+    run = succeed("--progress", kind, source, area / "copy")
+    assert b"\x1b" not in run.stderr and b"\r" not in run.stderr, show(run)
+
+
+def test_json_is_all_of_standard_output(area: Path, source: Path) -> None:
+    for options in (["-v"], ["--progress", "plain"], ["-q"]):
+        summary(succeed("--json", *options, f"{source}/", area / "copy"))
+
+
+def test_version_is_quick(area: Path) -> None:
+    begun = time.monotonic()
+    run = succeed("--version")
+    assert re.match(rb"pcopy \d+\.\d+", run.stdout), show(run)
+    assert run.stderr == b""
+    # The limit on an idle machine is a quarter of this; here other tests may run beside it.
+    assert time.monotonic() - begun < 0.6
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help(option: str) -> None:
+    run = succeed(option)
+    for word in (b"SRC", b"DST", b"--preserve", b"--existing", b"--json", b"--errors", b"--max-errors"):
+        assert word in run.stdout, show(run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], ""),
+        (["only-one"], ""),
+        (["--no-such-option", "a", "b"], "--no-such-option"),
+        (["-n", "0", "a", "b"], "0"),
+        (["-n", "-3", "a", "b"], "-3"),
+        (["-n", "many", "a", "b"], "many"),
+        (["--chunk-size", "huge", "a", "b"], "huge"),
+        (["--chunk-size", "-1", "a", "b"], "-1"),
+        (["--max-errors", "some", "a", "b"], "some"),
+        (["--progress", "loud", "a", "b"], "loud"),
+    ],
+)
+def test_usage_errors_name_the_problem(area: Path, arguments: list[str], named: str) -> None:
+    (area / "a").write_bytes(b"x")
+    run = pcopy(*arguments, cwd=area)
+    assert run.returncode == 2, show(run)
+    assert named.encode() in run.stderr and run.stderr, show(run)
+    assert b"Traceback" not in run.stderr, show(run)
+    assert sorted(os.listdir(area)) == ["a"]
+
+
+def test_ranks_and_a_launcher_exclude_each_other(area: Path, source: Path) -> None:
+    run = pcopy("-n", "2", source, area / "copy", ranks=2, launcher="mpi")
+    assert run.returncode == 2, show(run)
+    assert not (area / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "valid"), [("16M", True), ("16MiB", True), ("16MB", True), ("16777216", True), ("16Q", False)]
+)
+def test_sizes(area: Path, source: Path, size: str, valid: bool) -> None:
+    run = pcopy("--chunk-size", size, source, area / "copy")
+    assert run.returncode == (0 if valid else 2), show(run)
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [(2, None), (2, "mpi")])
+def test_the_source_is_not_modified(on_strict_atime: Path, ranks: int, launcher: str | None) -> None:
+    """Not even access times, on a file system that keeps them exactly."""
+    source = on_strict_atime / "source"
+    for number in range(50):
+        path = source / f"{number % 5}/{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * number * 1000)
+    (source / "large").write_bytes(b"x" * (20 << 20))
+    (source / "link").symlink_to("large")
+    os.mkfifo(source / "fifo")
+    for entry in list(walk(os.fsencode(source))):
+        os.utime(os.fsencode(source) + b"/" + entry.path, ns=(1_000_000_007, 2_000_000_009), follow_symlinks=False)
+    before = snapshot(source)
+    succeed(source, on_strict_atime / "copy", ranks=ranks, launcher=launcher)
+    assert changes(before, snapshot(source)) == []
+
+
+def test_a_small_job_is_quick(area: Path) -> None:
+    """Starting ranks, finding nothing more to do and ending must not take longer than the work."""
+    (area / "file").write_bytes(b"x")
+    best = 10.0
+    for number in range(5):
+        begun = time.monotonic()
+        succeed(area / "file", area / f"copy-{number}", ranks=2)
+        best = min(best, time.monotonic() - begun)
+    # 0.3 s on an idle machine; the rest is for slow and busy ones.
+    assert best < 1.0

@@ -1,0 +1,127 @@
+"""File systems to copy between: ext4, XFS and btrfs in images, tmpfs with a limit; all of them in memory.
+
+Memory keeps the tests fast and the disk of whoever runs them alone. Nothing here survives: images are unmounted and
+removed whatever happens in between. Every mount has a name of its own, so that parallel test workers don't meet.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.users import is_root
+
+SIZE = 2 << 30
+"""Apparent bytes of an image; it is sparse and takes what is written to it."""
+
+Place = Callable[[str], Path]
+"""What the fixture ``on`` is: gives a fresh directory on a file system of the kind that it is asked for."""
+
+MAKE = {
+    "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0"),
+    "xfs": ("mkfs.xfs", "-q", "-f"),
+    "btrfs": ("mkfs.btrfs", "-q", "-f"),
+}
+
+
+def scratch_place() -> Path:
+    """Where test trees go: ``PCOPY_TEST_SCRATCH`` if set, else memory, else the usual temporary directory."""
+    if chosen := os.environ.get("PCOPY_TEST_SCRATCH"):
+        return Path(chosen)
+    memory = Path("/dev/shm")
+    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def scratch(prefix: str = "pcopy-test-") -> Iterator[Path]:
+    """A directory of its own that every user can pass through, and that is removed at the end."""
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch_place()))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Removes trees that ``shutil.rmtree`` may not: deeper than the recursion limit, or with read-only directories."""
+    if not is_root():
+        subprocess.run(["chmod", "-R", "u+rwX", "--", path], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["rm", "-rf", "--", path], check=False)
+
+
+@contextmanager
+def mounted(kind: str, place: Path, size: int = SIZE, options: str = "") -> Iterator[Path]:
+    """A fresh file system of ``kind`` with ``size`` bytes, mounted below ``place``; skips where it can't be had."""
+    if not is_root():
+        pytest.skip(f"only root can mount {kind}")
+    point = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=place))
+    image = point.with_name(point.name + ".image")
+    if kind == "tmpfs":
+        wanted = ",".join(filter(None, [f"size={size}", "mode=755", options]))
+        command = ["mount", "-t", "tmpfs", "-o", wanted, "pcopy-test", str(point)]
+    else:
+        _make(kind, image, size)
+        command = ["mount", "-t", kind, "-o", ",".join(filter(None, ["loop", options])), str(image), str(point)]
+    try:
+        tried = subprocess.run(command, check=False, capture_output=True, text=True)
+        if tried.returncode:
+            pytest.skip(f"{kind} can't be mounted here: {tried.stderr.strip()}")
+        point.chmod(0o755)
+        try:
+            yield point
+        finally:
+            unmount(point)
+    finally:
+        image.unlink(missing_ok=True)
+        point.rmdir()
+
+
+def _make(kind: str, image: Path, size: int) -> None:
+    program = MAKE[kind][0]
+    if not shutil.which(program):
+        pytest.skip(f"there is no {program} here")
+    with open(image, "wb") as file:
+        file.truncate(size)
+    subprocess.run([*MAKE[kind], str(image)], check=True, capture_output=True)
+
+
+def unmount(point: Path) -> None:
+    """At once if it is idle, else lazily: a process that a failed test left must not keep the image."""
+    if subprocess.run(["umount", str(point)], check=False, capture_output=True).returncode:
+        subprocess.run(["umount", "--lazy", str(point)], check=True)
+
+
+class FileSystems:
+    """File systems by kind, each made when it is first asked for and kept until the end of the session."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._points: dict[str, Path] = {}
+        self._stack = ExitStack()
+
+    def point(self, kind: str) -> Path:
+        if kind not in self._points:
+            if kind == "tmpfs" and not is_root():
+                self._points[kind] = _plain_memory(self._place)
+            else:
+                self._points[kind] = self._stack.enter_context(mounted(kind, self._place))
+        return self._points[kind]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _plain_memory(place: Path) -> Path:
+    """Without root: the scratch directory, if that is a tmpfs."""
+    told = subprocess.run(["stat", "-f", "-c", "%T", str(place)], check=False, capture_output=True, text=True)
+    if told.stdout.strip() != "tmpfs":
+        pytest.skip(f"{place} is no tmpfs, and only root can mount one")
+    return place

@@ -1,0 +1,110 @@
+"""Watching a run while it goes on: its ranks, what it has written so far, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.command import TOKEN, Argument, command
+from tests.support.walk import temporaries
+
+Process = subprocess.Popen[bytes]
+
+
+class Run:
+    """A run in the background, with all its processes."""
+
+    def __init__(self, process: Process, token: str) -> None:
+        self.process = process
+        self._token = f"{TOKEN}={token}".encode()
+
+    def processes(self) -> list[int]:
+        """All processes of this run that still live, the launcher's included; zombies don't count."""
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and self._is_ours(name)]
+
+    def ranks(self) -> list[int]:
+        """The processes that copy: those that have no child of their own among this run's."""
+        ours = self.processes()
+        parents = {_parent(pid) for pid in ours}
+        return [pid for pid in ours if pid not in parents]
+
+    def survivors(self, seconds: float = 5) -> list[int]:
+        """What still lives after ``seconds``, a moment being allowed to wind up."""
+        wait_until(lambda: not self.processes(), seconds)
+        return self.processes()
+
+    def end(self, seconds: float) -> int:
+        """The status as a shell shows it: 128 + signal for a process that a signal ended."""
+        self.process.communicate(timeout=seconds)
+        status = self.process.returncode
+        return 128 - status if status < 0 else status
+
+    def kill_all(self) -> None:
+        """Everything at once, as a lost node would."""
+        for pid in self.processes():
+            _kill(pid)
+
+    def _is_ours(self, name: str) -> bool:
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                if file.read().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X"):
+                    return False
+            with open(f"/proc/{name}/environ", "rb") as file:
+                return self._token in file.read().split(b"\0")
+        except OSError:
+            return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rsplit(b")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
+    """A run that goes on while the test acts; whatever of it is left at the end is killed."""
+    line, environment = command(*arguments, **options)
+    process = subprocess.Popen(
+        line, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    run = Run(process, environment[TOKEN])
+    try:
+        yield run
+    finally:
+        run.kill_all()
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20) -> bool:
+    """Whether ``condition`` came true within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def wait_for_temporary(run: Run, directory: bytes, seconds: float = 20) -> None:
+    """Until a large file is being written: then the run is in the midst of its work."""
+
+    def begun() -> bool:
+        return run.process.poll() is not None or (os.path.isdir(directory) and bool(temporaries(directory)))
+
+    assert wait_until(begun, seconds), "no temporary file was ever seen"
+    assert run.process.poll() is None, f"the run ended too early: {run.process.communicate()!r}"

@@ -1,0 +1,44 @@
+"""Being root or somebody else for a moment."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+NOBODY = 65534
+"""The ordinary user and the group of tests; nothing needs to be known of it in /etc/passwd."""
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def require_root(why: str) -> None:
+    """Skips the test when an ordinary user runs it; ``why`` says what needs root."""
+    if not is_root():
+        pytest.skip(f"only root can {why}")
+
+
+def as_user(action: Callable[[], object], uid: int = NOBODY) -> None:
+    """Runs ``action`` as an ordinary user, in a child. Without root this process is such a user already."""
+    if not is_root():
+        action()
+        return
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            action()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "the action as an ordinary user failed"
