@@ -41,6 +41,7 @@ from pcopy.engine.progress import CounterTree, Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.stealing import Thief
 from pcopy.engine.task import ANYBODY, Spawn, Task, batches
+from pcopy.engine.transitions import Table, follow
 from pcopy.errors import InvariantBroken
 
 NEVER = float("inf")
@@ -57,7 +58,7 @@ class State(Enum):
     ABORTED = "aborted"
 
 
-TRANSITIONS: dict[State, frozenset[State]] = {
+TRANSITIONS: Table[State] = {
     State.WAITING: frozenset({State.WORKING, State.ABORTED}),
     State.WORKING: frozenset({State.STOPPING, State.ABORTED}),
     State.STOPPING: frozenset({State.BARRIER, State.ABORTED}),
@@ -389,9 +390,7 @@ class Node:
                 self._send(neighbour, message)
 
     def _enter(self, state: State) -> None:
-        if state not in TRANSITIONS[self.state]:
-            raise InvariantBroken(f"rank {self.rank} can't go from {self.state.value} to {state.value}")
-        self.state = state
+        self.state = follow(TRANSITIONS, self.state, state, self.rank)
 
     def _send(self, destination: int, message: Message) -> None:
         self.outbox.append((destination, message))

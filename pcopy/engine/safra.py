@@ -14,6 +14,7 @@ from enum import Enum
 
 from pcopy.engine.messages import Message, Token
 from pcopy.engine.termination import Outgoing
+from pcopy.engine.transitions import Table, follow
 from pcopy.errors import InvariantBroken
 
 
@@ -25,7 +26,7 @@ class Probe(Enum):
     TERMINATED = "terminated"
 
 
-TRANSITIONS: dict[Probe, frozenset[Probe]] = {
+TRANSITIONS: Table[Probe] = {
     Probe.AWAY: frozenset({Probe.HELD}),
     Probe.HELD: frozenset({Probe.AWAY, Probe.TERMINATED}),
     Probe.TERMINATED: frozenset({Probe.HELD}),
@@ -97,6 +98,4 @@ class Safra:
         return []
 
     def _enter(self, probe: Probe) -> None:
-        if probe not in TRANSITIONS[self.probe]:
-            raise InvariantBroken(f"the token can't go from {self.probe.value} to {probe.value} on rank {self._rank}")
-        self.probe = probe
+        self.probe = follow(TRANSITIONS, self.probe, probe, self._rank)

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Protocol
 
 from pcopy.engine.messages import Message, Signal
+from pcopy.engine.transitions import Table, follow
 from pcopy.errors import InvariantBroken
 
 Outgoing = list[tuple[int, Message]]
@@ -50,6 +51,13 @@ class Engagement(Enum):
     TERMINATED = "terminated"
 
 
+TRANSITIONS: Table[Engagement] = {
+    Engagement.DETACHED: frozenset({Engagement.ENGAGED}),
+    Engagement.ENGAGED: frozenset({Engagement.DETACHED, Engagement.TERMINATED}),
+    Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
+}
+
+
 class DijkstraScholten:
     """The detector for one rank; rank 0 is the root."""
 
@@ -69,7 +77,8 @@ class DijkstraScholten:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
         self._phase = phase
         self._parent = -1
-        self.engagement = Engagement.DETACHED if self._rank else Engagement.ENGAGED
+        if not self._rank:
+            self._enter(Engagement.ENGAGED)
 
     def sent(self) -> None:
         if self.engagement is not Engagement.ENGAGED:
@@ -81,7 +90,7 @@ class DijkstraScholten:
             return [(source, Signal(self._phase, 1))]
         if self.engagement is Engagement.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
-        self.engagement = Engagement.ENGAGED
+        self._enter(Engagement.ENGAGED)
         self._parent = source
         return []
 
@@ -89,9 +98,9 @@ class DijkstraScholten:
         if self.engagement is not Engagement.ENGAGED or self._unsignalled:
             return []
         if not self._rank:
-            self.engagement = Engagement.TERMINATED
+            self._enter(Engagement.TERMINATED)
             return []
-        self.engagement = Engagement.DETACHED
+        self._enter(Engagement.DETACHED)
         return [(self._parent, Signal(self._phase, 1))]
 
     def receive(self, source: int, message: Message) -> Outgoing:
@@ -99,3 +108,6 @@ class DijkstraScholten:
             raise InvariantBroken(f"{message} from rank {source} in phase {self._phase}")
         self._unsignalled -= message.received
         return []
+
+    def _enter(self, engagement: Engagement) -> None:
+        self.engagement = follow(TRANSITIONS, self.engagement, engagement, self._rank)

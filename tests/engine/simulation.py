@@ -105,6 +105,7 @@ class Simulation:
         slowest: float = 1.0,
         interruption: Interruption | None = None,
         open_spool: SpoolFactory = io.BytesIO,
+        termination: str = "tree",
     ) -> None:
         self.spools: list[BinaryIO] = []
         self._new_spool = open_spool
@@ -128,6 +129,7 @@ class Simulation:
                     random=Random(seed + rank),
                     queue=TaskQueue(limits, self._open_spool),
                     limits=limits,
+                    termination=termination,
                 ),
                 self.random.choice((1.0, 1.0, slowest)),
             )

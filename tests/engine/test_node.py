@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.engine import backlog
+from pcopy.engine.detectors import DETECTORS
 from pcopy.engine.limits import Limits
 from pcopy.engine.node import State
 from pcopy.engine.task import ANYBODY, HEADER_BYTES
@@ -73,6 +74,7 @@ def simulations(draw: st.DrawFn, kind: str = "") -> Simulation:
         ),
         network=draw(st.sampled_from((Network(), Network(0.0, 0.0), Network(0.0, 0.01), Network(spike=10)))),
         slowest=draw(st.sampled_from((1.0, 10.0))),
+        termination=draw(st.sampled_from(DETECTORS)),
     )
     if not kind:
         return job()
@@ -198,10 +200,12 @@ def grown(seed: int, count: int, size: int, phases: int) -> Plan:
     return tuple(plan)
 
 
+@pytest.mark.parametrize("termination", DETECTORS)
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_a_large_job(size: int) -> None:
+def test_a_large_job(size: int, termination: str) -> None:
     plan = grown(size, 1500, size, 3)
-    check_complete(Simulation(plan, size, 11, limits=SMALL._replace(message_bytes=5000), slowest=10.0).run())
+    limits = SMALL._replace(message_bytes=5000)
+    check_complete(Simulation(plan, size, 11, limits=limits, slowest=10.0, termination=termination).run())
 
 
 def test_a_large_job_with_the_limits_in_use() -> None:

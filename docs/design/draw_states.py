@@ -1,0 +1,46 @@
+"""Draws the engine's state diagrams from its tables: ``python docs/design/draw_states.py > docs/design/states.md``."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pcopy.engine import node, safra, termination
+
+_INTRODUCTION = """\
+# The engine's states
+
+Drawn from the tables in the code by `docs/design/draw_states.py`; a test holds this page current. Anything that is not
+an arrow here raises `InvariantBroken` and ends the job.
+"""
+
+_MACHINES: list[tuple[str, str, Any]] = [
+    ("A rank in the life of a job", "pcopy/engine/node.py", node.TRANSITIONS),
+    ("A rank in Dijkstra and Scholten's tree", "pcopy/engine/termination.py", termination.TRANSITIONS),
+    ("Safra's token, seen from a rank", "pcopy/engine/safra.py", safra.TRANSITIONS),
+]
+
+
+def diagram(table: dict[Enum, frozenset[Enum]]) -> str:
+    """The table as a Mermaid state diagram; the first state is where the machine begins."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {next(iter(table)).value}"]
+    for state, followers in table.items():
+        lines += sorted(f"    {state.value} --> {follower.value}" for follower in followers)
+        if not followers:
+            lines.append(f"    {state.value} --> [*]")
+    return "\n".join([*lines, "```"])
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    parts += [f"## {title}\n\n`{path}`\n\n{diagram(table)}\n" for title, path, table in _MACHINES]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
