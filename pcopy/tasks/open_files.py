@@ -32,7 +32,7 @@ def chunk_done(task: ChunkDone, context: Context, result: Result) -> Slices:
         del context.unfinished[task.temporary]
         file = unfinished.opened.file
         if unfinished.problem is None:
-            result.spawn(FinishFile(file))
+            result.spawn(FinishFile(file), owner=context.rank)  # here, so that an early stop finishes or removes it
         else:
             split_failed(context, result, file.split, unfinished.problem)
     return result.outcome()

@@ -80,7 +80,7 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Non
             file = OpenFile(task, Version.of(status), temporary, new.st_ino)
             if context.mover.clone(reading, writing, (status.st_dev, new.st_dev)):
                 context.counters[counts.MOVED] += status.st_size
-                result.spawn(FinishFile(file))
+                result.spawn(FinishFile(file), owner=context.rank)
                 return
             set_size(writing, status.st_size)
         except Problem:

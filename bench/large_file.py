@@ -1,0 +1,87 @@
+"""Compares ways to move the bytes of a large file: copy_file_range(2), or reading and writing, in pieces of any size.
+
+One process, source in the page cache; the ways take turns in random order. The file's sync counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+from bench import datasets, filesystems
+from bench.timing import Time, compared
+
+Mover = Callable[[int, int, int, int], None]
+"""Moves ``size`` bytes from a descriptor to another, ``piece`` bytes at once."""
+
+
+def by_kernel(source: int, target: int, size: int, piece: int) -> None:
+    at = 0
+    while at < size:
+        moved = os.copy_file_range(source, target, min(piece, size - at), at, at)
+        if not moved:
+            raise OSError("copy_file_range ended early")
+        at += moved
+
+
+def by_memory(source: int, target: int, size: int, piece: int) -> None:
+    buffer = memoryview(bytearray(piece))
+    at = 0
+    while at < size:
+        got = os.preadv(source, [buffer], at)
+        if not got or os.pwrite(target, buffer[:got], at) != got:
+            raise OSError("a read or a write ended early")
+        at += got
+
+
+WAYS: dict[str, Mover] = {"copy_file_range": by_kernel, "read/write": by_memory}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.large_file", description=__doc__)
+    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["ext4", "tmpfs"])
+    parser.add_argument("--size", type=int, default=2048, help="MiB (default %(default)s)")
+    parser.add_argument("--pieces", type=int, nargs="+", default=[128, 256, 512, 1024, 4096, 8192], help="KiB each")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
+    arguments = parser.parse_args()
+    filesystems.end_on_sigterm()
+    for kind in arguments.fs:
+        dataset = datasets.large_file(arguments.size * datasets.MIB)
+        room = filesystems.room_for(dataset.size, dataset.files)
+        with filesystems.mounted(kind, room, arguments.memory) as base:
+            dataset.make(base)
+            times = _take_turns(base / "large", base / "copy", arguments.pieces, arguments.rounds)
+        print(f"\n{dataset.label}, {kind}\n{compared(times, next(iter(times)))}", flush=True)
+    return 0
+
+
+def _take_turns(source: Path, target: Path, pieces: Sequence[int], rounds: int) -> dict[str, list[Time]]:
+    """The times of ``rounds`` copies in each way, in pieces of so many KiB."""
+    trials = [(name, piece) for name in WAYS for piece in pieces]
+    times: dict[str, list[Time]] = {f"{name}, {piece} KiB": [] for name, piece in trials}
+    random = Random(rounds)
+    for _ in range(rounds):
+        for name, piece in random.sample(trials, len(trials)):
+            target.unlink(missing_ok=True)
+            subprocess.run(["sync", "-f", str(target.parent)], check=True)
+            times[f"{name}, {piece} KiB"].append(_copy(WAYS[name], source, target, piece << 10))
+    return times
+
+
+def _copy(way: Mover, source: Path, target: Path, piece: int) -> Time:
+    processor, start = time.process_time(), time.monotonic()
+    with open(source, "rb") as reading, open(target, "xb") as writing:
+        way(reading.fileno(), writing.fileno(), os.fstat(reading.fileno()).st_size, piece)
+        os.fsync(writing.fileno())
+    return Time(time.monotonic() - start, time.process_time() - processor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
