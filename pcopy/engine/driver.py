@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from pcopy.engine import tree
@@ -35,7 +35,7 @@ LOSS_GRACE = 1.0
 class Outcome(NamedTuple):
     """What a finished task hands over at once: the tasks it spawned and what it counted."""
 
-    spawned: Sequence[Spawn] = ()
+    spawned: Iterable[Spawn] = ()
     counts: Sequence[int] = ()
 
 

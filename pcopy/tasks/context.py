@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pcopy.engine.backlog import Backlog, SpoolFactory
@@ -189,13 +190,14 @@ def _directories(
 class Result:
     """Gathers what one task spawns, counts and reports."""
 
-    __slots__ = ("_context", "_counts", "_failures", "_notices", "_spawned", "phase")
+    __slots__ = ("_context", "_counts", "_failures", "_notices", "_own", "_spawned", "phase")
 
     def __init__(self, context: Context, phase: int) -> None:
         self._context = context
-        self.phase = phase
+        self.phase = int(phase)
         self._counts = [0] * counts.COUNTERS
-        self._spawned: list[Spawn] = []
+        self._own: list[Spawn] = []
+        self._spawned: Iterable[Spawn] = self._own
         self._failures: list[Failure] = []
         self._notices: list[str] = []
 
@@ -210,7 +212,12 @@ class Result:
     ) -> None:
         """A new task, of this phase unless another is named."""
         at = self.phase if phase is None else int(phase)  # primitives only: an enum's member is none
-        self._spawned.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
+        self._own.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
+
+    def spawn_each(self, tasks: Iterator[tuple[Any, ...]], cost: int, *, expands: bool) -> None:
+        """Very many tasks of this phase, which are made one by one as they are handed over."""
+        made = (Spawn(self.phase, encode(task), cost, expands) for task in tasks)
+        self._spawned = chain(self._spawned, made)
 
     def count(self, counter: int, number: int = 1) -> None:
         self._counts[counter] += number

@@ -12,7 +12,7 @@ IN_MEMORY = 512
 
 
 class NamesSpool:
-    """Byte strings in the order in which they came."""
+    """Byte strings in the order in which they came, to be read once."""
 
     def __init__(self, open_spool: SpoolFactory) -> None:
         self._open_spool = open_spool
@@ -31,9 +31,6 @@ class NamesSpool:
         yield from self._held
         if self._spool is not None:
             self._spool.seek(0)
-            while head := self._spool.read(8):
-                yield self._spool.read(int.from_bytes(head, "big"))
-
-    def close(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
+            with self._spool:
+                while head := self._spool.read(8):
+                    yield self._spool.read(int.from_bytes(head, "big"))

@@ -97,24 +97,23 @@ def _list(source: int) -> Iterator[bytes]:
 
 
 def _spread(context: Context, result: Result, place: Place, names: Iterator[bytes]) -> Iterator[None]:
-    """A large directory: its names travel in batches, which wait in a spool if they are very many."""
+    """A large directory: its names travel in batches, which wait in a spool if they are very many.
+
+    What was read before a ``Problem`` is spawned all the same.
+    """
     spool = NamesSpool(context.open_spool)
+    batch: list[bytes] = []
     try:
-        batch: list[bytes] = []
-        try:
-            for name in names:
-                batch.append(name)
-                if len(batch) == NAMES_AT_ONCE:
-                    spool.append(pack_names(batch))
-                    batch.clear()
-                    yield
-        finally:
-            if batch:
+        for name in names:
+            batch.append(name)
+            if len(batch) == NAMES_AT_ONCE:
                 spool.append(pack_names(batch))
-            for packed in spool:
-                result.spawn(ScanNames(place, packed, 0), NAMES_AT_ONCE * CALL_COST, expands=True)
+                batch.clear()
+                yield
     finally:
-        spool.close()
+        if batch:
+            spool.append(pack_names(batch))
+        result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
 
 
 def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Place | None:
