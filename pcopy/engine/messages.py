@@ -17,10 +17,26 @@ MESSAGE_BYTES = 16 << 20
 """Upper bound of the payloads in one message, in bytes (one task may pass it alone)."""
 
 
+SENDER = -1
+"""Stands for the sender's own account."""
+
+
+class Stamp(NamedTuple):
+    """What each message of work carries for the detector: whose account it is on, how many credits of it, and how deep
+    in the tree of engaged ranks that account's owner is."""
+
+    account: int = SENDER
+    credits: int = 1
+    depth: int = 0
+
+
 class Start(NamedTuple):
-    """A phase begins: goes down the tree, and counts as work of its sender."""
+    """A phase begins: goes down the tree, and counts as work of its sender. (``Stamp`` tells of the last three.)"""
 
     phase: int
+    account: int = SENDER
+    credits: int = 1
+    depth: int = 0
 
 
 class Work(NamedTuple):
@@ -28,6 +44,9 @@ class Work(NamedTuple):
 
     phase: int
     tasks: tuple[Task, ...]
+    account: int = SENDER
+    credits: int = 1
+    depth: int = 0
 
 
 class Request(NamedTuple):
@@ -43,10 +62,13 @@ class Reply(NamedTuple):
     phase: int
     sequence: int
     tasks: tuple[Task, ...]
+    account: int = SENDER
+    credits: int = 1
+    depth: int = 0
 
 
 class Signal(NamedTuple):
-    """Dijkstra-Scholten's acknowledgement of ``received`` messages of work."""
+    """Dijkstra-Scholten's acknowledgement: ``received`` credits come home to the account of its receiver."""
 
     phase: int
     received: int
@@ -132,7 +154,8 @@ def encode(message: Message) -> bytes:
     """The wire form of ``message``."""
     kind = type(message)
     if isinstance(message, _CARRIES_TASKS):
-        fields = (*message[:-1], [tuple(task) for task in message.tasks])
+        tasks = [tuple(task) for task in message.tasks]
+        fields = (tasks if field is message.tasks else field for field in message)
         return pickle.dumps((_CODES[kind], *fields), 5)
     return pickle.dumps((_CODES[kind], *message), 5)
 
@@ -143,7 +166,8 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
         code, *fields = load_primitives(data)
         kind = _KINDS[code]
         if kind in _CARRIES_TASKS:
-            fields[-1] = tuple(Task(*task) for task in fields[-1])
+            at = kind._fields.index("tasks")
+            fields[at] = tuple(Task(*task) for task in fields[at])
         message: Message = kind(*fields)
     except Exception as error:
         raise InvariantBroken(f"a message that is none of pcopy's: {error}") from error

@@ -32,6 +32,7 @@ from pcopy.engine.messages import (
     Reply,
     Request,
     Signal,
+    Stamp,
     Start,
     Stop,
     Token,
@@ -229,7 +230,7 @@ class Node:
             if self._collecting:
                 self._collect(now)
         elif isinstance(message, Start):
-            self._begin_phase(message.phase, now, source)
+            self._begin_phase(message.phase, now, source, _stamp(message))
         elif isinstance(message, Halt):
             self._receive_halt(source, message)
         elif isinstance(message, Stop):
@@ -240,7 +241,7 @@ class Node:
             self._close()
         self.tick(now)
 
-    def _begin_phase(self, phase: int, now: float, source: int = -1) -> None:
+    def _begin_phase(self, phase: int, now: float, source: int = -1, stamp: Stamp = Stamp()) -> None:  # noqa: B008
         if phase <= self.phase:
             raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
         if self.state is not State.WORKING:
@@ -250,10 +251,9 @@ class Node:
         self._thief.begin_phase(now)
         self._detector.begin_phase(phase)
         if source >= 0:
-            self._send_all(self._detector.received(source))
+            self._send_all(self._detector.received(source, stamp))
         for child in self._children:
-            self._detector.sent()
-            self._send(child, Start(phase))
+            self._send(child, Start(phase, *self._detector.sent(starting=True)))
         early, self._early = self._early, []
         for sender, work in early:
             self._receive_work(sender, work)
@@ -265,7 +265,7 @@ class Node:
             self._early.append((source, work))  # signalled once its phase has begun here
         else:
             self._check_current(source, work.phase)
-            self._send_all(self._detector.received(source))
+            self._send_all(self._detector.received(source, _stamp(work)))
             self._accept(work.tasks)
 
     def _check_current(self, source: int, phase: int) -> None:
@@ -284,9 +284,8 @@ class Node:
         tasks: tuple[Task, ...] = ()
         if request.phase == self.phase and self.state is State.WORKING and not self._untouched:
             tasks = self.queue.give(self._running)
-        if tasks:
-            self._detector.sent()
-        self._send(source, Reply(request.phase, request.sequence, tasks))
+        stamp = self._detector.sent() if tasks else ()
+        self._send(source, Reply(request.phase, request.sequence, tasks, *stamp))
 
     def _receive_reply(self, source: int, reply: Reply, now: float) -> None:
         if not self._thief.answered(reply, now):
@@ -295,7 +294,7 @@ class Node:
             return
         if reply.tasks:
             self._check_current(source, reply.phase)
-            self._send_all(self._detector.received(source))
+            self._send_all(self._detector.received(source, _stamp(reply)))
             self._accept(reply.tasks)
             self._untouched = True
             self._touching = False
@@ -313,8 +312,7 @@ class Node:
                 addressed.setdefault(task.owner, []).append(task)
         for owner, tasks in addressed.items():
             for batch in batches(tasks, self._limits.message_bytes):
-                self._detector.sent()
-                self._send(owner, Work(self.phase, batch))
+                self._send(owner, Work(self.phase, batch, *self._detector.sent()))
 
     # The end of a phase, and of the job.
 
@@ -397,3 +395,7 @@ class Node:
 
     def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
         self.outbox.extend(messages)
+
+
+def _stamp(message: Start | Work | Reply) -> Stamp:
+    return Stamp(message.account, message.credits, message.depth)

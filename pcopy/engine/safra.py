@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import Message, Token
+from pcopy.engine.messages import Message, Stamp, Token
 from pcopy.engine.termination import Outgoing
 from pcopy.engine.transitions import Table, follow
 from pcopy.errors import InvariantBroken
@@ -57,10 +57,11 @@ class Safra:
             self._token = None
         self._phase = phase
 
-    def sent(self) -> None:
+    def sent(self, *, starting: bool = False) -> Stamp:
         self._count += 1
+        return Stamp()
 
-    def received(self, source: int) -> Outgoing:
+    def received(self, source: int, stamp: Stamp) -> Outgoing:
         if self.terminated:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
         self._count -= 1

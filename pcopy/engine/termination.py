@@ -1,11 +1,24 @@
 """Termination detection: when is a phase over everywhere?
 
-Dijkstra and Scholten, "Termination detection for diffusing computations", Information Processing Letters 11 (1980).
-The root is engaged at the start of a phase. A message of work that reaches a disengaged rank engages it, and its
-sender becomes that rank's parent; every other message of work is signalled (acknowledged) at once. The engaging one is
-signalled when the rank is idle and everything that *it* has sent is signalled. The engaged ranks thus form a tree, a
-rank leaves it only as a leaf, and when the root is idle with nothing unsignalled, nobody works and nothing is under
-way.
+Dijkstra and Scholten, "Termination detection for diffusing computations", Information Processing Letters 11 (1980),
+with credits (Mattern, "Global quiescence detection based on credit distribution and recovery", Information Processing
+Letters 30 (1989)) that keep its tree flat.
+
+The root is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. The message
+that reaches a disengaged rank engages it: the account's owner becomes its parent, and it keeps the credits, as it does
+with further ones of that account. Those of every other message go home (are signalled) at once. An engaged rank that sends work issues credits of its own account,
+which makes it the parent of a receiver that becomes engaged; but a rank that is ``DEEPEST`` already gives a part of the
+credits that it holds, so that the receiver gets the *same* parent and the tree no deeper. A rank that is idle, and
+whose account is settled (all credits that it issued are home), sends home what it holds and is disengaged.
+
+Why that suffices. (1) Whoever holds credits of an account, a rank or a message under way, keeps it unsettled, so its
+owner is engaged: it can't have left. (2) So the parent of an engaged rank is engaged, and when it became engaged the
+account of the child was settled or the child would not have been free to join: no rank is its own ancestor, and every
+chain of parents ends at the root. (3) A rank with work is engaged, and a message of work holds credits. Hence an idle
+root whose account is settled has no engaged rank below it, and nobody works and nothing is under way.
+
+With each message on its sender's account this is the algorithm of 1980, whose tree grows as deep as the longest chain
+of thefts. With all of them on the root's it would be Mattern's, and the root would hear of each theft.
 """
 
 from __future__ import annotations
@@ -13,7 +26,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
-from pcopy.engine.messages import Message, Signal
+from pcopy.engine.messages import SENDER, Message, Signal, Stamp
 from pcopy.engine.transitions import Table, follow
 from pcopy.errors import InvariantBroken
 
@@ -30,11 +43,11 @@ class Detector(Protocol):
     def begin_phase(self, phase: int) -> None:
         """A new phase; at the root, the computation starts with it."""
 
-    def sent(self) -> None:
-        """This rank has sent a message of work."""
+    def sent(self, *, starting: bool = False) -> Stamp:
+        """This rank sends a message of work (``starting``: the start of a phase), which is to carry the stamp."""
 
-    def received(self, source: int) -> Outgoing:
-        """This rank has received a message of work of the current phase."""
+    def received(self, source: int, stamp: Stamp) -> Outgoing:
+        """This rank has received a message of work of the current phase, with its stamp."""
 
     def idle(self) -> Outgoing:
         """This rank has nothing to do (to be told again after each event while that holds)."""
@@ -58,6 +71,16 @@ TRANSITIONS: Table[Engagement] = {
 }
 
 
+ISSUED = 1 << 256
+"""Credits issued at a time: enough to be parted thousands of times."""
+
+DEEPEST = 10
+"""The depth from which on the tree grows no deeper, unless credits run out."""
+
+_PART = 4
+"""Bits: a message of work gets a sixteenth of what its sender holds."""
+
+
 class DijkstraScholten:
     """The detector for one rank; rank 0 is the root."""
 
@@ -65,7 +88,9 @@ class DijkstraScholten:
         self._rank = rank
         self._phase = -1
         self._parent = -1
-        self._unsignalled = 0
+        self._held = 0  # credits of the parent's account
+        self._issued = 0  # credits of our account that are not home
+        self._depth = 0
         self.engagement = Engagement.DETACHED
 
     @property
@@ -73,40 +98,51 @@ class DijkstraScholten:
         return self.engagement is Engagement.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
-        if self.engagement is Engagement.ENGAGED or self._unsignalled:
+        if self.engagement is Engagement.ENGAGED or self._issued:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
         self._phase = phase
         self._parent = -1
+        self._held = self._depth = 0
         if not self._rank:
             self._enter(Engagement.ENGAGED)
 
-    def sent(self) -> None:
+    def sent(self, *, starting: bool = False) -> Stamp:
         if self.engagement is not Engagement.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
-        self._unsignalled += 1
+        part = self._held >> _PART
+        if part and self._depth >= DEEPEST and not starting:
+            self._held -= part
+            return Stamp(self._parent, part, self._depth - 1)
+        self._issued += ISSUED
+        return Stamp(self._rank, ISSUED, self._depth)
 
-    def received(self, source: int) -> Outgoing:
-        if self.engagement is Engagement.ENGAGED:
-            return [(source, Signal(self._phase, 1))]
+    def received(self, source: int, stamp: Stamp) -> Outgoing:
+        account = source if stamp.account == SENDER else stamp.account
         if self.engagement is Engagement.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
-        self._enter(Engagement.ENGAGED)
-        self._parent = source
-        return []
+        if self.engagement is Engagement.DETACHED:
+            self._enter(Engagement.ENGAGED)
+            self._parent, self._held, self._depth = account, stamp.credits, stamp.depth + 1
+            return []
+        if account == self._parent:
+            self._held += stamp.credits
+            return []
+        home = Signal(self._phase, stamp.credits)
+        return self.receive(source, home) if account == self._rank else [(account, home)]
 
     def idle(self) -> Outgoing:
-        if self.engagement is not Engagement.ENGAGED or self._unsignalled:
+        if self.engagement is not Engagement.ENGAGED or self._issued:
             return []
         if not self._rank:
             self._enter(Engagement.TERMINATED)
             return []
         self._enter(Engagement.DETACHED)
-        return [(self._parent, Signal(self._phase, 1))]
+        return [(self._parent, Signal(self._phase, self._held))]
 
     def receive(self, source: int, message: Message) -> Outgoing:
-        if not isinstance(message, Signal) or message.phase != self._phase or message.received > self._unsignalled:
+        if not isinstance(message, Signal) or message.phase != self._phase or message.received > self._issued:
             raise InvariantBroken(f"{message} from rank {source} in phase {self._phase}")
-        self._unsignalled -= message.received
+        self._issued -= message.received
         return []
 
     def _enter(self, engagement: Engagement) -> None:

@@ -160,7 +160,7 @@ def test_damaged(message: Message, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        5, None, (), [], (99,), (-1,), ("Start", 1), (0,), (0, 1, 2), (2, 1), (1, 2), (1, 2, 3), (1, 2, [3]),
+        5, None, (), [], (99,), (-1,), ("Start", 1), (0,), (0, 1, 2, 3, 4, 5), (2, 1), (1, 2), (1, 2, 3), (1, 2, [3]),
         (1, 2, [()]), (1, 2, [(1,)]), ([], 1), {0: 1}, (*pickle.loads(encode(Ready())), 1),
     ],
     ids=repr,

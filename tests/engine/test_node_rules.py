@@ -20,6 +20,7 @@ from pcopy.engine.messages import (
 )
 from pcopy.engine.node import TRANSITIONS, State
 from pcopy.engine.task import Spawn, Task
+from pcopy.engine.termination import DEEPEST, ISSUED
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, task, without, working
 
@@ -50,8 +51,8 @@ def test_out_of_turn_while_working(message: Message) -> None:
 )
 def test_out_of_turn_while_stopping(message: Message) -> None:
     spoken = working(1, 7)
-    spoken.hear(3, Signal(0, 1))
-    spoken.hear(4, Signal(0, 1))
+    spoken.hear(3, Signal(0, ISSUED))
+    spoken.hear(4, Signal(0, ISSUED))
     spoken.hear(0, Stop(0))
     assert spoken.node.state is State.STOPPING
     with pytest.raises(InvariantBroken):
@@ -127,9 +128,8 @@ def test_tasks_are_numbered_without_gaps_and_addressed_ones_travel_together() ->
     spoken = working()
     spoken.hear(0, Work(0, (task(1, owner=1),)))
     said = spoken.run(Spawn(0, b"a", 1, owner=2), Spawn(0, b"b", 1), Spawn(3, b"c", 1, owner=2))
-    assert said == [
-        (2, Work(0, (Task((1, 1, 1), 0, b"a", 1, owner=2), Task((1, 1, 3), 3, b"c", 1, owner=2)))),
-    ]
+    addressed = (Task((1, 1, 1), 0, b"a", 1, owner=2), Task((1, 1, 3), 3, b"c", 1, owner=2))
+    assert [(rank, message[:2]) for rank, message in said] == [(2, (0, addressed))]
     assert spoken.node.take() == Task((1, 1, 2), 0, b"b", 1)
 
 
@@ -137,11 +137,30 @@ def test_the_engaging_message_is_signalled_last() -> None:
     spoken = working()  # it has signalled its start already
     assert spoken.hear(2, Work(0, (task(1, owner=1),))) == []
     assert spoken.hear(0, Work(0, (task(2, owner=1),))) == [(0, Signal(0, 1))]
+    assert spoken.hear(0, Work(0, (task(3, owner=1),), account=2, credits=4)) == []  # kept: its parent's account
     said = spoken.run(Spawn(0, b"", 1, owner=0))
     assert [type(message) for _, message in said] == [Work]
     spoken.run()
+    spoken.run()
     assert spoken.node.take() is None
-    assert spoken.hear(0, Signal(0, 1)) == [(2, Signal(0, 1))]
+    assert spoken.hear(0, Signal(0, ISSUED)) == [(2, Signal(0, 5))]
+
+
+def test_a_rank_that_is_deep_passes_on_its_parents_credits() -> None:
+    spoken = working()
+    spoken.hear(2, Work(0, (task(1, owner=1),), account=0, credits=1600, depth=DEEPEST - 1))
+    (rank, work), *rest = spoken.run(Spawn(0, b"", 1, owner=2))
+    assert isinstance(work, Work)
+    assert (rank, work.account, work.credits, work.depth) == (2, 0, 100, DEEPEST - 1)
+    assert without(rest, Request) == [(0, Signal(0, 1500))]
+
+
+def test_credits_that_come_home_with_work_are_no_message() -> None:
+    spoken = working()
+    spoken.hear(2, Work(0, (task(1, owner=1),)))
+    spoken.run(Spawn(0, b"", 1, owner=0))
+    assert spoken.hear(0, Work(0, (task(2, owner=1),), account=1, credits=ISSUED)) == []
+    assert spoken.run() == [(2, Signal(0, 1))]
 
 
 # The end.
@@ -202,8 +221,8 @@ def test_a_halt_before_the_start() -> None:
     spoken.node.start(0.0)
     assert spoken.node.take() is None
     assert spoken.node.dropped == 4
-    spoken.hear(1, Signal(0, 1))
-    spoken.hear(2, Signal(0, 1), Answer(1, (0,), ()))
+    spoken.hear(1, Signal(0, ISSUED))
+    spoken.hear(2, Signal(0, ISSUED), Answer(1, (0,), ()))
     said = spoken.hear(1, *(Answer(sequence, (0,), ()) for sequence in (1, 2)))
     said += spoken.hear(2, Answer(2, (0,), ()))
     assert said[-2:] == [(1, Stop(75)), (2, Stop(75))]

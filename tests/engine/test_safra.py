@@ -1,0 +1,241 @@
+"""Safra's ring by hand: schedules in which one of its parts alone keeps the end from coming too early."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Message, Stamp, Start, Token, Work
+from pcopy.engine.node import Node
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.safra import Safra
+from pcopy.engine.task import Spawn
+from pcopy.errors import InvariantBroken
+from tests.engine.spoken import Directions, task
+
+
+class Ring:
+    """Detectors, what work is under way between them, and the token; fails once the end comes too early.
+
+    All ranks work at first. The root is 0, and the token goes downwards.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ranks = [Safra(rank, size) for rank in range(size)]
+        self.working = set(range(size))
+        self.under_way: list[tuple[int, int]] = []
+        self.token: tuple[int, Token] | None = None
+        self.hops = 0
+        for rank in self.ranks:
+            rank.begin_phase(0)
+
+    @property
+    def ended(self) -> bool:
+        return self.ranks[0].terminated
+
+    @property
+    def quiet(self) -> bool:
+        return not self.working and not self.under_way
+
+    def send(self, source: int, destination: int) -> None:
+        assert source in self.working
+        self.ranks[source].sent()
+        self.under_way.append((source, destination))
+
+    def arrive(self, source: int, destination: int) -> None:
+        self.under_way.remove((source, destination))
+        assert self.ranks[destination].received(source, Stamp()) == []
+        self.working.add(destination)
+
+    def rest(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.working.discard(rank)
+            self._idle(rank)
+
+    def hand_on(self) -> None:
+        """The token arrives where it was sent; an idle rank sends it on at once."""
+        assert self.token is not None
+        (destination, token), self.token = self.token, None
+        self.hops += 1
+        self.ranks[destination].receive((destination + 1) % self.size, token)
+        if destination not in self.working:
+            self._idle(destination)
+
+    def go_round(self) -> None:
+        for _ in range(self.size):
+            self.hand_on()
+
+    def _idle(self, rank: int) -> None:
+        for destination, message in self.ranks[rank].idle():
+            assert isinstance(message, Token)
+            assert self.token is None
+            self.token = (destination, message)
+        assert self.quiet or not self.ended, f"the end with {self.working} working and {self.under_way} under way"
+
+
+def test_the_first_round_ends_what_never_sent() -> None:
+    ring = Ring(3)
+    ring.rest(2, 1, 0)
+    ring.go_round()
+    assert ring.ended
+    assert ring.hops == 3
+
+
+def test_work_that_is_slower_than_the_token_is_missed_by_colours_alone() -> None:
+    """The receiver would be black, but has received nothing yet: only the counts tell."""
+    ring = Ring(3)
+    ring.rest(2, 1)
+    ring.send(0, 1)
+    ring.rest(0)
+    ring.go_round()
+    ring.go_round()
+    assert not ring.ended
+    ring.arrive(0, 1)
+    ring.rest(1)
+    ring.go_round()
+    assert not ring.ended  # rank 1 was black
+    ring.go_round()
+    assert ring.ended
+
+
+def behind_the_token() -> Ring:
+    """The token has passed rank 3 when work of the root reaches it; that is at the root's count only."""
+    ring = Ring(4)
+    ring.rest(1, 2, 3)
+    ring.send(0, 3)
+    ring.rest(0)
+    ring.hand_on()
+    ring.arrive(0, 3)
+    return ring
+
+
+def test_counts_alone_miss_work_behind_the_token() -> None:
+    """Rank 1's receipt balances the root's sending; that rank 1 is black tells that it woke."""
+    ring = behind_the_token()
+    ring.send(3, 1)
+    ring.arrive(3, 1)
+    ring.rest(1)
+    for _ in range(3):
+        ring.hand_on()
+    assert not ring.ended
+    ring.rest(3)
+    ring.go_round()
+    ring.go_round()
+    assert ring.ended
+
+
+def test_a_black_root_does_not_end() -> None:
+    """The token comes back white and all counts seen are 0, but the root itself has received work from behind it."""
+    ring = behind_the_token()
+    ring.send(3, 0)
+    ring.arrive(3, 0)
+    ring.rest(0)
+    for _ in range(3):
+        ring.hand_on()
+    assert not ring.ended
+    assert ring.token == (3, Token(0, 0, False))
+    ring.rest(3)
+    ring.go_round()
+    ring.go_round()
+    assert ring.ended
+
+
+def test_a_rank_is_white_again_once_it_has_handed_the_token_on() -> None:
+    ring = Ring(2)
+    ring.send(0, 1)
+    ring.arrive(0, 1)
+    ring.rest(1, 0)
+    ring.hand_on()
+    assert ring.token == (0, Token(0, -1, True))
+    ring.hand_on()
+    ring.hand_on()
+    assert ring.token == (0, Token(0, -1, False))
+
+
+def test_a_token_of_a_later_phase_waits_for_it() -> None:
+    rank = Safra(1, 3)
+    rank.begin_phase(0)
+    assert rank.received(0, Stamp()) == []
+    assert rank.receive(2, Token(1, 2, False)) == []
+    assert rank.idle() == []
+    rank.begin_phase(1)
+    assert rank.received(0, Stamp()) == []
+    rank.sent()
+    assert rank.idle() == [(0, Token(1, 1, True))]
+
+
+def test_tokens_that_cannot_come() -> None:
+    rank = Safra(1, 3)
+    rank.begin_phase(1)
+    with pytest.raises(InvariantBroken):
+        rank.receive(2, Token(0, 0, False))
+    rank.receive(2, Token(1, 0, False))
+    with pytest.raises(InvariantBroken):
+        rank.receive(2, Token(1, 0, False))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_any_schedule(size: int) -> None:
+    """Work wanders at random. The end never comes before it rests, and then within three rounds."""
+    for seed in range(60):
+        random = Random(seed)
+        ring = Ring(size)
+        budget = random.randrange(4 * size) if size > 1 else 0
+        quiet_since = -1
+        while not ring.ended:
+            actions = ["arrive"] * bool(ring.under_way) + ["rest"] * bool(ring.working)
+            actions += ["hand on"] * (3 if ring.token else 0)
+            actions += ["send"] * bool(ring.working and budget)
+            action = random.choice(actions)  # raises if there is nothing to do though the end was not seen
+            if action == "arrive":
+                ring.arrive(*random.choice(ring.under_way))
+            elif action == "rest":
+                ring.rest(random.choice(sorted(ring.working)))
+            elif action == "hand on":
+                ring.hand_on()
+            else:
+                source = random.choice(sorted(ring.working))
+                ring.send(source, (source + random.randrange(1, size)) % size)
+                budget -= 1
+            if ring.quiet and quiet_since < 0:
+                quiet_since = ring.hops
+            assert quiet_since < 0 or ring.hops <= quiet_since + 3 * size
+
+
+# In a node.
+
+
+def tokens(node: Node) -> list[tuple[int, Message]]:
+    said = [each for each in node.outbox if isinstance(each[1], Token)]
+    node.outbox.clear()
+    return said
+
+
+def test_a_working_rank_keeps_the_token() -> None:
+    limits = Limits(fan_out=2)
+    node = Node(
+        1,
+        3,
+        run=1,
+        counters=1,
+        director=Directions(),
+        random=Random(1),
+        queue=TaskQueue(limits),
+        limits=limits,
+        termination="ring",
+    )
+    node.receive(0, Start(0), 0.0)
+    node.receive(0, Work(0, (task(1, owner=1), task(2, owner=1))), 0.0)
+    node.receive(2, Token(0, 2, False), 0.0)
+    assert tokens(node) == []
+    assert node.take() is not None
+    node.tick(0.1)
+    assert tokens(node) == []
+    node.finished((Spawn(0, b"", 1, owner=2),), (), 0.2)
+    assert tokens(node) == []  # one more waits
+    assert node.take() is not None
+    node.finished((), (), 0.3)
+    assert tokens(node) == [(0, Token(0, 1, True))]

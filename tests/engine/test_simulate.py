@@ -1,0 +1,212 @@
+"""The simulation as a tool: it is repeatable, its jobs are what they say, and the engine meets its goals in it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from random import Random
+from statistics import mean
+from xml.etree import ElementTree
+
+import pytest
+
+from pcopy.engine import simulate
+from pcopy.engine.limits import Limits
+from pcopy.engine.simulation.cluster import Cluster, Machine, Measured
+from pcopy.engine.simulation.latencies import LATENCIES
+from pcopy.engine.simulation.plot import Panel, draw
+from pcopy.engine.simulation.workloads import SHAPES, Shape, Workload
+from pcopy.engine.task import ANYBODY, HEADER_BYTES, Spawn
+from pcopy.errors import InvariantBroken
+
+LATENCY = 1e-4
+HOP = LATENCY + Machine(1, LATENCIES["fixed"](LATENCY)).handling
+
+
+def table(*options: str) -> list[dict[str, str]]:
+    """What the tool prints, line by line, each by the names of the columns."""
+    out = io.StringIO()
+    assert simulate.main(options, out) == 0
+    names, dashes, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in out.getvalue().splitlines())
+    assert set("".join(dashes)) <= set("-:")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def run(shape: str, size: int, tasks: int, **machine: float) -> Measured:
+    job = SHAPES[shape](Shape(tasks * size, 0.02), Random(1))
+    slow = int(machine.pop("slow", 0))
+    return Cluster(job, Machine(size, LATENCIES["uniform"](LATENCY), slow=slow, **machine), 1).run()
+
+
+def play(job: Workload) -> list[Spawn]:
+    """All tasks in some order, run by one."""
+    waiting, seen = job.first(), []
+    while waiting:
+        task = waiting.pop()
+        seen.append(task)
+        waiting += job.run(task.payload)
+    return seen
+
+
+# The jobs.
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tasks", [1, 2, 7, 100, 3000])
+def test_a_job_is_whole_and_runs_once(shape: str, tasks: int) -> None:
+    job = SHAPES[shape](Shape(tasks, 0.5, payload=40), Random(3))
+    seen = play(job)
+    assert len({task.payload for task in seen}) == len(seen) == job.tasks
+    assert job.unfinished == 0
+    assert {len(task.payload) for task in seen} == {40}
+    with pytest.raises(InvariantBroken):
+        job.run(seen[0].payload)
+
+
+@pytest.mark.parametrize("shape", ["tree", "flat"])
+def test_trees_have_the_mean_that_was_asked_for(shape: str) -> None:
+    job = SHAPES[shape](Shape(5000, 0.5), Random(3))
+    assert 4500 < job.tasks <= 5000
+    assert mean(job.seconds) == pytest.approx(0.5)
+
+
+def test_a_tree_is_heavy_tailed() -> None:
+    job = SHAPES["tree"](Shape(50_000, 1.0), Random(3))
+    assert max(job.seconds) > 15
+    assert sorted(job.seconds)[job.tasks // 2] < 0.6
+    children = [len(job.run(task.payload)) for task in play(SHAPES["tree"](Shape(50_000, 1.0), Random(3)))]
+    assert max(children) > 300
+    assert sorted(children)[job.tasks // 2] == 0
+
+
+def test_a_flat_directory_is_listed_by_one_task() -> None:
+    job = SHAPES["flat"](Shape(900, 1.0), Random(3))
+    spawned = job.run(job.first()[0].payload)
+    assert len(spawned) == 100
+    assert all(task.expands for task in spawned)
+    batches = [len(job.run(task.payload)) for task in spawned]
+    assert batches[:-1] == [8] * 99
+    assert 1 <= batches[-1] <= 8
+
+
+def test_the_chunks_of_a_file_end_in_notes_and_the_notes_in_the_finish() -> None:
+    job = SHAPES["file"](Shape(11, 1.0), Random(3))
+    chunks = job.run(job.first()[0].payload)
+    assert [task.owner for task in chunks] == [ANYBODY] * 10
+    notes = [note for chunk in chunks for note in job.run(chunk.payload)]
+    assert [task.owner for task in notes] == [0] * 10
+    spawned = [job.run(note.payload) for note in reversed(notes)]
+    assert [len(tasks) for tasks in spawned] == [0] * 9 + [1]
+    assert job.run(spawned[-1][0].payload) == []
+    assert job.unfinished == 0
+
+
+@pytest.mark.parametrize("name", LATENCIES)
+def test_latencies_have_their_mean(name: str) -> None:
+    random = Random(1)
+    latency = LATENCIES[name](2.0)
+    drawn = [latency(random) for _ in range(100_000)]
+    assert mean(drawn) == pytest.approx(2.0, rel=0.1)
+    assert min(drawn) > 0.5
+
+
+# The runs.
+
+
+def test_the_same_seed_gives_the_same_table() -> None:
+    options = ("--ranks", "1,2,24", "--shape", "tree,flat,file", "--tasks", "40", "--spread", "pareto", "--slow", "0.1")
+    first = table(*options)
+    assert first == table(*options)
+    assert first != table(*options, "--seed", "2")
+    assert [row["ranks"] for row in first] == ["1", "2", "24"] * 3
+
+
+def test_one_rank_is_busy_all_the_time() -> None:
+    measured = run("tree", 1, 300)
+    assert measured.stopped == measured.last_end == pytest.approx(measured.work)
+    assert (measured.messages, measured.steals, measured.refused) == (0, 0, 0)
+
+
+def test_efficiency_takes_account_of_slow_ranks() -> None:
+    measured = run("file", 10, 300, slow=5)
+    assert measured.speed == pytest.approx(5.5)
+    assert measured.efficiency == pytest.approx(measured.work / (5.5 * measured.stopped))
+    assert measured.efficiency > 0.9
+
+
+def test_a_task_of_many_slices_answers_within_one() -> None:
+    """Nine chunks of 10 s are at rank 0, which runs one of them: the others are with the rest long before its end."""
+    job = SHAPES["file"](Shape(11, 10.0), Random(1))
+    measured = Cluster(job, Machine(10, LATENCIES["fixed"](LATENCY)), 1).run()
+    assert measured.last_end < 10.0 + 12.5 + 10.0 + 1.0
+
+
+def test_messages_are_what_was_said() -> None:
+    measured = run("tree", 16, 50)
+    assert measured.messages > 2 * (measured.steals + measured.refused)
+    assert measured.most_messages * 16 >= measured.messages
+    assert measured.last_end <= measured.detected <= measured.counted <= measured.stopped
+
+
+# The goals, at a reduced size.
+
+
+def test_efficiency_of_a_tree() -> None:
+    measured = run("tree", 64, 1000)
+    assert measured.efficiency > 0.95
+
+
+def test_stragglers_cost_no_more_than_the_last_task_that_one_runs() -> None:
+    measured = run("tree", 64, 500, slow=3)
+    job = SHAPES["tree"](Shape(64 * 500, 0.02), Random(1))
+    assert measured.stopped < measured.work / measured.speed / 0.95 + 10 * max(job.seconds)
+
+
+@pytest.mark.parametrize("size", [16, 64, 128])
+def test_the_end_is_detected_within_20_latencies(size: int) -> None:
+    measured = run("file", size, 30)
+    assert measured.detected - measured.last_end < 20 * HOP
+
+
+def test_the_ring_takes_longer_the_more_ranks_there_are() -> None:
+    few, many = table("--ranks", "8,64", "--termination", "ring", "--tasks", "20")
+    assert 5 < float(few["detected"]) < float(many["detected"])
+    assert float(many["detected"]) > 64
+
+
+@pytest.mark.parametrize("shape", ["tree", "flat"])
+def test_the_queue_stays_within_its_budget(shape: str) -> None:
+    budget = 20_000
+    job = SHAPES[shape](Shape(4000, 0.02, payload=100), Random(1))
+    limits = Limits(in_core=budget, scan_ahead=budget // 2)
+    measured = Cluster(job, Machine(4, LATENCIES["uniform"](LATENCY)), 1, limits).run()
+    frame = 128 * (HEADER_BYTES + 100)  # what comes back from the spool at once
+    assert measured.most_bytes <= budget + max(frame, HEADER_BYTES + 100)
+    assert measured.most_tasks * (HEADER_BYTES + 100) > (budget if shape == "flat" else 0)
+
+
+# What it draws and refuses.
+
+
+def test_the_plot_is_svg_with_all_points(tmp_path: Path) -> None:
+    file = tmp_path / "plot.svg"
+    table("--ranks", "1,4,16", "--shape", "tree,file", "--tasks", "10", "--svg", str(file))
+    root = ElementTree.fromstring(file.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 2 * 2 * 3
+    assert file.stat().st_size < 20_000
+
+
+def test_a_plot_keeps_to_its_axes_and_escapes_names() -> None:
+    text = draw([Panel("a < b", {"x & y": [(1, 0.1), (1, 1e9)]}, (1, 10, 100), True)])
+    heights = [float(circle.get("cy", "nan")) for circle in ElementTree.fromstring(text).iter() if circle.get("cy")]
+    assert heights == [220.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    "option", [("--ranks", "0"), ("--ranks", "20000"), ("--shape", "round"), ("--termination", "x")]
+)
+def test_what_is_not_offered(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        simulate.main(option)
+    assert "from" in capsys.readouterr().err
