@@ -1,0 +1,267 @@
+"""The rules of counters, of a job's end and of its ends before time."""
+
+from __future__ import annotations
+
+from tests.mutation.rule import Rule
+
+DIRECTED = "mutation/test_directed.py::"
+NODE = "engine/test_node_rules.py::"
+PROGRESS = "engine/test_node_progress.py::"
+QUEUE = "engine/test_queue.py::"
+JOB = "engine/test_node.py::test_a_large_job[7-tree]"
+STOPPING = NODE + "test_a_stopping_rank_answers_and_awaits_its_own_answer"
+READY = NODE + "test_ready_goes_up_when_the_subtree_is"
+ABORT = NODE + "test_an_abort_goes_to_all_neighbours_but_its_bearer"
+HALT = NODE + "test_a_halt_goes_up_and_the_order_comes_down"
+HALTED = "engine/test_node.py::test_interrupted_at_every_moment[6-halt]"
+DROPS = "engine/test_node.py::test_interrupted_at_every_moment[0-halt]"
+COUNTERS = DIRECTED + "test_slow_answers_are_complete_and_soon_enough"
+SILENT = PROGRESS + "test_a_silent_rank_is_named_and_hides_nobody_else"
+LATE = PROGRESS + "test_late_answers_never_count_twice"
+
+
+REPORTS = (
+    Rule(
+        "a late answer is not counted beside a newer one",
+        "progress.py",
+        "        self._answers[source] = answer\n",
+        "        known = self._answers.get(source)\n"
+        "        more = tuple(map(sum, zip(known.counters, answer.counters))) if known else answer.counters\n"
+        "        self._answers[source] = answer._replace(counters=more)\n",
+        (LATE,),
+    ),
+    Rule(
+        "a late answer doesn't stand for the one that is asked for",
+        "progress.py",
+        "if answer.sequence != self._sequence or source",
+        "if source",
+        (DIRECTED + "test_a_late_answer_answers_no_later_query",),
+    ),
+    Rule(
+        "a silent rank is named",
+        "progress.py",
+        "                silent.add(child)",
+        "                pass",
+        (SILENT,),
+    ),
+    Rule(
+        "what a child says of silent ranks is passed on",
+        "progress.py",
+        "                silent.update(answer.silent)",
+        "                pass",
+        (SILENT,),
+    ),
+    Rule(
+        "no more ranks are named than a message should hold",
+        "progress.py",
+        "[:SILENT_SHOWN]",
+        "",
+        (PROGRESS + "test_not_more_are_named_than_a_message_should_hold",),
+    ),
+    Rule(
+        "nobody waits for a silent rank",
+        "progress.py",
+        "out = self._finish() if self._open else []",
+        "out: Outgoing = []",
+        (SILENT,),
+    ),
+    Rule(
+        "a rank answers once all below it have",
+        "progress.py",
+        "        return [] if self._missing else self._finish()",
+        "        return []",
+        (PROGRESS + "test_sums_are_complete",),
+    ),
+    Rule(
+        "the sums of a phase's end are complete",
+        "node.py",
+        " or report.silent:",
+        ":",
+        (COUNTERS,),
+    ),
+    Rule(
+        "the sums of a phase's end are asked for after it",
+        "node.py",
+        "if report is None or report.sequence < self._collecting or",
+        "if report is None or",
+        (JOB,),
+    ),
+    Rule(
+        "complete sums are awaited with growing patience",
+        "node.py",
+        "            interval *= 2 ** (self._progress.sequence - self._collecting)",
+        "            pass",
+        (COUNTERS,),
+    ),
+)
+
+ENDS = (
+    Rule(
+        "an abort is passed on",
+        "node.py",
+        "            if neighbour not in (source, -1):\n                self._send(neighbour, message)",
+        "            pass",
+        (ABORT,),
+    ),
+    Rule(
+        "an abort is passed on upward",
+        "node.py",
+        "for neighbour in (self._parent, *self._children):",
+        "for neighbour in self._children:",
+        (ABORT,),
+    ),
+    Rule(
+        "an abort is passed on downward",
+        "node.py",
+        "for neighbour in (self._parent, *self._children):",
+        "for neighbour in (self._parent,):",
+        (ABORT,),
+    ),
+    Rule(
+        "an abort is told once",
+        "node.py",
+        "        if self.state in (State.ABORTED, State.CLOSED):\n            return\n",
+        "",
+        (ABORT,),
+    ),
+    Rule(
+        "a rank that has aborted takes no part any more",
+        "node.py",
+        "        elif self.state in (State.CLOSED, State.ABORTED):\n            pass",
+        "        elif self.state is State.CLOSED:\n            pass",
+        (ABORT,),
+    ),
+    Rule(
+        "a wish to halt goes to the root",
+        "node.py",
+        "                self._send(self._parent, message)\n            return",
+        "            return",
+        (NODE + "test_a_wish_to_halt_reaches_the_parent",),
+    ),
+    Rule(
+        "a wish to halt is passed on once",
+        "node.py",
+        "            if not self._halt_wished:",
+        "            if True:",
+        (NODE + "test_a_wish_to_halt_reaches_the_parent",),
+    ),
+    Rule(
+        "the root orders the halt",
+        "node.py",
+        "        if self.rank and source != self._parent:\n            if",
+        "        if False:\n            if",
+        (HALT,),
+    ),
+    Rule(
+        "the order to halt is passed on",
+        "node.py",
+        "        for child in self._children:\n            self._send(child, message)\n\n    def _stop",
+        "\n    def _stop",
+        (HALT,),
+    ),
+    Rule(
+        "a halted rank drops its queue",
+        "node.py",
+        "        self.dropped += self.queue.drop_unaddressed()\n",
+        "",
+        (DROPS,),
+    ),
+    Rule(
+        "a halted rank takes no further tasks",
+        "node.py",
+        "if self.halted is not None and (task.owner == ANYBODY or task.phase != self.phase):",
+        "if False:",
+        (DIRECTED + "test_a_halt_before_the_start_of_a_rank_alone",),
+    ),
+    Rule(
+        "a halted rank keeps addressed tasks that come",
+        "node.py",
+        "if self.halted is not None and (task.owner == ANYBODY or task.phase != self.phase):",
+        "if self.halted is not None:",
+        (HALTED,),
+    ),
+    Rule(
+        "a halted rank keeps addressed tasks that wait",
+        "queue.py",
+        "        self._in_core = sum(task.footprint for task in self._notes)\n        return dropped",
+        "        self._notes.clear()\n        self._in_core = 0\n        return dropped",
+        (QUEUE + "test_dropped_are_all_but_the_notes_of_this_phase",),
+    ),
+    Rule(
+        "no phase follows a halt",
+        "node.py",
+        "None if self.halted is not None else self._director.next_phase(",
+        "self._director.next_phase(",
+        (DIRECTED + "test_a_halt_before_the_start_of_a_rank_alone",),
+    ),
+    Rule(
+        "a halted rank steals no more",
+        "node.py",
+        "elif self.halted is None and (request",
+        "elif (request",
+        (DIRECTED + "test_a_halted_rank_asks_for_nothing",),
+    ),
+    Rule(
+        "the root stops everyone",
+        "node.py",
+        "        for child in self._children:\n            self._send(child, Stop(status))",
+        "        pass",
+        (READY,),
+    ),
+    Rule(
+        "a rank with work can't be stopped",
+        "node.py",
+        "if self._running or len(self.queue) or self._early:",
+        "if False:",
+        (NODE + "test_a_stop_while_there_is_work",),
+    ),
+    Rule(
+        "a rank is ready once all below are",
+        "node.py",
+        "if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:",
+        "if self.state is State.STOPPING and not self._thief.waiting:",
+        (READY,),
+    ),
+    Rule(
+        "a rank is ready once its own request is answered",
+        "node.py",
+        "if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:",
+        "if self.state is State.STOPPING and not self._awaited:",
+        (STOPPING,),
+    ),
+    Rule(
+        "a rank that stops still answers",
+        "node.py",
+        "        self._send(source, Reply(",
+        "        if self.state is State.WORKING:\n            self._send(source, Reply(",
+        (STOPPING,),
+    ),
+    Rule(
+        "a rank that stops closes only when all are ready",
+        "node.py",
+        "        elif isinstance(message, Stop):\n            self._stop(message.status)",
+        "        elif isinstance(message, Stop):\n            self._stop(message.status)\n            self._close()",
+        (STOPPING,),
+    ),
+    Rule(
+        "the order to close is passed on",
+        "node.py",
+        "        for child in self._children:\n            self._send(child, Close())",
+        "        pass",
+        (READY,),
+    ),
+    Rule(
+        "every rank agrees on the status",
+        "node.py",
+        "        self.status = status\n",
+        "",
+        (STOPPING,),
+    ),
+    Rule(
+        "an exception on one rank ends all",
+        "driver.py",
+        "            node.abort(self._host, where + traceback.format_exc())",
+        "            raise",
+        ("engine/test_driver.py::test_an_exception_ends_all_ranks[fail-0-1]",),
+    ),
+)

@@ -1,0 +1,127 @@
+"""Rules of the engine that no other test met: each was found by dropping it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcopy.engine.messages import Answer, Halt, Reply, Request, Signal, Stamp, Start, Work
+from pcopy.engine.node import State
+from pcopy.engine.progress import CounterTree
+from pcopy.engine.task import Spawn
+from pcopy.engine.termination import DEEPEST, DijkstraScholten
+from pcopy.errors import InvariantBroken
+from tests.engine.simulation import SMALL, Network, Planned, Simulation
+from tests.engine.spoken import Directions, Spoken, asking, task, without
+
+
+def test_a_later_note_is_none_of_what_was_stolen() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3))))
+    spoken.hear(0, Work(0, (task(9, owner=1),)))
+    assert spoken.node.take() == task(9, owner=1)
+    spoken.node.sliced()
+    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
+
+
+def test_what_ran_before_is_none_of_what_was_stolen() -> None:
+    """While its request is under way a rank may get work of its own; a slice of that says nothing of what comes."""
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(0, Work(0, (task(9, owner=1),)))
+    spoken.run(Spawn(0, b"own", 1))
+    running = spoken.node.take()
+    assert running is not None
+    assert running.payload == b"own"
+    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
+    spoken.node.sliced()
+    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
+
+
+def test_a_reply_is_taken_once() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(victim, Reply(0, request.sequence, (task(1),)))
+    with pytest.raises(InvariantBroken, match="had not asked for"):
+        spoken.hear(victim, Reply(0, request.sequence, (task(2),)))
+
+
+def test_addressed_tasks_travel_within_the_message_limit() -> None:
+    spoken, _, _ = asking(1, 3)
+    spoken.hear(0, Work(0, (task(1, owner=1),)))
+    said = without(spoken.run(*(Spawn(0, bytes(6 << 20), 1, owner=2) for _ in range(5))), Request)
+    assert [len(message.tasks) for _, message in said if isinstance(message, Work)] == [2, 2, 1]
+
+
+def test_a_halted_rank_asks_for_nothing() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(0, Halt("signal"))
+    assert spoken.hear(victim, Reply(0, request.sequence, ()), now=1.0) == []
+    spoken.node.tick(9.0)
+    assert spoken.said() == []
+
+
+def test_a_halt_before_the_start_of_a_rank_alone() -> None:
+    spoken = Spoken(0, 1, Directions(first=4, phases=2))
+    spoken.node.halt("signal", 0.0)
+    spoken.node.start(0.0)
+    assert spoken.node.take() is None
+    spoken.node.tick(0.0)
+    assert (spoken.node.state, spoken.node.phase, spoken.node.dropped) == (State.CLOSED, 0, 4)
+
+
+def test_a_phase_begins_only_when_the_last_is_over() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(victim, Reply(0, request.sequence, (task(1),)))  # it takes part again
+    assert spoken.node.take() is not None
+    with pytest.raises(InvariantBroken):
+        spoken.hear(0, Start(1))
+
+
+def test_a_late_answer_answers_no_later_query() -> None:
+    root = CounterTree(0, 2, 2, [1])
+    root.ask()
+    root.ask()
+    assert root.receive_answer(1, Answer(1, (5,), ())) == []
+    assert root.report is not None
+    assert (root.report.sequence, root.report.silent) == (1, (1,))
+    root.receive_answer(1, Answer(2, (7,), ()))
+    assert (root.report.sequence, root.report.totals, root.report.silent) == (2, (8,), ())
+
+
+def test_slow_answers_are_complete_and_soon_enough() -> None:
+    """A round trip takes many intervals: the sums of a phase neither lack a rank nor are asked for anew for ever."""
+    plan = (Planned(-1, 0), *(Planned(0, 0, owner=rank) for rank in range(1, 7)))
+    limits = SMALL._replace(progress_interval=0.01)
+    job = Simulation(plan, 7, 4, limits=limits, network=Network(0.1, 0.2)).run(seconds=12.0)
+    assert len(job.done) == 7
+
+
+def test_credits_are_conserved() -> None:
+    """However many messages of work a deep rank sends: what it holds and what it gave is what it got."""
+    rank = DijkstraScholten(1)
+    rank.begin_phase(0)
+    assert rank.received(2, Stamp(3, 100, DEEPEST)) == []
+    assert rank.received(4, Stamp(3, 50, DEEPEST)) == []
+    given = own = 0
+    for _ in range(80):
+        stamp = rank.sent()
+        assert stamp.credits > 0
+        if stamp.account == 3:
+            given += stamp.credits
+        else:
+            assert stamp.account == 1
+            own += stamp.credits
+    assert given
+    assert own
+    assert rank.idle() == []
+    assert rank.receive(5, Signal(0, own)) == []
+    assert rank.idle() == [(3, Signal(0, 150 - given))]
+
+
+def test_credits_of_the_own_account_come_home() -> None:
+    rank = DijkstraScholten(1)
+    rank.begin_phase(0)
+    rank.received(0, Stamp(0, 7))
+    stamp = rank.sent()
+    assert stamp.account == 1
+    assert rank.idle() == []
+    assert rank.received(2, stamp) == []  # by way of a rank that gave them on
+    assert rank.idle() == [(0, Signal(0, 7))]
