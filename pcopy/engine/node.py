@@ -230,7 +230,7 @@ class Node:
             if self._collecting:
                 self._collect(now)
         elif isinstance(message, Start):
-            self._begin_phase(message.phase, now, source, _stamp(message))
+            self._begin_phase(message.phase, now, source, Stamp(*message[-3:]))
         elif isinstance(message, Halt):
             self._receive_halt(source, message)
         elif isinstance(message, Stop):
@@ -265,7 +265,7 @@ class Node:
             self._early.append((source, work))  # signalled once its phase has begun here
         else:
             self._check_current(source, work.phase)
-            self._send_all(self._detector.received(source, _stamp(work)))
+            self._send_all(self._detector.received(source, Stamp(*work[-3:])))
             self._accept(work.tasks)
 
     def _check_current(self, source: int, phase: int) -> None:
@@ -294,7 +294,7 @@ class Node:
             return
         if reply.tasks:
             self._check_current(source, reply.phase)
-            self._send_all(self._detector.received(source, _stamp(reply)))
+            self._send_all(self._detector.received(source, Stamp(*reply[-3:])))
             self._accept(reply.tasks)
             self._untouched = True
             self._touching = False
@@ -395,7 +395,3 @@ class Node:
 
     def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
         self.outbox.extend(messages)
-
-
-def _stamp(message: Start | Work | Reply) -> Stamp:
-    return Stamp(message.account, message.credits, message.depth)

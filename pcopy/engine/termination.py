@@ -6,10 +6,11 @@ Letters 30 (1989)) that keep its tree flat.
 
 The root is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. The message
 that reaches a disengaged rank engages it: the account's owner becomes its parent, and it keeps the credits, as it does
-with further ones of that account. Those of every other message go home (are signalled) at once. An engaged rank that sends work issues credits of its own account,
-which makes it the parent of a receiver that becomes engaged; but a rank that is ``DEEPEST`` already gives a part of the
-credits that it holds, so that the receiver gets the *same* parent and the tree no deeper. A rank that is idle, and
-whose account is settled (all credits that it issued are home), sends home what it holds and is disengaged.
+with further ones of that account. Those of every other message go home (are signalled) at once. An engaged rank that
+sends work issues credits of its own account, which makes it the parent of a receiver that becomes engaged; but a rank
+that is ``DEEPEST`` already gives a part of the credits that it holds, so that the receiver gets the *same* parent and
+the tree no deeper. A rank that is idle, and whose account is settled (all credits that it issued are home), sends home
+what it holds and is disengaged.
 
 Why that suffices. (1) Whoever holds credits of an account, a rank or a message under way, keeps it unsettled, so its
 owner is engaged: it can't have left. (2) So the parent of an engaged rank is engaged, and when it became engaged the

@@ -91,7 +91,7 @@ TERMINATION = (
         "addressed work is counted by its receiver",
         "node.py",
         "            self._check_current(source, work.phase)\n"
-        "            self._send_all(self._detector.received(source, _stamp(work)))\n",
+        "            self._send_all(self._detector.received(source, Stamp(*work[-3:])))\n",
         "            self._check_current(source, work.phase)\n",
         (JOB,),
     ),
@@ -107,7 +107,7 @@ TERMINATION = (
         "early addressed work is not taken in at once",
         "node.py",
         "            self._early.append((source, work))",
-        "            self._send_all(self._detector.received(source, _stamp(work)))\n"
+        "            self._send_all(self._detector.received(source, Stamp(*work[-3:])))\n"
         "            self._accept(work.tasks)",
         (EARLY,),
     ),
@@ -150,7 +150,7 @@ TERMINATION = (
         "stolen tasks are counted by the thief",
         "node.py",
         "            self._check_current(source, reply.phase)\n"
-        "            self._send_all(self._detector.received(source, _stamp(reply)))\n",
+        "            self._send_all(self._detector.received(source, Stamp(*reply[-3:])))\n",
         "            self._check_current(source, reply.phase)\n",
         (JOB,),
     ),
