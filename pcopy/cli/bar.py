@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from pcopy.cli.gauge import Reading, items, percent, remaining, silence, sizes
 from pcopy.cli.screen import Clock, FailureLog, Screen
 from pcopy.cli.units import show_clock, show_size
+from pcopy.tasks.job import Totals
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -44,7 +45,7 @@ class BarScreen(Screen):
             live.stop()
         super().close()
 
-    def _draw(self, phase: str, reading: Reading, silent: Sequence[int]) -> None:
+    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         live = self._started()
         live.update(render(phase, reading, silent, live.console.width), refresh=True)
 

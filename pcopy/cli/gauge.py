@@ -26,7 +26,7 @@ _NAMED_RANKS = 8
 
 
 class Reading(NamedTuple):
-    """One look at the gauge. Times in seconds, rates in bytes per second.
+    """One look at the gauge. Times in seconds, rates in bytes per second, ``item_rate``s in items per second.
 
     ``fraction`` (0 to 1) is None as long as the total is not known, ``left`` as long as it cannot be told.
     """
@@ -39,6 +39,8 @@ class Reading(NamedTuple):
     fraction: float | None
     rate: float
     mean_rate: float
+    item_rate: float
+    mean_item_rate: float
     left: float | None
     failed: int
 
@@ -49,7 +51,7 @@ class Gauge:
     def __init__(self, now: float) -> None:
         self._start = now
         self._bytes_done = 0
-        self._samples = deque([(now, 0, 0)])
+        self._samples = deque([(now, 0, 0, 0)])
 
     def read(self, now: float, totals: Totals) -> Reading:
         """The state at ``now``, when ``totals`` were known."""
@@ -60,10 +62,10 @@ class Gauge:
         weight = self._bytes_done + items_done * ITEM_WEIGHT
         whole = totals.found_bytes + totals.found * ITEM_WEIGHT
 
-        self._samples.append((now, totals.moved, weight))
+        self._samples.append((now, totals.moved, items_done, weight))
         while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW:
             self._samples.popleft()
-        then, moved_then, weight_then = self._samples[0]
+        then, moved_then, items_then, weight_then = self._samples[0]
         span = now - then
         elapsed = now - self._start
         pace = (weight - weight_then) / span if span > 0 else 0.0
@@ -80,6 +82,8 @@ class Gauge:
             fraction=fraction,
             rate=max(0.0, (totals.moved - moved_then) / span) if span > 0 else 0.0,
             mean_rate=totals.moved / elapsed if elapsed > 0 else 0.0,
+            item_rate=max(0.0, (items_done - items_then) / span) if span > 0 else 0.0,
+            mean_item_rate=items_done / elapsed if elapsed > 0 else 0.0,
             left=max(0, whole - weight) / pace if fraction is not None and pace > 0 else None,
             failed=totals.failed,
         )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from pcopy.cli.notes import Notes
 from pcopy.cli.prepare import Preparation
 from pcopy.cli.rank import Ended, open_roots, run_rank
 from pcopy.cli.screen import open_screen
@@ -31,11 +32,13 @@ def run_locally(words: Sequence[str]) -> int:
         signals = StopSignals()
         signals.install()
         sys.stderr.flush()
+        notes = Notes()
         transport = fork_ranks(ranks)
+        notes.keep(transport.rank)
         if transport.rank:
-            _run_child(lambda: run_rank(preparation.job, transport, roots, (0,), None, signals))
+            _run_child(lambda: run_rank(preparation.job, transport, roots, (0,), None, signals, notes=notes))
         try:
-            ended = run_rank(preparation.job, transport, roots, (0,), screen, signals)
+            ended = run_rank(preparation.job, transport, roots, (0,), screen, signals, notes=notes)
         except JobAborted as abort:
             screen.close()
             sys.stderr.write(str(abort))
@@ -46,6 +49,8 @@ def run_locally(words: Sequence[str]) -> int:
             transport.reap(KILL_GRACE)
             return INTERNAL
         transport.reap(KILL_GRACE)
+        for _, text in notes.take():
+            screen.notice(text)
     return preparation.tell_end(ended, ranks)
 
 

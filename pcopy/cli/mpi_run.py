@@ -1,79 +1,190 @@
-"""A job under mpiexec or srun: rank 0 prepares it and tells the others."""
+"""A job under mpiexec or srun: rank 0 prepares it and tells the others.
+
+Rules: a refusal touches nothing, is told by one rank, and ends all of them with status 2. Nobody ends before rank 0 has
+told how the job ended, because launchers kill the other ranks as soon as one has ended with a status that is not 0.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from pcopy.cli import hosts
+from pcopy.cli.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
+from pcopy.cli.local_run import run_locally
+from pcopy.cli.mpi_library import alone, load
 from pcopy.cli.prepare import Preparation
 from pcopy.cli.rank import open_roots, run_rank
 from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StopSignals
-from pcopy.errors import INTERNAL, JobAborted, PcopyError, Refused
+from pcopy.errors import INTERNAL, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.context import RootDescriptors
 from pcopy.tasks.job import Job, Options, Root
 
+INIT_PATIENCE = 30.0
+INIT_PATIENCE_PER_RANK = 0.1
+"""Seconds that MPI_Init may take: large jobs start slowly."""
 
-def run_under_launcher(words: Sequence[str], size: int) -> int:
-    """Runs this rank; returns the exit status on which all ranks agree. Raises ``PcopyError``."""
-    from pcopy.engine.transports import mpi
+SPEAKER_PATIENCE = 5.0
+"""Seconds that the other ranks leave rank 0 to tell of a refusal, where its launcher would kill it with them."""
 
-    transport = mpi.initialise()
-    if transport.size != size:
-        raise Refused(
-            f"the launcher started {size} ranks, but MPI ({mpi.vendor()}) sees {transport.size}: "
-            "use the mpiexec that belongs to the MPI that mpi4py loads"
-        )
-    preparation: Preparation | None = None
-    refusal: PcopyError | None = None
-    if transport.rank == 0:
-        try:
-            preparation = Preparation(words)
-            if preparation.arguments.ranks > 1:
-                raise Refused(f"-n {preparation.arguments.ranks}: the launcher has started {size} ranks; leave -n out")
-        except PcopyError as error:
-            refusal, preparation = error, None
+DISORDER_PATIENCE = 5.0
+"""Seconds that a rank waits for the others to end with it, before it has all of them killed."""
+
+
+def run_under_launcher(words: Sequence[str]) -> int:
+    """Runs this rank; returns the exit status on which all ranks agree. Raises ``PcopyError`` if it is alone."""
+    try:
+        launch = identify(os.environ)
+        transport = None if launch.alone else _join(launch, words)
+    except Refused as refusal:
+        return _leave(refusal)
+    if transport is None:
+        return run_locally(words if launch.is_plain else ["-n", "1", *words])
+    try:
+        return _run(transport, words)
+    except KeyboardInterrupt:
+        transport.abort(128 + signal.SIGINT)
+    except PcopyError as error:
+        print(f"pcopy: {error}", file=sys.stderr, flush=True)
+        transport.abort(error.status)
+    except BaseException:  # without an end of MPI the others would wait for this rank
+        traceback.print_exc()
+        sys.stderr.flush()
+        transport.abort(INTERNAL)
+    return INTERNAL
+
+
+def _join(launch: Launch, words: Sequence[str]) -> Any:
+    """All ranks as one transport; raises ``Refused``."""
+    mpi = load(launch, words)
+    patience = INIT_PATIENCE + launch.size * INIT_PATIENCE_PER_RANK
+    text = (
+        f"pcopy: {launch.name} has started {launch.size} ranks, but MPI ({mpi.vendor()}) has not found all of them in "
+        f"{patience:.0f} seconds: do all hosts have the same MPI?\n"
+    )
+    transport = mpi.initialise(patience, text if launch.rank == 0 else "")
+    transport.keep()
+    if transport.size != launch.size:
+        size = transport.size
+        if size == 1:
+            transport.end()
+        raise alone(launch, mpi.vendor(), size)
+    return transport
+
+
+def _leave(refusal: Refused) -> int:
+    """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job."""
+    if not speaks(os.environ):
+        if is_killed_with_others(os.environ):
+            time.sleep(SPEAKER_PATIENCE)
+        if not speaks_for_host(os.environ):
+            return refusal.status
+        refusal = Refused(f"on {socket.gethostname()}: {refusal}")
+    print(f"pcopy: {refusal}", file=sys.stderr, flush=True)
+    return refusal.status
+
+
+def _run(transport: Any, words: Sequence[str]) -> int:
+    told = transport.gather(tuple(hosts.introduce(words)))
+    try:
+        hellos = hosts.read_hellos(told)
+    except Refused as refused:
+        return _refuse(transport, refused)
+    following = hosts.neighbour(hellos, transport.rank)
+    if following is not None:
+        transport.watch(following, hellos[following].pid)
+    preparation, refusal = _prepare(transport, words)
     plain = transport.broadcast(_to_primitives(preparation.job) if preparation else None)
     if plain is None:
         return _refuse(transport, refusal)
     job = preparation.job if preparation else _from_primitives(plain)
-    try:
-        roots = open_roots(job, compare_devices=transport.rank == 0)
-    except PcopyError as error:
-        refusal, roots = error, []
-    told = transport.gather((socket.gethostname(), str(refusal) if refusal else ""))
-    refusals = [text for _, text in told if text]
-    if refusals:
-        return _refuse(transport, Refused(refusals[0]) if transport.rank == 0 else None)
-    os.umask(0o077)
-    hosts = [host for host, _ in told]
-    leaders = [hosts.index(host) for host in dict.fromkeys(hosts)]
     signals = StopSignals()
-    signals.install()
+    signals.install()  # before the ranks meet for the last time: whoever works can be sure that all can be stopped
+    try:
+        roots = _open_roots(transport, job, hellos)
+        where = job.roots[0]
+        name = f".pcopy-{job.name}-probe"
+        hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
+    except Refused as refused:
+        return _refuse(transport, refused)
+    os.umask(0o077)
+    leaders, names = hosts.leaders(hellos), [hello.host for hello in hellos]
     try:
         if preparation is None:
-            return run_rank(job, transport, roots, leaders, None, signals).status
-        with open_screen(preparation.arguments, sys.stderr) as screen:
-            preparation.announce()
-            ended = run_rank(job, transport, roots, leaders, screen, signals)
-        return preparation.tell_end(ended, size)
+            status = run_rank(job, transport, roots, leaders, None, signals, hosts=names).status
+        else:
+            with open_screen(preparation.arguments, sys.stderr) as screen:
+                preparation.announce()
+                ended = run_rank(job, transport, roots, leaders, screen, signals, hosts=names)
+            status = preparation.tell_end(ended, transport.size)
     except JobAborted as abort:
-        sys.stderr.write(str(abort))
+        return _end_in_disorder(transport, str(abort))
+    transport.end()
+    return status
+
+
+def _prepare(transport: Any, words: Sequence[str]) -> tuple[Preparation | None, Refused | None]:
+    """The job, or why there is none; neither on the other ranks."""
+    if transport.rank:
+        return None, None
+    try:
+        preparation = Preparation(words)
+        if preparation.arguments.ranks:
+            raise Refused(
+                f"-n {preparation.arguments.ranks}: the launcher has started {transport.size} ranks; leave -n out"
+            )
+    except Refused as refusal:
+        return None, refusal
+    return preparation, None
+
+
+def _open_roots(transport: Any, job: Job, hellos: Sequence[hosts.Hello]) -> list[RootDescriptors]:
+    """Opens the roots on all ranks; raises ``Refused`` on all of them if one can't."""
+    here = hellos[transport.rank]
+    trouble, roots = "", []
+    try:
+        roots = open_roots(job, compare_devices=here.place == hellos[0].place)
+    except Refused as refusal:
+        trouble = str(refusal)
+    for hello, text in zip(hellos, transport.gather(trouble), strict=True):
+        if text:
+            raise Refused(text if hello.host in text else f"on {hello.host}: {text}")
+    return roots
+
+
+def _refuse(transport: Any, refusal: Refused | None) -> int:
+    """Ends all ranks in order, after rank 0 has said why."""
+    status = max(transport.gather(refusal.status if refusal else 0))
+    if refusal is not None and transport.rank == 0:
+        print(f"pcopy: {refusal}", file=sys.stderr, flush=True)
+    transport.end()
+    return int(status)
+
+
+def _end_in_disorder(transport: Any, text: str) -> int:
+    """Ends all ranks, each with its own status if all still come here; ``text`` is told by rank 0 if that can."""
+    if transport.rank == 0:
+        sys.stderr.write(text)
         sys.stderr.flush()
-        transport.abort(INTERNAL)
+    try:
+        missing = None if transport.end_within(DISORDER_PATIENCE) else 0
+    except PcopyError as error:
+        missing = error.rank if isinstance(error, PeerLost) else transport.rank
+    if missing is None:
         return INTERNAL
-
-
-def _refuse(transport: Any, refusal: PcopyError | None) -> int:
-    """Ends all ranks in order; only the one that knows why says so."""
-    statuses = transport.gather(refusal.status if refusal else 0)
-    transport.close()
-    if refusal is not None:
-        print(f"pcopy: {refusal}", file=sys.stderr)
-    return int(max(statuses))
+    if transport.rank and missing == 0:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    transport.abort(INTERNAL)
+    return INTERNAL
 
 
 def _to_primitives(job: Job) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
 MINIMUM_BLOCK = 64 << 10
-PROGRESS = ("auto", "bar", "plain", "none")
+PROGRESS = ("auto", "bar", "plain", "json", "none")
 _ALL = "all"
 _FLAGS = "aRrTuqvh"  # letters that may stand together, as in -arv
 _USAGE = "pcopy [options] SRC... DST"
@@ -248,7 +248,7 @@ def _parser() -> ArgumentParser:
         help="give up after N failed items (default 0: never)")  # fmt: skip
     add("--json", action="store_true", help="the summary as JSON")
     add("--progress", choices=PROGRESS, metavar="HOW", default="auto",
-        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, none")  # fmt: skip
+        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
     add("--progress-interval", metavar="SECONDS", type=taking(_seconds), help="time between two lines or redraws")
     add("--version", action="store_true", help="print the version and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import BinaryIO, NamedTuple, cast
 
+from pcopy.cli.notes import Notes
 from pcopy.cli.signals import StopSignals, status_of
-from pcopy.engine.driver import Driver
+from pcopy.cli.watchdog import Pulse, Watchdog
+from pcopy.engine.driver import Driver, Slices
 from pcopy.engine.limits import Limits
 from pcopy.engine.node import Node
 from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
+from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
 from pcopy.errors import Refused
 from pcopy.fsio.python_kernel import PythonKernel
@@ -25,6 +28,7 @@ from pcopy.tasks.open_files import discard_all
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sinks import Sink
+from pcopy.tasks.whereabouts import whereabouts
 from pcopy.text import shown
 
 SPOOL_IN_MEMORY = 1 << 20
@@ -80,10 +84,16 @@ def run_rank(
     leaders: Sequence[int],
     sink: Sink | None,
     signals: StopSignals,
+    *,
+    hosts: Sequence[str] = (),
+    notes: Notes | None = None,
 ) -> Ended:
-    """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed."""
+    """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed.
+
+    ``hosts`` names each rank's host, if they are not all on this one; ``notes`` leads to rank 0 if they are.
+    """
     rank, size = transport.rank, transport.size
-    limits = _limits(size)
+    limits = _limits(size, size / len(leaders))
     director = CopyDirector(job, leaders, status_of)
     node = Node(
         rank,
@@ -113,30 +123,52 @@ def run_rank(
         open_spool=open_spool,
     )
 
+    pulse = Pulse()
+    run_task = TaskRunner(context)
+
+    def run(task: Task) -> Slices:
+        pulse.task = task
+        return run_task(task)
+
+    def stop_reason() -> str | None:  # asked between slices
+        pulse.beats += 1
+        return signals.reason or context.stop_reason
+
     def tell(phase: int, report: Report) -> None:
+        pulse.silent = report.silent
         if sink is not None:
             sink.progress(Phase(phase).name.lower(), Totals(*report.totals), report.silent)
 
     driver = Driver(
         node,
         transport,
-        TaskRunner(context),
+        run,
         host=socket.gethostname(),
         on_report=tell if rank == 0 else None,
-        stop_reason=lambda: signals.reason or context.stop_reason,
+        stop_reason=stop_reason,
     )
+    watchdog = Watchdog(
+        rank, hosts, pulse, lambda task: whereabouts(task, context), speaker=sink if rank == 0 else None, notes=notes
+    )
+    watchdog.start()
     try:
         status = driver.run()
     finally:
+        watchdog.stop()
         discard_all(context)
     context.close()
     return Ended(status, director.totals, node.halted)
 
 
-def _limits(size: int) -> Limits:
-    """The budgets of a host are shared by its ranks."""
+def _limits(size: int, on_host: float) -> Limits:
+    """The budgets of a host are shared by its ranks. Where many of them share a core, idle ones ask less often."""
     limits = Limits()
-    return limits._replace(scan_ahead=2 * limits.scan_ahead // size, in_core=max(1 << 20, 4 * limits.in_core // size))
+    crowd = max(1.0, on_host / len(os.sched_getaffinity(0)))
+    return limits._replace(
+        steal_backoff=limits.steal_backoff * crowd,
+        scan_ahead=2 * limits.scan_ahead // size,
+        in_core=max(1 << 20, 4 * limits.in_core // size),
+    )
 
 
 def open_spool() -> BinaryIO:

@@ -2,7 +2,8 @@
 
 Rules: progress is throttled by time, so that telling it often costs nothing; nothing that goes wrong in telling ends a
 job. A standard error that is gone cannot be told of, and then exit status and summary still hold; an errors file that
-cannot be written is told of once, and remembered in ``errors_lost``.
+cannot be written is told of once, and remembered in ``errors_lost``. Two threads may tell something at once: the rank's
+own, and the one that watches it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TextIO, cast
+from typing import Self, TextIO, cast
 
 from pcopy.cli.gauge import Gauge, Reading, items, percent, remaining, silence, sizes
 from pcopy.cli.options import Arguments
 from pcopy.cli.report import failure_json, failure_line
+from pcopy.cli.streams import Tolerant
 from pcopy.cli.units import show_clock, show_size
 from pcopy.errors import Refused
 from pcopy.tasks.job import Failure, Totals
@@ -25,6 +28,7 @@ from pcopy.text import harmless, shown
 FAILURES_SHOWN = 100
 PLAIN_INTERVAL = 10.0
 BAR_INTERVAL = 0.5
+JSON_INTERVAL = 1.0
 
 Clock = Callable[[], float]
 
@@ -51,34 +55,13 @@ class FailureLog:
         self._file.close()
 
 
-class Forgiving:
-    """A text stream whose failures to write are forgotten: its terminal or pipe is gone, and the job goes on."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Never raises ``OSError``, nor ``ValueError`` where the stream is closed."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """As ``write``."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 class Screen:
     """Failures and notices on ``stream``; subclasses draw the progress. Fills ``pcopy.tasks.sinks.Sink``."""
 
     def __init__(self, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None) -> None:
         """``interval`` is the least time between two drawings, in seconds of ``clock``; ``log`` is closed with this."""
         self.errors_lost = False
-        self._stream = cast(TextIO, Forgiving(stream))
+        self._stream = cast(TextIO, Tolerant(stream))
         self._interval = interval
         self._clock = clock
         self._log = log
@@ -86,17 +69,23 @@ class Screen:
         self._gauge = Gauge(now)
         self._due = now + interval
         self._told = 0
+        self._lock = threading.RLock()
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Draws if it is time; the first drawing comes after one interval."""
         now = self._clock()
         if now < self._due:
             return
-        self._due = now + self._interval
-        self._draw(harmless(phase), self._gauge.read(now, totals), silent)
+        with self._lock:
+            self._due = now + self._interval
+            self._draw(harmless(phase), totals, self._gauge.read(now, totals), silent)
 
     def failures(self, failures: Sequence[Failure]) -> None:
         """Prints the first ``FAILURES_SHOWN`` of the job, and puts all into the errors file."""
+        with self._lock:
+            self._tell(failures)
+
+    def _tell(self, failures: Sequence[Failure]) -> None:
         for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
             self._print(failure_line(failure))
         if self._told <= FAILURES_SHOWN < self._told + len(failures):
@@ -110,7 +99,8 @@ class Screen:
 
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
-        self._print(f"pcopy: {harmless(text)}")
+        with self._lock:
+            self._print(f"pcopy: {harmless(text)}")
 
     def close(self) -> None:
         """Takes the progress away and closes the errors file; may be called again."""
@@ -127,7 +117,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _draw(self, phase: str, reading: Reading, silent: Sequence[int]) -> None:
+    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         raise NotImplementedError
 
     def _print(self, line: str) -> None:
@@ -155,7 +145,7 @@ class SilentScreen(Screen):
 class PlainScreen(Screen):
     """A line each interval, for logs and for terminals that can do no more."""
 
-    def _draw(self, phase: str, reading: Reading, silent: Sequence[int]) -> None:
+    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         parts = [
             f"{show_clock(reading.elapsed)} {phase}: {percent(reading)}",
             items(reading),
@@ -178,6 +168,10 @@ def open_screen(arguments: Arguments, stderr: TextIO, clock: Clock = time.monoto
     if arguments.quiet or arguments.progress == "none":
         return SilentScreen(stderr, clock, log)
     interval = arguments.progress_interval
+    if arguments.progress == "json":
+        from pcopy.cli.json_screen import JsonScreen
+
+        return JsonScreen(stderr, interval or JSON_INTERVAL, clock, log)
     if arguments.progress != "plain" and _can_draw(stderr):
         from pcopy.cli.bar import BarScreen
 

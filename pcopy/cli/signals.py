@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 _PREFIX = "signal "
 
 ORDERLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+SAME_PRESS = 0.05
+"""Seconds within which SIGINTs are one: timeout(1) sends each signal to the process, and again to its group."""
+
+
+class Presses:
+    """Tells a second SIGINT from an echo of the first."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    @property
+    def any(self) -> bool:
+        """Has there been one?"""
+        return self._first is not None
+
+    def is_second(self, now: float) -> bool:
+        """A SIGINT has come at ``now`` (seconds): is it a second one?"""
+        if self._first is None:
+            self._first = now
+            return False
+        return now - self._first > SAME_PRESS
 
 
 class StopSignals:
@@ -15,6 +38,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self._presses = Presses()
 
     def install(self) -> None:
         """Takes over the orderly signals, but for a SIGHUP that is ignored (nohup)."""
@@ -25,7 +49,7 @@ class StopSignals:
     def _handle(self, number: int, _: object) -> None:
         if self.reason is None:
             self.reason = f"{_PREFIX}{number}"
-        elif number == signal.SIGINT:
+        if number == signal.SIGINT and self._presses.is_second(time.monotonic()):
             os._exit(128 + number)
 
 
@@ -35,7 +59,9 @@ def status_of(reason: str) -> int | None:
 
 
 def told(reason: str) -> str:
-    """The reason in words."""
+    """The reason in words, and what that means for the copy."""
     if reason.startswith(_PREFIX):
-        return f"stopped by {signal.Signals(int(reason.removeprefix(_PREFIX))).name}"
-    return f"stopped: {reason}"
+        reason = f"by {signal.Signals(int(reason.removeprefix(_PREFIX))).name}"
+    else:
+        reason = f"early: {reason}"
+    return f"stopped {reason}; every file that has been copied is whole"

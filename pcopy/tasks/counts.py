@@ -27,4 +27,7 @@ COUNTERS = len(Totals._fields)
     EXCUSED,
     WARNINGS,
     UNSYNCED,
+    FOR_LINK,
+    FOR_FINISH,
+    FOR_SEAL,
 ) = range(COUNTERS)

@@ -40,10 +40,10 @@ class CopyDirector:
         return Spawn(int(Phase.COPY), encode(ScanNames(place, root.item, 0)), SCAN_COST, True)
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        self.totals = Totals(*totals)
-        if phase == Phase.SEAL and not self._job.options.sync:
-            return None
-        return phase + 1 if phase < Phase.SYNC else None
+        sums = self.totals = Totals(*totals)
+        due = {Phase.LINK: sums.for_link, Phase.FINISH: sums.for_finish, Phase.SEAL: sums.for_seal}
+        due[Phase.SYNC] = int(self._job.options.sync)
+        return next((int(later) for later, tasks in due.items() if later > phase and tasks), None)
 
     def status(self, totals: tuple[int, ...], halted: str | None) -> int:
         self.totals = Totals(*totals)

@@ -71,7 +71,7 @@ class Totals(NamedTuple):
     changed and vanished are parts of failed. ``bytes`` counts the sizes of files that were copied whole, ``moved``
     all bytes as they move (for progress), ``found_bytes`` the sizes of the regular files found. ``unscanned`` counts
     directories that were found and not yet read (it falls to 0 when scanning is over),
-    ``unsynced`` file systems whose last sync failed.
+    ``unsynced`` file systems whose last sync failed, ``for_*`` tasks put aside for a later phase.
     """
 
     found: int = 0
@@ -94,6 +94,9 @@ class Totals(NamedTuple):
     excused: int = 0
     warnings: int = 0
     unsynced: int = 0
+    for_link: int = 0
+    for_finish: int = 0
+    for_seal: int = 0
 
     @property
     def copied(self) -> int:

@@ -120,7 +120,7 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--max-errors", "-1", "a", "b"], "whole number of 0 or more"),
         (["--modify-window", "0.5", "a", "b"], "--modify-window"),
         (["--existing", "update", "a", "b"], "'update'"),
-        (["--progress", "json", "a", "b"], "'json'"),
+        (["--progress", "jsonl", "a", "b"], "'jsonl'"),
         (["--progress-interval", "0", "a", "b"], "seconds above 0"),
         (["--progress-interval", "nan", "a", "b"], "seconds above 0"),
         (["--chunk-size", "0", "a", "b"], "at least one byte"),

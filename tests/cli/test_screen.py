@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,53 @@ def test_quiet_shows_errors_and_notices_only() -> None:
     screen.failures(failed(1))
     screen.notice("slow\nserver")
     assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\npcopy: slow\\nserver\n"
+
+
+# Lines for programs
+
+SCHEMA = Path(__file__).parents[2] / "docs/formats/progress.md"
+TOTALS = Totals(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 << 29, moved=1 << 29)
+
+
+def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    clock, stream = Clock(), io.StringIO()
+    screen = open_screen(arguments(progress="json"), stream, clock)
+    for _ in range(2):
+        clock.now += 0.99
+        screen.progress("copy", totals, silent)
+        clock.now += 0.02
+        for _ in range(100):
+            screen.progress("copy", totals, silent)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_one_object_each_second() -> None:
+    first, second = json_lines(TOTALS, (2, 7))
+    expected = {
+        "elapsed": 1.01, "phase": "copy", "found": 10, "copied": 5, "skipped": 0, "failed": 0, "unscanned": 0,
+        "bytes": 1 << 29, "moved": 1 << 29, "found_bytes": 1 << 30, "handled_bytes": 1 << 29, "percent": 50.0,
+        "bytes_per_second": round((1 << 29) / 1.01), "mean_bytes_per_second": round((1 << 29) / 1.01),
+        "items_per_second": 5.0, "mean_items_per_second": 5.0, "eta": 1.0, "silent": [2, 7],
+    }  # fmt: skip
+    assert {key: first[key] for key in expected} == expected
+    assert abs(first["time"] - time.time()) < 60
+    assert second["mean_items_per_second"] == 2.5
+
+
+def test_what_is_not_known_is_null() -> None:
+    first, _ = json_lines(TOTALS._replace(unscanned=1))
+    assert first["percent"] is None
+    assert first["eta"] is None
+
+
+def test_the_schema_is_documented() -> None:
+    text = SCHEMA.read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    documented = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+    first, _ = json_lines(TOTALS)
+    assert sorted(documented) == sorted(first)
+    example = json.loads(text.split("```json\n")[1].split("```")[0])
+    assert list(example) == list(first)
 
 
 # Failures

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.cli import main
 from tests.support.processes import background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
 
@@ -29,16 +30,64 @@ def source(area: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
     copy = area / "copy"
     with background("--chunk-size", "16M", source, copy, ranks=ranks) as run:
         wait_for_temporary(run, os.fsencode(copy))
         run.process.send_signal(number)
-        assert run.end(GRACE) == 128 + number
+        out, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == 128 + number
+        assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
+        assert b"not reached" in out
         assert run.survivors() == []
     assert not (copy / "source").exists()
     assert temporaries(os.fsencode(copy)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_one_rank_ends_all(area: Path, source: Path, number: signal.Signals) -> None:
+    copy = area / "copy"
+    with background("--chunk-size", "16M", source, copy, ranks=3) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        os.kill(run.ranks()[-1], number)
+        assert run.end(GRACE) == 128 + number
+        assert run.survivors() == []
+    assert temporaries(os.fsencode(copy)) == []
+
+
+def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
+    """One rank is stopped, so that the job cannot end in order."""
+    with background("--chunk-size", "16M", source, area / "copy", ranks=3) as run:
+        wait_for_temporary(run, os.fsencode(area / "copy"))
+        os.kill(run.ranks()[-1], signal.SIGSTOP)
+        run.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert run.process.poll() is None
+        run.process.send_signal(signal.SIGINT)
+        assert run.end(GRACE) == 128 + signal.SIGINT
+        assert run.survivors() == []
+
+
+def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path) -> None:
+    """timeout(1) sends each signal to its command, and once more to the group."""
+    copy = area / "copy"
+    with background("--chunk-size", "16M", source, copy, ranks=2) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        for _ in range(2):
+            run.process.send_signal(signal.SIGINT)
+            time.sleep(0.002)
+        assert run.end(GRACE) == 128 + signal.SIGINT
+        assert run.survivors() == []
+    assert temporaries(os.fsencode(copy)) == []
+
+
+def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "_run", interrupted)
+    assert main.main(["a", "b"]) == 128 + signal.SIGINT
 
 
 def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path) -> None:

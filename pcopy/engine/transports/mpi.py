@@ -11,13 +11,22 @@ MPI implementations wait by spinning, so ``poll`` sleeps between its looks: for 
 has moved, within limits. (With pauses that double, each of two ranks that answer each other finds the answer up to
 twice as late as it came, so that the other waits longer still, until both are at the longest pause.)
 
-Death is not told here: when a rank dies, the launcher ends all of them.
+Death is not told by MPI: when a rank dies, mpiexec ends all of them, but srun does not. Ranks can therefore ``watch``
+each other's processes.
+
+Nothing is left behind: MPICH keeps its shared memory in /dev/shm under a name until MPI_Finalize, and so for ever after
+an abort or a kill. By the time that all ranks have it the name has served, and is removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
+import os
 import pickle
+import re
+import signal
 import struct
 import time
 from collections import deque
@@ -31,7 +40,9 @@ mpi4py.rc.finalize = False
 from mpi4py import MPI  # noqa: E402  (the switches above are read by this import)
 
 from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
-from pcopy.errors import InvariantBroken, PcopyError, PeerLost  # noqa: E402
+from pcopy.engine.transports.deadline import deadline  # noqa: E402
+from pcopy.engine.transports.neighbour import Neighbour  # noqa: E402
+from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused  # noqa: E402
 
 _TAG = 1
 _SHORTEST_PAUSE = 20e-6
@@ -42,6 +53,7 @@ _RECEIVING_BYTES = 64 << 20
 _MATCHED_AT_ONCE = 1024
 """Messages that one look takes, so that a flood can't hold the caller."""
 _LENGTH = struct.Struct("!Q")
+_SEGMENT = re.compile(rb" (/dev/shm/mpich_shm_\w+)\n")
 
 
 class _Sending(NamedTuple):
@@ -69,7 +81,9 @@ class MpiTransport:
         self._receiving_bytes = 0
         self._status = MPI.Status()
         self._moved = time.monotonic()
-        self._closed = False
+        self._closed = self._ended = self._kept = False
+        self._neighbour: Neighbour | None = None
+        self._forgiven: set[int] = set()
 
     @property
     def rank(self) -> int:
@@ -104,64 +118,127 @@ class MpiTransport:
 
         Looks again after pauses of 20 us to 2 ms. Raises ``PcopyError`` if MPI fails.
         """
-        deadline = time.monotonic() + timeout
+        end = time.monotonic() + timeout
         while True:
             was_unsent = self.unsent
+            lost = self._lost()  # asked first, so that what it sent before is handed out before
             arrived = self._progress()
             if arrived or (was_unsent and not self.unsent):
                 return arrived
-            left = deadline - time.monotonic()
+            if lost is not None and lost not in self._forgiven:
+                raise PeerLost(lost, "its process has ended")
+            left = end - time.monotonic()
             if left <= 0.0:
                 return arrived
             self._sleep(left)
 
+    def watch(self, rank: int, pid: int) -> None:
+        """From now on the end of ``rank``, which is the process ``pid`` of this host, is told as ``PeerLost``."""
+        self._neighbour = Neighbour(rank, pid)
+
     def forgive(self, rank: int) -> None:
-        """Nothing to do: MPI doesn't tell of an end."""
+        """``poll`` doesn't tell of the end of ``rank``."""
+        self._forgiven.add(rank)
+
+    def keep(self) -> None:
+        """From now on ``close`` leaves MPI running until ``end``."""
+        self._kept = True
 
     def close(self) -> None:
-        """Completes what is unsent on all ranks, then finalises MPI. Collective: every rank has to call it.
+        """Completes what is unsent on all ranks, then finalises MPI (but see ``keep``). Collective.
 
-        Until all ranks have completed their sends, what arrives is received and dropped, because a send of a long
-        message ends only when it has been received.
+        Raises ``PeerLost`` if a rank that is watched ends before all have come here.
         """
         if self._closed:
             return
+        self._meet(None)
         self._closed = True
+        if not self._kept:
+            self.end()
+
+    def end(self) -> None:
+        """Waits for all ranks, then finalises MPI. Collective: what a rank does before, it does before any one ends."""
+        if self._ended:
+            return
+        self._meet(None)
+        self._finalise()
+
+    def end_within(self, seconds: float) -> bool:
+        """``end``, unless not all ranks come to it in time. Raises ``PeerLost`` like ``close``."""
+        if not self._meet(time.monotonic() + seconds):
+            return False
+        self._finalise()
+        return True
+
+    def _finalise(self) -> None:
+        self._ended = True
+        self._communicator.Free()
+        MPI.Finalize()
+
+    def _meet(self, end: float | None) -> bool:
+        """Waits until all ranks have completed their sends; False if that is not so at the time ``end``.
+
+        Until then what arrives is received and dropped, because a send of a long message ends only when it has been
+        received.
+        """
         barrier = None
         while barrier is None or not barrier.Test():
+            lost = self._lost()
             arrived = self._progress()
             if barrier is None and not self._sending:
                 barrier = self._communicator.Ibarrier()
                 self._moved = time.monotonic()
-            elif not arrived:
+                continue
+            if lost is not None and not (barrier is not None and barrier.Test()):
+                raise PeerLost(lost, "its process has ended")
+            if end is not None and time.monotonic() > end:
+                return False
+            if not arrived:
                 self._sleep(_LONGEST_PAUSE)
-        self._communicator.Free()
-        MPI.Finalize()
+        return True
 
     def abort(self, status: int) -> None:
         """Ends all ranks at once; the launcher's exit status is ``status`` as far as the launcher passes it on."""
         MPI.COMM_WORLD.Abort(status)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's ``value`` (primitives only) on every rank. Collective, and blocks; for the time before the job."""
+        """Rank 0's ``value`` (primitives only) on every rank. Collective, and waits; for the time before the job.
+
+        Raises ``PeerLost`` like ``gather``.
+        """
         data = pickle.dumps(value, 5) if self._rank == 0 else b""
         length = bytearray(_LENGTH.pack(len(data)))
-        self._communicator.Bcast([length, MPI.BYTE], root=0)
+        self._complete(self._communicator.Ibcast([length, MPI.BYTE], root=0))
         buffer = bytearray(data) if self._rank == 0 else bytearray(_LENGTH.unpack(length)[0])
-        self._communicator.Bcast([buffer, MPI.BYTE], root=0)
+        self._complete(self._communicator.Ibcast([buffer, MPI.BYTE], root=0))
         return load_primitives(buffer)
 
     def gather(self, value: Any) -> list[Any]:
-        """All ranks' values (primitives only), by rank, on every rank. Collective, and blocks, like ``broadcast``."""
+        """All ranks' values (primitives only), by rank, on every rank. Collective, and waits, like ``broadcast``."""
         data = pickle.dumps(value, 5)
+        length = _LENGTH.pack(len(data))
         packed = bytearray(_LENGTH.size * self._size)
-        self._communicator.Allgather([_LENGTH.pack(len(data)), MPI.BYTE], [packed, MPI.BYTE])
+        self._complete(self._communicator.Iallgather([length, MPI.BYTE], [packed, MPI.BYTE]))
         lengths = [length for (length,) in _LENGTH.iter_unpack(packed)]
         starts = [0, *itertools.accumulate(lengths[:-1])]
         buffer = bytearray(sum(lengths))
-        self._communicator.Allgatherv([data, MPI.BYTE], [buffer, lengths, starts, MPI.BYTE])
+        self._complete(self._communicator.Iallgatherv([data, MPI.BYTE], [buffer, lengths, starts, MPI.BYTE]))
         view = memoryview(buffer)
         return [load_primitives(view[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+    def _complete(self, request: MPI.Request) -> None:
+        """Waits for a collective call without spinning: another rank may be held up by a file server for long."""
+        self._moved = time.monotonic()
+        while not request.Test():
+            if (lost := self._lost()) is not None:
+                raise PeerLost(lost, "its process has ended")
+            self._sleep(_LONGEST_PAUSE)
+
+    def _lost(self) -> int | None:
+        """The rank that is watched, if its process has ended."""
+        if self._neighbour is None or not self._neighbour.is_gone(time.monotonic()):
+            return None
+        return self._neighbour.rank
 
     def _sleep(self, longest: float) -> None:
         """Pauses according to the time since something moved, but for ``longest`` seconds at most."""
@@ -218,17 +295,45 @@ class MpiTransport:
         return arrived
 
 
-def initialise() -> MpiTransport:
+def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     """Initialises MPI (only the thread that calls this may use it) and joins all ranks. Collective.
 
-    Ends with ``MpiTransport.close``. Raises ``InvariantBroken`` if MPI is running already.
+    Ends with ``MpiTransport.close``. If it takes more than ``patience`` seconds (0: for ever), because another rank
+    never comes here, the process ends with status 2 after ``text`` on standard error. Raises ``InvariantBroken`` if MPI
+    is running already, and ``Refused`` if it can't be initialised.
     """
     if MPI.Is_initialized():
         raise InvariantBroken("MPI was initialised before pcopy could do it")
-    MPI.Init_thread(MPI.THREAD_FUNNELED)
-    return MpiTransport()
+    try:
+        with deadline(patience, REFUSED, os.fsencode(text)):
+            MPI.Init_thread(MPI.THREAD_FUNNELED)
+            transport = MpiTransport()
+    except MPI.Exception as error:
+        raise Refused(f"MPI ({vendor()}) can't be initialised: {error}") from error
+    _remove_names_of_shared_memory()
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # MPICH takes it and swallows it
+    return transport
+
+
+def _remove_names_of_shared_memory() -> None:
+    """Every rank of this host has been in MPI_Init, which maps the memory, before another one could leave ``Dup``."""
+    with open("/proc/self/maps", "rb") as file:
+        names = set(_SEGMENT.findall(file.read()))
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # another rank of this host was quicker
+            os.unlink(name)
 
 
 def vendor() -> str:
     """The name of the loaded MPI library, such as "MPICH" or "Open MPI"; can be asked before ``initialise``."""
     return MPI.get_vendor()[0]
+
+
+def speaks_pmix() -> bool:
+    """Is the loaded library linked with PMIx? Open MPI loads it only later, and is not meant."""
+    return hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init")
+
+
+def is_switchable() -> bool:
+    """Does mpi4py choose its MPI library when it starts? Its wheels do, and name their modules by ABIs."""
+    return os.path.basename(MPI.__file__).split(".")[1] in ("mpich", "openmpi")

@@ -1,0 +1,109 @@
+"""Standard output and standard error, whatever has become of them.
+
+Rules: a terminal or pipe that is gone ends no copy and prints no traceback. Nobody reads what a closed pipe would
+carry, so that changes no status; but a summary that a full disk swallows must not end with status 0. Descriptors 0 to 2
+that are closed are filled before anything is opened: else what is meant for the user would be written into a file that
+is being copied.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from pcopy.errors import INCOMPLETE, OK
+
+_STANDARD = (0, 1, 2)
+_NO_READER = (errno.EPIPE,)
+
+
+class Tolerant:
+    """A text stream that never fails: the first thing that went wrong is remembered in ``lost``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Never raises ``OSError``, nor ``ValueError`` where the stream is closed."""
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError) as error:
+            self._lose(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """As ``write``."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError | ValueError) -> None:
+        if self.lost is None:
+            self.lost = error if isinstance(error, OSError) else OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Streams:
+    """Both streams of a process, tolerant."""
+
+    def __init__(self, out: Tolerant, errors: Tolerant) -> None:
+        self._out = out
+        self._errors = errors
+
+    def settle(self, status: int) -> int:
+        """The status to end with, once everything is printed that was to be."""
+        self._out.flush()
+        lost = self._out.lost
+        if lost is not None and lost.errno not in _NO_READER and status == OK:
+            self._errors.write(f"pcopy: standard output cannot be written: {lost.strerror}\n")
+            status = INCOMPLETE
+        self._errors.flush()
+        return status
+
+
+@contextmanager
+def standard_streams() -> Iterator[Streams]:
+    """Makes ``sys.stdout`` and ``sys.stderr`` tolerant for a while."""
+    _fill_descriptors()
+    before = sys.stdout, sys.stderr
+    out, errors = (Tolerant(stream or _nowhere()) for stream in before)
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
+    try:
+        yield Streams(out, errors)
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream, descriptor in ((out, 1), (errors, 2)):
+            if stream.lost is not None:
+                _discard(stream, descriptor)
+
+
+def _discard(stream: Tolerant, descriptor: int) -> None:
+    """What is still buffered goes nowhere: the interpreter would fail to write it at exit, with status 120."""
+    try:
+        if stream.fileno() != descriptor:
+            return
+    except (OSError, ValueError):  # no file at all, or closed already
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _fill_descriptors() -> None:
+    for descriptor in _STANDARD:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w")

@@ -1,0 +1,74 @@
+"""When silence is told of, on a clock that the tests turn."""
+
+from __future__ import annotations
+
+from pcopy.cli.silence import OthersSilence, OwnSilence, Silence
+
+
+def test_a_rank_that_gets_on_says_nothing() -> None:
+    own = OwnSilence(3, 0.0, 30.0)
+    assert [own.look(beats, 20.0 * beats) for beats in range(100)] == [None] * 100
+    assert not own.is_told
+
+
+def test_silence_is_told_of_at_doubling_intervals_and_when_it_is_over() -> None:
+    own = OwnSilence(3, 0.0, 30.0)
+    told = [own.look(7, float(now)) for now in range(0, 500, 5)]
+    assert [silence for silence in told if silence] == [
+        Silence(3, seconds, False) for seconds in (30.0, 60.0, 120.0, 240.0, 480.0)
+    ]
+    assert own.look(8, 501.0) == Silence(3, 501.0, True)
+    assert own.look(8, 502.0) is None
+    assert own.look(9, 503.0) is None
+
+
+def test_a_rank_that_is_to_stop_tells_sooner() -> None:
+    own = OwnSilence(0, 0.0, 30.0)
+    assert own.look(1, 0.0) is None
+    assert own.look(1, 10.0) is None
+    own.hasten(3.0)
+    assert own.look(1, 11.0) == Silence(0, 11.0, False)
+    assert own.look(1, 12.0) is None
+    assert own.look(2, 13.0) == Silence(0, 13.0, True)
+    assert own.look(2, 16.5) == Silence(0, 3.5, False)
+
+
+def test_others_are_told_of_when_they_are_silent_for_long() -> None:
+    others = OthersSilence(60.0, 16)
+    assert others.look([4], 0.0) == []
+    assert others.look([], 5.0) == []
+    assert others.look([4, 5], 10.0) == []
+    assert others.look([4], 69.0) == []
+    assert others.look([4], 70.0) == [Silence(4, 60.0, False)]
+    assert others.look([4], 100.0) == []
+    assert others.look([4, 5], 130.0) == [Silence(4, 120.0, False)]
+    assert others.look([5], 140.0) == [Silence(4, 130.0, True)]
+    assert others.look([], 141.0) == []
+
+
+def test_a_rank_that_speaks_for_itself_is_left_to_it() -> None:
+    others = OthersSilence(60.0, 16)
+    others.look([4], 0.0)
+    others.spoke(4)
+    assert others.look([4], 100.0) == []
+    assert others.look([], 101.0) == []
+    others.spoke(4)  # it goes on
+    assert others.look([4], 200.0) == []
+    assert others.look([4], 260.0) == [Silence(4, 60.0, False)]
+
+
+def test_a_list_that_may_be_cut_clears_nobody() -> None:
+    others = OthersSilence(60.0, 2)
+    others.look([8], 0.0)
+    assert others.look([8], 60.0) == [Silence(8, 60.0, False)]
+    assert others.look([1, 2], 70.0) == []
+    assert others.look([1], 80.0) == [Silence(8, 80.0, True)]
+
+
+def test_others_are_told_of_sooner_when_the_job_is_to_stop() -> None:
+    others = OthersSilence(60.0, 16)
+    others.look([4], 0.0)
+    others.hasten(3.0)
+    assert others.look([4], 4.0) == [Silence(4, 4.0, False)]
+    assert others.look([4, 6], 5.0) == []
+    assert others.look([4, 6], 8.0) == [Silence(4, 8.0, False), Silence(6, 3.0, False)]

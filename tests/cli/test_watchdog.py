@@ -1,0 +1,202 @@
+"""The thread that watches a rank: what it says of a call that hangs, and what signals do then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.kernel_view import current_call
+from pcopy.cli.notes import Notes
+from pcopy.cli.watchdog import Pace, Pulse, Watchdog
+from pcopy.engine.task import Task
+from tests.support.processes import wait_until
+
+ROOT = Path(__file__).parents[2]
+PACE = Pace(look=0.02, hanging=0.1, hanging_on_stop=0.05, no_answer=0.1)
+TASK = Task((1, 0, 1), 0, b"", 0)
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def watchdog(pulse: Pulse, lines: Lines | None, notes: Notes | None = None, rank: int = 0) -> Watchdog:
+    hosts = ("alpha", "beta", "gamma")
+    return Watchdog(rank, hosts, pulse, lambda task: f"at {task.id}", speaker=lines, notes=notes, pace=PACE)
+
+
+def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    lines, pulse = Lines(), Pulse()
+    pulse.task = TASK
+    watching = watchdog(pulse, lines)
+    watching.start()
+
+    def release() -> None:
+        wait_until(lambda: len(lines.lines) >= 2)
+        os.close(os.open(tmp_path / "fifo", os.O_WRONLY))
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    os.close(os.open(tmp_path / "fifo", os.O_RDONLY))  # hangs until somebody writes
+    thread.join()
+    pulse.beats += 1
+    watching.stop()
+    assert lines.lines[0].startswith("rank 0 on alpha has been silent for 0:00 (since ")
+    assert lines.lines[0].endswith(f"): in openat of {tmp_path}/fifo, at (1, 0, 1); the job waits")
+    assert lines.lines[-1].startswith("rank 0 on alpha goes on after 0:0")
+
+
+def test_a_rank_that_gets_on_is_left_alone() -> None:
+    lines, pulse = Lines(), Pulse()
+    watching = watchdog(pulse, lines)
+    watching.start()
+    for _ in range(50):
+        pulse.beats += 1
+        time.sleep(0.005)
+    watching.stop()
+    assert lines.lines == []
+
+
+def test_ranks_that_do_not_answer_are_named_with_their_hosts() -> None:
+    lines, pulse = Lines(), Pulse()
+    watching = watchdog(pulse, lines)
+    pulse.silent = (2,)
+    watching.start()
+
+    def get_on() -> bool:
+        pulse.beats += 1
+        return bool(lines.lines)
+
+    assert wait_until(get_on)
+    pulse.silent = ()
+    watching.stop()
+    assert lines.lines[0].startswith("rank 2 on gamma has not answered for 0:00 (since ")
+    assert lines.lines[-1].startswith("rank 2 on gamma answers again after 0:00")
+
+
+def test_a_rank_that_spoke_is_not_told_of_twice() -> None:
+    notes, lines, pulse = Notes(), Lines(), Pulse()
+    watching = watchdog(pulse, lines, notes)
+    pulse.silent = (1,)
+    watching.start()
+    time.sleep(2 * PACE.look)
+    notes.send(1, "here I hang")
+    until = time.monotonic() + 4 * PACE.no_answer
+    while time.monotonic() < until:
+        pulse.beats += 1
+        time.sleep(0.002)
+    pulse.silent = ()
+    watching.stop()
+    assert lines.lines == ["here I hang"]
+
+
+def test_the_time_for_which_this_process_was_stopped_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, pulse = Lines(), Pulse()
+    pulse.silent = (1,)
+    pace = Pace(look=5.0, hanging=30.0, hanging_on_stop=3.0, no_answer=60.0)
+    watching = Watchdog(0, (), pulse, str, speaker=lines, notes=None, pace=pace)
+    start = time.monotonic()
+    for now in (start + 5, start + 1000):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        watching._look()
+    assert lines.lines == []
+
+
+def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
+    lines, pulse = Lines(), Pulse()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        watching = Watchdog(
+            0, (), pulse, str, speaker=lines, notes=None, pace=Pace(0.02, hanging=60, hanging_on_stop=0.1, no_answer=60)
+        )
+        pulse.silent = (1,)
+        watching.start()
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+        def get_on() -> bool:
+            pulse.beats += 1
+            return bool(lines.lines)
+
+        assert wait_until(get_on, 5)
+        watching.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert lines.lines[0].startswith("rank 1 on ")
+
+
+def test_notes_reach_the_screen() -> None:
+    notes, lines, pulse = Notes(), Lines(), Pulse()
+    watching = watchdog(pulse, lines, notes)
+    watching.start()
+    notes.send(1, "rank 1\nhangs")
+    notes.send(2, "x" * 10000)
+    assert wait_until(lambda: len(lines.lines) >= 2)
+    watching.stop()
+    assert lines.lines[0] == "rank 1 hangs"
+    assert set(lines.lines[1]) == {"x"}
+    assert len(lines.lines[1]) > 4000
+
+
+def test_notes_that_nobody_reads_harm_nothing() -> None:
+    notes = Notes()
+    notes.keep(1)
+    notes.send(1, "hello")
+
+
+def test_a_descriptor_is_named_by_its_path(tmp_path: Path) -> None:
+    seen: list[tuple[str, tuple[bytes, ...]] | None] = []
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=lambda: os.read(reading, 1))
+    thread.start()
+    assert wait_until(lambda: (current_call(thread.native_id or 0) or ("",))[0] == "read")
+    seen.append(current_call(thread.native_id or 0))
+    os.write(writing, b"x")
+    thread.join()
+    assert seen == [("read", (os.readlink(f"/proc/self/fd/{reading}").encode(),))]
+    assert wait_until(lambda: current_call(thread.native_id or 0) is None)  # it is gone
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_second_sigint_ends_a_rank_that_hangs(count: int) -> None:
+    program = """
+import os
+from pcopy.cli.signals import StopSignals
+from pcopy.cli.watchdog import Pace, Pulse, Watchdog
+class Lines:
+    def notice(self, text):
+        print(text, flush=True)
+signals = StopSignals()
+signals.install()
+watching = Watchdog(0, (), Pulse(), str, speaker=Lines(), notes=None, pace=Pace(0.05, 60.0, 0.1, 60.0))
+watching.start()
+reading, _ = os.pipe()
+print("ready", flush=True)
+os.read(reading, 1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    assert b"a second SIGINT leaves at once" in process.stdout.readline()
+    if count == 2:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    else:
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.kill()
+    process.communicate()

@@ -1,0 +1,193 @@
+"""Ranks that are silent: they are told of and waited for, and the job ends well when they wake."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import REPOSITORY
+from tests.support.oracle import differences
+from tests.support.processes import Run, background, wait_for_temporary, wait_until
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+HOST = re.escape(socket.gethostname())
+LOOK, HANGING, NO_ANSWER = 0.2, 1.5, 1.0
+PROMPT = 10
+"""Seconds within which everything is over once nothing hangs any more."""
+
+
+def impatient(hanging: float = HANGING, no_answer: float = NO_ANSWER) -> list[str]:
+    """A prefix with which ranks tell of silence after seconds."""
+    script = str(REPOSITORY / "tests/support/impatient.py")
+    return [sys.executable, script, f"{LOOK},{hanging},{LOOK},{no_answer}"]
+
+
+class Listener:
+    """What a run says on standard error, read while it goes on."""
+
+    def __init__(self, run: Run) -> None:
+        assert run.process.stderr
+        self._descriptor = run.process.stderr.fileno()
+        self.text = ""
+
+    def hear(self, pattern: str, seconds: float = 30) -> bool:
+        """Whether it has said something like ``pattern``, now or within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.text):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._descriptor], [], [], left)[0]:
+                return False
+            data = os.read(self._descriptor, 65536)
+            if not data:
+                return False
+            self.text += data.decode()
+        return True
+
+
+@contextmanager
+def passed_through(directory: Path, point: Path) -> Iterator[int]:
+    """``directory`` seen at ``point`` by way of a process, whose id it hands out: stopped, it hangs all calls."""
+    program = shutil.which("bindfs")
+    if program is None or not os.path.exists("/dev/fuse"):
+        pytest.skip("there is no bindfs here")
+    point.mkdir()
+    server = subprocess.Popen([program, "-f", directory, point])
+    try:
+        assert wait_until(lambda: os.path.ismount(point))
+        yield server.pid
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        subprocess.run(["fusermount", "-u", "-z", point], check=True)
+        server.wait(PROMPT)
+
+
+def wait_until_all_read(run: Run) -> None:
+    """Until every rank has read some of the data, and is in the midst of it."""
+
+    def read(pid: int) -> int:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return int(file.readline().split()[1])
+
+    assert wait_until(lambda: all(read(pid) > 40 * MIB for pid in run.processes()), 60)
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """Large enough to meet a run in the midst of it."""
+    (area / "source").mkdir()
+    for number in range(3):
+        with open(area / f"source/{number}", "wb") as file:
+            for _ in range(300):
+                file.write(os.urandom(1024) * 1024)
+    (area / "copy").mkdir()
+    return area / "source"
+
+
+@pytest.fixture
+def hanging(area: Path, source: Path) -> Iterator[tuple[Path, int]]:
+    """``source`` by way of a process, and that process."""
+    with passed_through(source, area / "through") as server:
+        yield area / "through", server
+
+
+def test_a_stopped_rank_is_told_of_and_waited_for(area: Path, source: Path) -> None:
+    with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=impatient()) as run:
+        wait_for_temporary(run, os.fsencode(area / "copy/source"))
+        listener = Listener(run)
+        stopped = run.ranks()[-1]
+        os.kill(stopped, signal.SIGSTOP)
+        assert listener.hear(rf"pcopy: rank 2 on {HOST} has not answered for 0:01 \(since [\d:]+\); the job waits\n")
+        assert listener.hear("not answered for 0:0[45]"), listener.text  # after twice the time, and twice again
+        assert listener.text.count("has not answered") == 3
+        time.sleep(4)
+        assert run.process.poll() is None
+        os.kill(stopped, signal.SIGCONT)
+        assert listener.hear(rf"pcopy: rank 2 on {HOST} answers again after 0:(0[89]|1\d)"), listener.text
+        assert run.end(PROMPT) == 0
+        assert run.survivors() == []
+    assert differences(source, area / "copy/source") == []
+
+
+def test_a_stopped_rank_that_is_killed_ends_the_job(area: Path, source: Path) -> None:
+    with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=impatient()) as run:
+        wait_for_temporary(run, os.fsencode(area / "copy/source"))
+        listener = Listener(run)
+        stopped = run.ranks()[-1]
+        os.kill(stopped, signal.SIGSTOP)
+        assert listener.hear("rank 2 .* has not answered")
+        os.kill(stopped, signal.SIGKILL)
+        assert listener.hear(r"pcopy: rank 2 is gone: killed by SIGKILL"), listener.text
+        assert run.end(PROMPT) == 70
+        assert listener.text.count("is gone") == 1
+        assert "Traceback" not in listener.text
+        assert run.survivors() == []
+
+
+def test_ranks_that_hang_say_where(area: Path, source: Path, hanging: tuple[Path, int]) -> None:
+    """Both hang: rank 0 tells of itself, and passes on what the other says."""
+    through, server = hanging
+    with background("--chunk-size", "16M", through, area / "copy", ranks=2, wrap=impatient(no_answer=60)) as run:
+        wait_until_all_read(run)
+        listener = Listener(run)
+        os.kill(server, signal.SIGSTOP)
+        path = re.escape(str(through))
+        for rank in (0, 1):
+            said = (
+                rf"pcopy: rank {rank} on {HOST} has been silent for 0:0[12] \(since [\d:]+\): "
+                rf"in (p?readv?2?|openat|newfstatat|lseek|getdents|fadvise64|close) of {path}\S*, "
+                rf"(copying|scanning|finishing)[ \w]* {path}\S*; the job waits\n"
+            )
+            assert listener.hear(said), listener.text
+        time.sleep(2)
+        os.kill(server, signal.SIGCONT)
+        for rank in (0, 1):
+            assert listener.hear(rf"pcopy: rank {rank} on {HOST} goes on after 0:0\d\n"), listener.text
+        assert run.end(3 * PROMPT) == 0, listener.text
+        assert run.survivors() == []
+    assert differences(source, area / "copy/through") == []
+
+
+def test_a_stop_waits_for_ranks_that_hang(area: Path, hanging: tuple[Path, int]) -> None:
+    through, server = hanging
+    with background("--chunk-size", "16M", through, area / "copy", ranks=2, wrap=impatient(60, 60)) as run:
+        wait_until_all_read(run)
+        listener = Listener(run)
+        os.kill(server, signal.SIGSTOP)
+        time.sleep(1)
+        run.process.send_signal(signal.SIGTERM)
+        assert listener.hear(r"rank \d .* has been silent .*; the job waits\n"), listener.text
+        os.kill(server, signal.SIGCONT)
+        assert run.end(PROMPT) == 128 + signal.SIGTERM
+        assert run.survivors() == []
+    assert temporaries(os.fsencode(area / "copy")) == []
+
+
+def test_a_second_control_c_leaves_ranks_that_hang(area: Path, hanging: tuple[Path, int]) -> None:
+    through, server = hanging
+    with background("--chunk-size", "16M", through, area / "copy", ranks=2, wrap=impatient(60, 60)) as run:
+        wait_until_all_read(run)
+        listener = Listener(run)
+        os.kill(server, signal.SIGSTOP)
+        time.sleep(1)
+        for pid in run.processes():
+            os.kill(pid, signal.SIGINT)
+        assert listener.hear(r"rank \d .* has been silent .*; a second SIGINT leaves at once\n"), listener.text
+        assert run.process.poll() is None
+        for pid in run.processes():
+            os.kill(pid, signal.SIGINT)
+        os.kill(server, signal.SIGCONT)  # FUSE holds even a killed process until it has its answer
+        assert run.end(PROMPT) == 128 + signal.SIGINT
+        assert run.survivors() == []

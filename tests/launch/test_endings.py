@@ -1,0 +1,198 @@
+"""How jobs end under each launcher: the status that it hands on, what is written, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.launch.failing import BUG
+from tests.launch.launchers import NAMES, Launchers, ranks_of, told
+from tests.support.command import Argument, command, show, summary
+from tests.support.processes import Run, background, wait_for_temporary, wait_until
+
+GRACE = 20
+"""Seconds within which everything is over, on a busy machine."""
+RANKS = 3
+
+
+@contextmanager
+def copying(launchers: Launchers, name: str, large: Path, area: Path) -> Iterator[Run]:
+    """A run in the midst of its work, its ranks stopped until ``go_on``, so that it can't be over too early."""
+    (area / "copy").mkdir()
+    line: list[Argument] = ["setsid", *launchers.line(name, RANKS)]  # a group of its own, as a shell gives to a job
+    environment = launchers.environment()
+    with background("--chunk-size", "16M", "--no-sync", large, area / "copy", wrap=line, env=environment) as run:
+        assert wait_until(lambda: len(ranks_of(run)) == RANKS)
+        ranks = ranks_of(run)  # known before the work begins, so that no time is lost then
+        wait_for_temporary(run, os.fsencode(area / "copy"))
+        for pid in ranks.values():
+            os.kill(pid, signal.SIGSTOP)
+        assert not (area / "copy" / large.name).exists()
+        yield run
+
+
+def go_on(run: Run) -> None:
+    for pid in ranks_of(run).values():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def shared_memory(run: Run) -> set[str]:
+    """The names in /dev/shm of what the ranks have mapped and not removed."""
+    found: set[str] = set()
+    for pid in ranks_of(run).values():
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        found |= set(re.findall(r" (/dev/shm/(?!.*pcopy).*)$", maps, re.MULTILINE))
+    return {name for name in found if not name.endswith(" (deleted)")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Path, name: str) -> None:
+    (area / "copy/b/c/7/full").mkdir(parents=True)  # which a file can't replace
+    run = launchers.run(name, RANKS, "--json", "-T", source, area / "copy")
+    assert run.returncode == 1, show(run)
+    assert summary(run)["failed"] == 1
+    assert len(told(run)) == 1, show(run)
+
+
+@pytest.mark.parametrize(("name", "broken"), [("hydra", 0), ("hydra", 2), ("open_mpi", 2), ("pmi2", 2)])
+def test_status_70_with_one_traceback(launchers: Launchers, area: Path, source: Path, name: str, broken: int) -> None:
+    line, environment = command(source, area / "copy", wrap=launchers.line(name, RANKS), env=launchers.environment())
+    line[line.index("pcopy")] = "tests.launch.failing"
+    line.insert(line.index("tests.launch.failing") + 1, str(broken))
+    run = subprocess.run(line, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+    assert run.returncode == 70, show(run)
+    assert run.stderr.decode().count(f"RuntimeError: {BUG}") == 1, show(run)
+
+
+@pytest.mark.parametrize(("name", "to"), [*((name, "launcher") for name in NAMES), ("hydra", "rank"), ("pmi2", "rank")])
+def test_sigusr1_stops_in_order(launchers: Launchers, area: Path, large: Path, name: str, to: str) -> None:
+    with copying(launchers, name, large, area) as run:
+        if to == "launcher":
+            run.process.send_signal(signal.SIGUSR1)
+        else:
+            os.kill(ranks_of(run)[RANKS - 1], signal.SIGUSR1)
+        go_on(run)
+        out, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == 128 + signal.SIGUSR1, err
+        assert run.survivors() == []
+    assert out.decode().count("found = ") == 1
+    assert err.decode().count("pcopy: stopped by SIGUSR1") == 1
+    assert os.listdir(area / "copy") == []
+
+
+@pytest.mark.parametrize("whom", ["launcher", "group"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_hydra_hands_interrupts_on(
+    launchers: Launchers, area: Path, large: Path, number: signal.Signals, whom: str
+) -> None:
+    """A terminal's Ctrl-C reaches the whole group, but the ranks are in another: they get it once, from mpiexec."""
+    with copying(launchers, "hydra", large, area) as run:
+        if whom == "group":
+            os.killpg(run.process.pid, number)
+        else:
+            run.process.send_signal(number)
+        go_on(run)
+        assert run.end(GRACE) == 128 + number
+        assert run.survivors() == []
+    assert os.listdir(area / "copy") == []
+
+
+def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, large: Path) -> None:
+    """Interrupting srun itself prints the step's state, and terminating it kills the ranks at once."""
+    with copying(launchers, "pmi2", large, area) as run:
+        variables = Path(f"/proc/{ranks_of(run)[0]}/environ").read_bytes()
+        job = re.search(rb"\0SLURM_JOB_ID=(\d+)\0", variables)
+        assert job
+        line = ["scancel", "--signal=TERM", f"{job[1].decode()}.0"]
+        subprocess.run(line, check=True, env={**os.environ, **launchers.environment()})
+        go_on(run)
+        assert run.end(GRACE) == 128 + signal.SIGTERM
+        assert run.survivors() == []
+    assert os.listdir(area / "copy") == []
+
+
+@pytest.mark.parametrize(("name", "rank"), [("hydra", 2), ("open_mpi", 0), ("pmi2", 0), ("pmi2", 2), ("pmix", 2)])
+def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Path, name: str, rank: int) -> None:
+    """srun alone would let the others wait for ever."""
+    with copying(launchers, name, large, area) as run:
+        os.kill(ranks_of(run)[rank], signal.SIGKILL)
+        go_on(run)
+        begun = time.monotonic()
+        assert run.end(GRACE) != 0
+        assert time.monotonic() - begun < GRACE
+        assert run.survivors() == []
+    copy = area / "copy" / large.name
+    assert not copy.exists() or filecmp.cmp(large, copy, shallow=False)  # the others may have finished it
+
+
+@pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmi2"])
+def test_no_name_in_shared_memory_outlives_a_kill(launchers: Launchers, area: Path, large: Path, name: str) -> None:
+    """MPICH's stay for ever unless they are removed while the job runs."""
+    with copying(launchers, name, large, area) as run:
+        mapped = shared_memory(run)
+        if name != "open_mpi":  # which removes them itself
+            assert mapped == set()
+            assert any("/dev/shm/mpich" in Path(f"/proc/{pid}/maps").read_text() for pid in ranks_of(run).values())
+        run.kill_all()
+        assert run.survivors() == []
+    assert wait_until(lambda: not [path for path in mapped if os.path.exists(path)], 5), mapped
+
+
+def test_a_stopped_rank_is_no_dead_one(launchers: Launchers, area: Path, large: Path) -> None:
+    with copying(launchers, "pmi2", large, area) as run:
+        ranks = ranks_of(run)
+        os.kill(ranks[1], signal.SIGCONT)  # the one that watches the last
+        os.kill(ranks[0], signal.SIGCONT)
+        time.sleep(2)
+        assert run.process.poll() is None
+        os.kill(ranks[2], signal.SIGUSR1)
+        go_on(run)
+        assert run.end(GRACE) == 128 + signal.SIGUSR1
+
+
+def test_rank_0_alone_writes_to_standard_output(launchers: Launchers, area: Path, source: Path) -> None:
+    """Each rank's standard output is a file of its own here."""
+    script = 'exec "$@" >"$OUT/$PMI_RANK"'
+    wrap: list[Argument] = ["sh", "-c", script, "sh"]
+    (area / "out").mkdir()
+    run = launchers.run("hydra", RANKS, source, area / "copy", wrap=wrap, env={"OUT": str(area / "out")})
+    assert run.returncode == 0, show(run)
+    written = {path.name: path.read_text() for path in (area / "out").iterdir()}
+    assert sorted(written) == ["0", "1", "2"]
+    assert "found = " in written["0"]
+    assert written["1"] == written["2"] == ""
+
+
+def test_ranks_wait_for_one_another_without_spinning(launchers: Launchers, area: Path, source: Path) -> None:
+    """While rank 0 is slow to prepare, the others sleep."""
+    program = (
+        "import os, sys, time\n"
+        "import pcopy.cli.mpi_run as run\n"
+        "prepare = run.Preparation\n"
+        "def slow(words):\n"
+        "    time.sleep(3)\n"
+        "    return prepare(words)\n"
+        "run.Preparation = slow\n"
+        "from pcopy.cli.main import main\n"
+        "status = main(sys.argv[1:])\n"
+        "print('seconds', time.process_time(), file=sys.stderr)\n"
+        "sys.exit(status)\n"
+    )
+    line, environment = command(source, area / "copy", wrap=launchers.line("hydra", 2))
+    at = line.index("-m")
+    line[at : at + 2] = ["-c", program]
+    run = subprocess.run(line, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+    assert run.returncode == 0, show(run)
+    used = [float(text) for text in re.findall(r"seconds ([\d.]+)", run.stderr.decode())]
+    assert len(used) == 2
+    assert max(used) < 1, used

@@ -1,0 +1,153 @@
+"""What pcopy makes of the variables that launchers set, without any launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.launcher import Wire, conflicting, identify, is_launched, speaks
+from pcopy.cli.mpi_library import candidates, fits
+from pcopy.errors import Refused
+from tests.launch.launchers import HYDRA, OPEN_MPI_LIBRARY
+from tests.support.command import REPOSITORY
+
+HYDRA_SETS = {"PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "9", "HYDI_CONTROL_FD": "7", "MPI_LOCALNRANKS": "4"}
+OPEN_MPI_SETS = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "PMIX_NAMESPACE": "1", "PMIX_RANK": "2"}
+BATCH = {"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
+PMI2 = {**STEP, "PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "9", "PMI_JOBID": "5.0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "wire", "by_srun"),
+    [
+        (HYDRA_SETS, Wire.PMI, False),
+        (OPEN_MPI_SETS, Wire.OPEN_MPI, False),
+        (STEP, Wire.NOTHING, True),
+        ({**STEP, "PMIX_NAMESPACE": "slurm.pmix.5.0", "PMIX_RANK": "2"}, Wire.PMIX, True),
+        (PMI2, Wire.PMI, True),
+        # mpiexec starts its daemons by srun, one a host: what counts is what it tells its own ranks
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **HYDRA_SETS}, Wire.PMI, False),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **OPEN_MPI_SETS}, Wire.OPEN_MPI, False),
+        ({**OPEN_MPI_SETS, "PMI_SIZE": "4"}, Wire.OPEN_MPI, False),
+    ],
+)
+def test_size_rank_and_wire(environment: Mapping[str, str], wire: Wire, by_srun: bool) -> None:
+    assert is_launched(environment)
+    launch = identify(environment)
+    assert (launch.wire, launch.size, launch.rank, launch.by_srun) == (wire, 4, 2, by_srun)
+    assert not speaks(environment)
+    assert not launch.alone
+
+
+@pytest.mark.parametrize("environment", [{}, BATCH, {"SLURM_STEP_NUM_TASKS": "4", **BATCH}, {"PMI_RANK": "1"}])
+def test_what_is_no_launcher(environment: Mapping[str, str]) -> None:
+    assert not is_launched(environment)
+    assert speaks(environment)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {**OPEN_MPI_SETS, "PMI_SIZE": "3", "PMI_RANK": "0"},
+        {"PMI_SIZE": "0"},
+        {"PMI_SIZE": "many"},
+        {"OMPI_COMM_WORLD_SIZE": "-4"},
+        {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "²"},
+    ],
+)
+def test_sizes_that_differ_or_are_none_are_refused(environment: Mapping[str, str]) -> None:
+    assert is_launched(environment)
+    assert speaks(environment)
+    with pytest.raises(Refused):
+        identify(environment)
+
+
+def test_a_step_of_one_task_is_plain_and_one_rank_of_mpiexec_is_one_rank() -> None:
+    shell = {**STEP, "SLURM_STEP_NUM_TASKS": "1"}
+    assert identify(shell).is_plain
+    assert identify({**shell, "PMI_SIZE": "1", "PMI_JOBID": "5.0"}).is_plain
+    for one in ({**HYDRA_SETS, "PMI_SIZE": "1"}, {**OPEN_MPI_SETS, "OMPI_COMM_WORLD_SIZE": "1"}):
+        assert identify(one).alone
+        assert not identify(one).is_plain
+
+
+def test_which_library_fits_which_launcher() -> None:
+    fitting = {
+        (wire, vendor, pmix)
+        for wire in Wire
+        for vendor in ("Open MPI", "MPICH", "Intel MPI", "unknown")
+        for pmix in (False, True)
+        if fits(wire, vendor, pmix)
+    }
+    for wire in Wire:
+        for pmix in (False, True):
+            assert ((wire, "Open MPI", pmix) in fitting) == (wire in (Wire.OPEN_MPI, Wire.PMIX))
+            for vendor in ("MPICH", "Intel MPI"):
+                assert ((wire, vendor, pmix) in fitting) == (pmix or wire in (Wire.PMI, Wire.NOTHING))
+            assert (wire, "unknown", pmix) in fitting
+
+
+def test_variables_of_another_launcher_are_told_apart() -> None:
+    assert conflicting(Wire.PMI) == ("PMIX_",)
+    assert conflicting(Wire.OPEN_MPI) == ("PMI_",)
+    assert conflicting(Wire.PMIX) == conflicting(Wire.NOTHING) == ()
+
+
+def test_candidates_are_of_the_kind_that_the_launcher_wants() -> None:
+    assert OPEN_MPI_LIBRARY in candidates(Wire.OPEN_MPI)
+    assert OPEN_MPI_LIBRARY in candidates(Wire.PMIX)
+    for wire in (Wire.PMI, Wire.NOTHING):
+        found = list(candidates(wire))
+        assert found[-1] == "libmpi.so.12"
+        if HYDRA.exists():
+            assert str(Path(sys.prefix, "lib", "libmpi.so.12")) in found
+
+
+@pytest.mark.skipif(not HYDRA.exists(), reason="no MPICH")
+def test_mpi_init_that_never_returns_is_ended_with_one_line() -> None:
+    """Rank 1 never comes. MPI_Init holds the interpreter's lock, so that no thread of Python's could end it."""
+    pytest.importorskip("mpi4py")
+    program = (
+        "import os, time\n"
+        "if os.environ['PMI_RANK'] == '1':\n"
+        "    time.sleep(2.5)\n"
+        "    os._exit(2)\n"
+        "from pcopy.engine.transports import mpi\n"
+        "mpi.initialise(1.0, 'pcopy: nobody else is here\\n')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    begun = time.monotonic()
+    run = subprocess.run(
+        [HYDRA, "-n", "2", sys.executable, "-c", program],
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+    )
+    assert run.returncode == 2
+    assert run.stderr == b"pcopy: nobody else is here\n"
+    assert time.monotonic() - begun < 20
+
+
+def test_a_deadline_that_is_met_changes_nothing() -> None:
+    program = (
+        "import signal, time\n"
+        "from pcopy.engine.transports.deadline import deadline\n"
+        "with deadline(0.2, 2, b'late'):\n"
+        "    pass\n"
+        "time.sleep(0.4)\n"
+        "assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)\n"
+        "signal.alarm(1)\n"
+        "time.sleep(3)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], check=False, cwd=REPOSITORY, capture_output=True, timeout=30)
+    assert run.returncode == -14  # SIGALRM does again what it did before
+    assert run.stderr == b""

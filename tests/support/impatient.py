@@ -1,0 +1,12 @@
+"""pcopy that tells of silence early: ``impatient.py LOOK,HANGING,HANGING_ON_STOP,NO_ANSWER PYTHON -m pcopy ...``."""
+
+from __future__ import annotations
+
+import sys
+
+from pcopy.cli import watchdog
+from pcopy.cli.main import main
+
+if __name__ == "__main__":
+    watchdog.PACE = watchdog.Pace(*map(float, sys.argv[1].split(",")))
+    sys.exit(main(sys.argv[5:]))
