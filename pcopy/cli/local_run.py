@@ -38,7 +38,8 @@ def run_locally(words: Sequence[str]) -> int:
         if transport.rank:
             _run_child(lambda: run_rank(preparation.job, transport, roots, (0,), None, signals, notes=notes))
         try:
-            ended = run_rank(preparation.job, transport, roots, (0,), screen, signals, notes=notes)
+            sink = preparation.sink(screen)
+            ended = run_rank(preparation.job, transport, roots, (0,), sink, signals, notes=notes)
         except JobAborted as abort:
             screen.close()
             sys.stderr.write(str(abort))

@@ -123,7 +123,7 @@ def _run(transport: Any, words: Sequence[str]) -> int:
         else:
             with open_screen(preparation.arguments, sys.stderr) as screen:
                 preparation.announce()
-                ended = run_rank(job, transport, roots, leaders, screen, signals, hosts=names)
+                ended = run_rank(job, transport, roots, leaders, preparation.sink(screen), signals, hosts=names)
             status = preparation.tell_end(ended, transport.size)
     except JobAborted as abort:
         return _end_in_disorder(transport, str(abort))

@@ -242,7 +242,7 @@ def _parser() -> ArgumentParser:
     told = parser.add_argument_group("what it tells")
     add = told.add_argument
     add("-q", "--quiet", action="store_true", help="no progress; errors are shown all the same")
-    add("-v", "--verbose", action="count", default=0, help="tell more")
+    add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
     add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
     add("--max-errors", metavar="N", type=taking(_at_least_0), default=defaults.max_errors,
         help="give up after N failed items (default 0: never)")  # fmt: skip

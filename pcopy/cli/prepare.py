@@ -12,7 +12,9 @@ from pcopy.cli.paths import resolve
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
 from pcopy.cli.signals import told
+from pcopy.cli.verbose import Verbose
 from pcopy.tasks.job import Job, Root
+from pcopy.tasks.sinks import Sink
 from pcopy.text import shown
 
 
@@ -34,6 +36,10 @@ class Preparation:
         sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
         stream = sys.stderr if self.arguments.json else sys.stdout
         print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
+
+    def sink(self, screen: Sink) -> Sink:
+        """Where the job tells what happens: the screen, with more if the user wants more."""
+        return Verbose(screen) if self.arguments.verbose else screen
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         """Prints the summary; returns the exit status."""

@@ -41,7 +41,7 @@ class Attributes(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What became of metadata that was no error: ``excused`` lacked a privilege, ``notices`` are for the user."""
+    """What became of metadata that was no error: ``excused`` items lacked a privilege, ``notices`` are for the user."""
 
     excused: int = 0
     notices: tuple[str, ...] = ()
@@ -144,8 +144,10 @@ def apply_attributes(
             dressing.set_xattr(name, value)
     if not stat.S_ISLNK(attributes.mode):
         mode = wanted_mode(attributes, preserve, owned, umask)
-        if kept is not None and not preserve.mode:
+        if kept is not None and not preserve.mode and stat.S_IFMT(kept.st_mode) == stat.S_IFMT(attributes.mode):
             mode = stat.S_IMODE(kept.st_mode)
+            if stat.S_ISREG(kept.st_mode) and not dressing.belongs_to(kept.st_uid, kept.st_gid):
+                mode &= ~SET_ID  # new contents, perhaps another owner: the bits were not given to those
         has_acl = any(name == ACCESS_ACL for name, _ in attributes.xattrs)
         if inherits and not has_acl:
             dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: _drop_xattr(handle, ACCESS_ACL))
@@ -157,7 +159,7 @@ def apply_attributes(
         dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
     if dressing.problem is not None:
         raise dressing.problem
-    return Applied(dressing.excused, tuple(dressing.notices))
+    return Applied(int(dressing.excused), tuple(dressing.notices))
 
 
 class _Dressing:
@@ -166,7 +168,7 @@ class _Dressing:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self.problem: MetadataProblem | None = None
-        self.excused = 0
+        self.excused = False
         self.notices: list[str] = []
 
     def attempt(self, operation: str, call: Callable[[], object]) -> None:
@@ -187,15 +189,21 @@ class _Dressing:
             except Problem as problem:
                 self._remember("chown", problem)
                 return False
-            self.excused += not owned
+            self.excused |= not owned
             return owned
-        owner = (os.geteuid(), os.getegid())
-        if kept is not None:
-            owner = (kept.st_uid, kept.st_gid)
-            if stat.S_ISREG(kept.st_mode):
-                # What takes an existing file's place stays its owner's, as when cp writes into it.
-                self.attempt("chown", lambda: change_owner(self._handle, *owner))
-        return owner == (attributes.uid, attributes.gid)
+        if kept is not None and stat.S_ISREG(kept.st_mode):
+            # What takes an existing file's place stays its owner's, as when cp writes into it.
+            self.attempt("chown", lambda: change_owner(self._handle, kept.st_uid, kept.st_gid))
+        return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
+
+    def belongs_to(self, uid: int, gid: int) -> bool:
+        """Asks the file system: a set-gid directory gives its group to what is made in it, and chown may be refused."""
+        try:
+            status = os.stat(self._handle)
+        except OSError as error:
+            self._remember("stat", error)
+            return False
+        return (status.st_uid, status.st_gid) == (uid, gid)
 
     def set_xattr(self, name: str, value: bytes) -> None:
         try:
@@ -204,7 +212,7 @@ class _Dressing:
             if name == SELINUX:
                 self.notices.append(f"setxattr {name}: {error.strerror}")
             elif error.errno == errno.EPERM and _needs_privilege(name):
-                self.excused += 1
+                self.excused = True
             else:
                 self._remember(f"setxattr {name}", error)
 
@@ -245,7 +253,12 @@ def _drop_xattr(handle: Handle, name: str) -> None:
 def has_default_acl(directory: int) -> bool:
     """Would files made in ``directory`` inherit an ACL? Raises ``Problem``."""
     try:
-        return bool(os.getxattr(directory, DEFAULT_ACL))
+        try:
+            return bool(os.getxattr(directory, DEFAULT_ACL))
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL))  # it is open for searching only
     except OSError as error:
         if error.errno in (errno.ENODATA, *_NO_ATTRIBUTES):
             return False

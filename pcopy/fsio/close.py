@@ -1,4 +1,4 @@
-"""Closing a descriptor that was written to: an error there is an error of the copy (close(2))."""
+"""Closing descriptors: its errors count like those of any other call, and belong to one item (close(2))."""
 
 from __future__ import annotations
 
@@ -13,3 +13,20 @@ def close_written(descriptor: int) -> None:
         os.close(descriptor)
     except OSError as error:
         raise Problem.of("close", error) from error
+
+
+def close_read(descriptor: int) -> None:
+    """Closes a source's descriptor; raises ``Problem``, since FUSE file systems may answer anything here."""
+    try:
+        os.close(descriptor)
+    except OSError as error:
+        raise Problem.of("close", error, on_source=True) from error
+
+
+def abandon(descriptor: int) -> None:
+    """Closes what was written in vain. The failure that made it so is the one to tell: after a write that met a full
+    quota, NFS says so once more when the file is closed."""
+    try:
+        os.close(descriptor)
+    except OSError:
+        return

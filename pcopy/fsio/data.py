@@ -51,6 +51,8 @@ def data_extents(descriptor: int, start: int, end: int) -> Iterator[tuple[int, i
         try:
             after = os.lseek(descriptor, first, os.SEEK_HOLE)
         except OSError as error:
+            if error.errno == errno.ENXIO:  # there was data a moment ago
+                raise changed("lseek", "the file was cut short while it was copied") from error
             raise Problem.of("lseek", error, on_source=True) from error
         yield first, min(after, end)
         at = after

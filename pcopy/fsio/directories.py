@@ -2,7 +2,8 @@
 
 A directory is reached by walking down from the root's descriptor one name at a time, never following a symbolic link,
 so that no look-up leaves the tree whatever lies in it or is swapped into it, and so that the joined path may be longer
-than PATH_MAX. Descriptors are kept and given back in the order of their last use.
+than PATH_MAX. Descriptors are kept and given back in the order of their last use; all roots share one bound, because
+there may be as many roots as a command line has room for.
 """
 
 from __future__ import annotations
@@ -13,72 +14,124 @@ from collections import OrderedDict
 
 from pcopy.fsio.mounts import Identity, Mounts
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 CAPACITY = 128
-"""Descriptors kept per root and side."""
+"""Descriptors kept per side."""
 
 KEPT_OF_ONE_WALK = 32
 """Directories on the way that one walk leaves open, so that a deep path doesn't drive out all others."""
 
+_Entry = tuple[int, int, int]  # descriptor, mount code, inode
+
+
+class OpenDirectories:
+    """The descriptors that are kept, by base and path. What was opened last outlives one more walk, at least."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        if capacity <= KEPT_OF_ONE_WALK + 1:
+            raise ValueError("one walk would close what its task has just opened")
+        self._capacity = capacity
+        self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, base: int, path: bytes) -> _Entry | None:
+        """What is kept of ``path``, which is in use again."""
+        entry = self._entries.get((base, path))
+        if entry is not None:
+            self._entries.move_to_end((base, path))
+        return entry
+
+    def keep(self, base: int, path: bytes, entry: _Entry) -> None:
+        """From now on the descriptor is kept here, and the one that was used longest ago may be closed."""
+        self._entries[base, path] = entry
+        while len(self._entries) > self._capacity:
+            os.close(self._entries.popitem(last=False)[1][0])
+
+    def forget(self, base: int, path: bytes) -> None:
+        """Closes it if it is open."""
+        entry = self._entries.pop((base, path), None)
+        if entry is not None:
+            os.close(entry[0])
+
+    def close(self) -> None:
+        """Closes all."""
+        while self._entries:
+            os.close(self._entries.popitem()[1][0])
+
 
 class Directories:
-    """Directories below ``base`` (a descriptor), named by paths relative to it; ``b""`` is ``base`` itself."""
+    """Directories below ``base`` (a descriptor), named by paths relative to it; ``b""`` is ``base`` itself.
 
-    def __init__(self, base: int, code: int, *, on_source: bool, capacity: int = CAPACITY) -> None:
+    ``number`` sets it apart from others that share ``kept``.
+    """
+
+    def __init__(
+        self, base: int, code: int, *, on_source: bool, kept: OpenDirectories | None = None, number: int = 0
+    ) -> None:
         self._base = base
+        self._number = number
         self.mounts = Mounts(code, os.fstat(base).st_dev)
         self._on_source = on_source
-        self._capacity = capacity
-        self._open: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()  # descriptor, mount code, inode
+        self._kept = kept if kept is not None else OpenDirectories()
 
     def open(self, path: bytes, identity: Identity | None = None) -> int:
         """A descriptor of ``path``, which stays ours and open for a while.
 
         Raises ``Problem`` if it is no directory, or not the one with ``identity``.
         """
-        entry = self._open.get(path)
-        if entry is None:
-            entry = self._walk(path)
-        else:
-            self._open.move_to_end(path)
+        entry = self._entry(path)
         if identity is not None and entry[1:] != identity:
             self.forget(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         return entry[0]
 
-    def _walk(self, path: bytes) -> tuple[int, int, int]:
-        known = path
-        while known and known not in self._open:
+    def _entry(self, path: bytes) -> _Entry:
+        return self._kept.get(self._number, path) or self._walk(path)
+
+    def _walk(self, path: bytes) -> _Entry:
+        """Opens ``path``, from the nearest directory above it that is open already."""
+        known, above = path, None
+        while known and above is None:
             known = known.rpartition(b"/")[0]
-        rest = path[len(known) :].strip(b"/").split(b"/") if path else []
-        if known:
-            self._open.move_to_end(known)
-        at, code = self._open[known][:2] if known else (self._base, self.mounts.base)
-        kept = known
+            above = self._kept.get(self._number, known) if known else None
+        at, code = above[:2] if above else (self._base, self.mounts.base)
+        if not path:
+            return self._keep(path, self._duplicate(at), code)
+        rest = path[len(known) :].strip(b"/").split(b"/")
+        reached = known
         passing = -1
         entry = (at, 0, 0)
-        if not rest:
-            return self._keep(path, os.dup(at), code, os.fstat(at).st_ino)
         for index, name in enumerate(rest):
             try:
                 entered = self._enter(at, name)
             except OSError as error:
-                raise Problem.of("open", error, on_source=self._on_source) from error
+                gone = self._on_source and error.errno == errno.ENOENT
+                number = error.errno or errno.EIO
+                raise Problem("open", number, on_source=self._on_source, changed=gone) from error
             finally:
                 if passing >= 0:
                     os.close(passing)
                     passing = -1
-            kept = kept + b"/" + name if kept else name
-            status = os.fstat(entered)
-            code = self.mounts.code(kept, status.st_dev, code)
+            reached = reached + b"/" + name if reached else name
             if len(rest) - index <= KEPT_OF_ONE_WALK:
-                entry = self._keep(kept, entered, code, status.st_ino)
+                entry = self._keep(reached, entered, code)
+                code = entry[1]
             else:
+                code = self._look(reached, entered, code)[0]
                 passing = entered
             at = entered
         return entry
+
+    def _duplicate(self, descriptor: int) -> int:
+        try:
+            return os.dup(descriptor)
+        except OSError as error:
+            raise Problem.of("dup", error, on_source=self._on_source) from error
 
     def _enter(self, at: int, name: bytes) -> int:
         extra = os.O_NOATIME if self._on_source else 0
@@ -90,25 +143,28 @@ class Directories:
             # A directory that may be searched and not read still leads on to those below it.
             return os.open(name, _FLAGS | os.O_PATH, dir_fd=at)
 
-    def _keep(self, path: bytes, descriptor: int, code: int, inode: int) -> tuple[int, int, int]:
-        entry = (descriptor, code, inode)
-        self._open[path] = entry
-        while len(self._open) > self._capacity:
-            os.close(self._open.popitem(last=False)[1][0])
+    def _look(self, path: bytes, descriptor: int, around: int) -> Identity:
+        """Mount code and inode of what was just opened, which is closed if that can't be told; raises ``Problem``."""
+        try:
+            status = status_of(descriptor, on_source=self._on_source)
+        except Problem:
+            os.close(descriptor)
+            raise
+        return self.mounts.code(path, status.st_dev, around), status.st_ino
+
+    def _keep(self, path: bytes, descriptor: int, around: int) -> _Entry:
+        entry = (descriptor, *self._look(path, descriptor, around))
+        self._kept.keep(self._number, path, entry)
         return entry
 
     def identity(self, path: bytes) -> Identity:
         """Mount code and inode of a directory; raises ``Problem``."""
-        self.open(path)
-        return self._open[path][1:]
+        return self._entry(path)[1:]
 
     def forget(self, path: bytes) -> None:
         """Closes ``path`` if it is open."""
-        entry = self._open.pop(path, None)
-        if entry is not None:
-            os.close(entry[0])
+        self._kept.forget(self._number, path)
 
     def close(self) -> None:
-        """Closes all but the base."""
-        while self._open:
-            os.close(self._open.popitem()[1][0])
+        """Closes all that is kept, of those too that share it, but no base."""
+        self._kept.close()

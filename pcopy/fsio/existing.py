@@ -30,5 +30,15 @@ def decide(policy: str, modify_window: int, source: os.stat_result, target: os.s
     later = int(source.st_mtime_ns // 10**9) - int(target.st_mtime_ns // 10**9)
     if policy == "newer":
         return Decision.REPLACE if later > modify_window else Decision.SKIP
-    same_size = not stat.S_ISREG(source.st_mode) or source.st_size == target.st_size
-    return Decision.SKIP if same_size and abs(later) <= modify_window else Decision.REPLACE
+    return Decision.SKIP if alike(source, target, modify_window) else Decision.REPLACE
+
+
+def alike(source: os.stat_result, target: os.stat_result, modify_window: int) -> bool:
+    """Does ``target`` look like a copy of ``source``, from their status? (A symbolic link's size is its text's.)"""
+    if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
+        return False
+    if (stat.S_ISREG(source.st_mode) or stat.S_ISLNK(source.st_mode)) and source.st_size != target.st_size:
+        return False
+    if (stat.S_ISBLK(source.st_mode) or stat.S_ISCHR(source.st_mode)) and source.st_rdev != target.st_rdev:
+        return False
+    return abs(source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9) <= modify_window

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pcopy.fsio.attributes import Applied, apply_attributes, read_attributes
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import status_of
 
 
 def handle_of(descriptor: int) -> bytes:
@@ -44,7 +45,7 @@ def copy_node(
     """Makes ``target_name``, which must be free (else ``Problem`` with EEXIST), like the source; raises ``Problem``."""
     held = open_node(source_directory, source_name, on_source=True)
     try:
-        status = os.fstat(held)
+        status = status_of(held, on_source=True)
         if status.st_ino != inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
             raise changed("open", "another item has taken its name")
         attributes = read_attributes(handle_of(held), status, preserve)
@@ -62,7 +63,7 @@ def copy_node(
         os.close(held)
     made = open_node(target_directory, target_name, on_source=False)
     try:
-        new = os.fstat(made)
+        new = status_of(made)
         if stat.S_IFMT(new.st_mode) != stat.S_IFMT(status.st_mode) or new.st_nlink != 1:
             raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
         return apply_attributes(handle_of(made), attributes, preserve, umask, inherits=inherits)

@@ -1,4 +1,5 @@
-"""Errors that may pass: network file systems report them while a server fails over.
+"""Errors that may pass: network file systems report them while a server fails over, and a file server's lease on a file
+makes opening it without waiting fail with EAGAIN until the lease is given back (open(2), O_NONBLOCK).
 
 Only what reads is tried again, a few times with growing pauses. An error of write, fsync, syncfs or close is final for
 that copy, because the kernel may have dropped the data.
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN)
 
 PAUSES = (0.02, 0.1, 0.5)
 """Seconds before the second, third and fourth try."""

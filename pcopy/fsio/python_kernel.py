@@ -58,8 +58,8 @@ class PythonKernel:
         for name, inode, new_name in zip(names, inodes, target_names or names, strict=True):
             try:
                 yield self._copy(source, target, name, new_name, inode, device, inherits)
-            except Problem as problem:
-                yield problem
+            except OSError as error:  # a bare one can come from closing the source only
+                yield Problem.of("close", error, on_source=True)
 
     def _copy(
         self, source: int, target: int, name: bytes, new_name: bytes, inode: int, device: int, inherits: bool
@@ -80,7 +80,10 @@ class PythonKernel:
             operation = "read"
             data = _read(reading, size + 1)
             if len(data) != size:
-                data = _rest(reading, data, size)
+                whole = _rest(reading, data, size)
+                if whole is None:
+                    return CARE
+                data = whole
             xattrs = read_xattrs(reading, self._preserve) if self._xattrs else ()
             operation = "fstat"
             after = _fstat(reading)
@@ -132,17 +135,22 @@ class PythonKernel:
         self._notices.extend(applied.notices)
 
 
-def _rest(reading: int, data: bytes, size: int) -> bytes:
+def _rest(reading: int, data: bytes, size: int) -> bytes | None:
     """All of a file of which one read gave another number of bytes than its size; raises ``Problem`` and ``OSError``.
 
-    A file of size 0 may well have contents (/proc): it is read to its end. Others have changed.
+    A file of size 0 may well have contents (/proc): it is read to its end, unless that is too far for memory (None).
+    Others have changed.
     """
     if size and len(data) > size:
         raise changed("read", "the file grew while it was copied")
     parts = [data]
+    got = len(data)
     while data:
         data = os.read(reading, 1 << 20)
         parts.append(data)
+        got += len(data)
+        if got > SMALL_FILE:
+            return None
     whole = b"".join(parts)
     if size and len(whole) != size:
         raise changed("read", f"the file ended after {len(whole)} of {size} bytes")

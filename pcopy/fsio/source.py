@@ -45,6 +45,23 @@ def open_source(directory: int, name: bytes) -> int:
         raise Problem.of("open", error, on_source=True) from error
 
 
+def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
+    """The status of what is open; raises ``Problem`` (a server may have forgotten the file meanwhile: ESTALE)."""
+    try:
+        return patiently(lambda: os.fstat(descriptor))
+    except OSError as error:
+        raise Problem.of("fstat", error, on_source=on_source) from error
+
+
+def source_status(directory: int, name: bytes) -> os.stat_result:
+    """The status of ``name`` itself in a source directory; raises ``Problem`` (``changed`` if it is gone)."""
+    try:
+        return patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
+    except OSError as error:
+        gone = error.errno == errno.ENOENT
+        raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone) from error
+
+
 def check_found(status: os.stat_result, device: int | None, inode: int) -> None:
     """Raises ``Problem`` unless ``status`` is a regular file, the one that was found (``device`` None: anywhere)."""
     if not stat.S_ISREG(status.st_mode) or status.st_ino != inode or device not in (None, status.st_dev):
@@ -53,5 +70,5 @@ def check_found(status: os.stat_result, device: int | None, inode: int) -> None:
 
 def check_unchanged(descriptor: int, version: Version) -> None:
     """Raises ``Problem`` unless the file is still of that ``version``."""
-    if Version.of(os.fstat(descriptor)) != version:
+    if Version.of(status_of(descriptor, on_source=True)) != version:
         raise changed("read", "the file changed while it was copied")

@@ -11,7 +11,9 @@ import os
 import stat
 from itertools import count
 
+from pcopy.fsio.close import abandon
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,7 +46,11 @@ def reopen(directory: int, name: bytes, identity: tuple[int, int]) -> int:
         )
     except OSError as error:
         raise Problem.of("open", error) from error
-    status = os.fstat(descriptor)
+    try:
+        status = status_of(descriptor)
+    except Problem:
+        abandon(descriptor)
+        raise
     ours = (
         (status.st_dev, status.st_ino) == identity
         and stat.S_ISREG(status.st_mode)
@@ -53,7 +59,7 @@ def reopen(directory: int, name: bytes, identity: tuple[int, int]) -> int:
         and stat.S_IMODE(status.st_mode) == 0o600
     )
     if not ours:
-        os.close(descriptor)
+        abandon(descriptor)
         raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile")
     return descriptor
 

@@ -14,12 +14,13 @@ from pcopy.engine.driver import Outcome
 from pcopy.engine.task import ANYBODY, Spawn
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.data import Mover
-from pcopy.fsio.directories import Directories
+from pcopy.fsio.directories import Directories, OpenDirectories
 from pcopy.fsio.kernel import Kernel
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import TemporaryNames
 from pcopy.tasks import counts
 from pcopy.tasks.job import Failure, Job, Root, mount_codes
+from pcopy.tasks.phases import Phase
 from pcopy.tasks.sinks import Sink
 from pcopy.tasks.values import FileOpened, Place, ReportFailures, SealDir, encode
 
@@ -28,6 +29,8 @@ CALL_COST = 64 << 10
 
 SCAN_COST = 4 << 20
 """What an unread directory is taken to hold, in bytes."""
+
+_PUT_ASIDE: dict[int, int] = {Phase.LINK: counts.FOR_LINK, Phase.FINISH: counts.FOR_FINISH, Phase.SEAL: counts.FOR_SEAL}
 
 _FULL = (errno.ENOSPC, errno.EROFS)
 _FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "close")
@@ -168,7 +171,7 @@ class Context:
             for notice in notices:
                 self.sink.notice(notice)
         if self.options.max_errors and self._reported >= self.options.max_errors:
-            self.stop(f"{self._reported} items failed")
+            self.stop(f"{self._reported} items failed (--max-errors {self.options.max_errors})")
 
     def close(self) -> None:
         """Gives back the directories."""
@@ -181,9 +184,11 @@ def _directories(
 ) -> tuple[list[Directories], list[Directories]]:
     """Both sides' directories of each root."""
     sources, targets = [], []
-    for (source_code, target_code), (source, target) in zip(mount_codes(roots), descriptors, strict=True):
-        sources.append(Directories(source, source_code, on_source=True))
-        targets.append(Directories(target, target_code, on_source=False))
+    kept, kept_targets = OpenDirectories(), OpenDirectories()
+    both = zip(mount_codes(roots), descriptors, strict=True)
+    for number, ((source_code, target_code), (source, target)) in enumerate(both):
+        sources.append(Directories(source, source_code, on_source=True, kept=kept, number=number))
+        targets.append(Directories(target, target_code, on_source=False, kept=kept_targets, number=number))
     return sources, targets
 
 
@@ -212,6 +217,8 @@ class Result:
     ) -> None:
         """A new task, of this phase unless another is named."""
         at = self.phase if phase is None else int(phase)  # primitives only: an enum's member is none
+        if at > self.phase and (counter := _PUT_ASIDE.get(at)) is not None:
+            self.count(counter)
         self._own.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
 
     def spawn_each(self, tasks: Iterator[tuple[Any, ...]], cost: int, *, expands: bool) -> None:

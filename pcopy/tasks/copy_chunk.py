@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.close import close_written
+from pcopy.fsio.close import abandon, close_read, close_written
 from pcopy.fsio.data import has_holes
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import check_unchanged, open_source
+from pcopy.fsio.source import check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import reopen
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, Result
@@ -40,14 +39,14 @@ def _copy(task: CopyChunk, context: Context) -> Generator[None, None, None]:
         )
         try:
             devices = context.devices(place)
-            holes = has_holes(os.fstat(reading))
+            holes = has_holes(status_of(reading, on_source=True))
             for moved in context.mover.copy(reading, writing, task.start, task.end, devices, holes=holes):
                 context.counters[counts.MOVED] += moved
                 yield
             check_unchanged(reading, file.version)
         except BaseException:
-            os.close(writing)
+            abandon(writing)
             raise
         close_written(writing)
     finally:
-        os.close(reading)
+        close_read(reading)

@@ -27,11 +27,11 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
     sizes = unpack_numbers(task.sizes)
     try:
         source, target = context.open_source(place), context.open_target(place)
-        careful = _taken(context, place, target, names)
     except Problem as problem:
         for name, size in zip(names, sizes, strict=True):
             result.fail(place, name, problem, size)
         return result.outcome()
+    careful = _taken(context, place, target, names)
     plain = [index for index in range(len(names)) if index not in careful] if careful else range(len(names))
     verdicts = context.kernel.copy_new_files(
         source,
@@ -40,7 +40,9 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
         [inodes[index] for index in plain] if careful else inodes,
         context.source_device(place) or 0,
         inherits=place.inherits,
-        target_names=[context.new_name(place, name) for name in names] if context.job.roots[place.root].item else None,
+        target_names=[context.new_name(place, names[index]) for index in plain]
+        if context.job.roots[place.root].item
+        else None,
     )
     copied = moved = told = 0
     for index, verdict in zip(plain, verdicts, strict=True):
@@ -70,10 +72,17 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
 
 
 def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> set[int]:
-    """Which of the names are taken, where it is worth knowing before they are tried."""
+    """Which of the names are taken (or can't be asked for), where it is worth knowing before they are tried."""
     if place.fresh or context.options.existing == "replace":
         return set()
-    return {index for index, name in enumerate(names) if look(target, context.new_name(place, name)) is not None}
+    return {index for index, name in enumerate(names) if _may_be_there(target, context.new_name(place, name))}
+
+
+def _may_be_there(target: int, name: bytes) -> bool:
+    try:
+        return look(target, name) is not None
+    except Problem:
+        return True  # and will be told when it is this file's turn: it is no problem of the others
 
 
 def _copy_carefully(

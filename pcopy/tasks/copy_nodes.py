@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import stat
 
 from pcopy.engine.driver import Slices
+from pcopy.fsio.existing import alike
 from pcopy.fsio.nodes import copy_node
 from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import source_status
 from pcopy.fsio.temporary import put_in_place, remove
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, Result
@@ -32,32 +34,30 @@ def copy_one_node(context: Context, result: Result, place: Place, name: bytes, i
     """Copies and counts one; raises ``Problem``, and leaves the old target then."""
     source, target = context.open_source(place), context.open_target(place)
     new_name = context.new_name(place, name)
-    try:
-        status = os.stat(name, dir_fd=source, follow_symlinks=False)
-    except OSError as error:
-        raise Problem("stat", error.errno or 0, on_source=True, changed=isinstance(error, FileNotFoundError)) from error
+    status = source_status(source, name)
     present = look(target, new_name)
     if present is not None and not may_replace(context, place, status, present):
         result.count(counts.SKIPPED)
-        return Settled(False, 0, present.st_ino)
+        return Settled(False, 0, present.st_ino, alike(status, present, context.options.modify_window))
     made_as = new_name if present is None else context.temporary_names.next()
     preserve, umask = context.options.preserve, context.options.umask
     shortcoming: MetadataProblem | None = None
     try:
-        applied = copy_node(source, name, inode, target, made_as, preserve, umask, inherits=place.inherits)
-        result.applied(place, name, applied)
-    except MetadataProblem as problem:
-        shortcoming = problem
-    made = look(target, made_as)
-    if made is None:
-        raise Problem("stat", 2)
-    if present is not None:
         try:
+            applied = copy_node(source, name, inode, target, made_as, preserve, umask, inherits=place.inherits)
+            result.applied(place, name, applied)
+        except MetadataProblem as problem:
+            shortcoming = problem
+        made = look(target, made_as)
+        if made is None:
+            raise Problem("stat", errno.ENOENT)
+        if present is not None:
             clear_way(target, new_name, present)
             put_in_place(target, made_as, new_name, (made.st_dev, made.st_ino))
-        except Problem:
+    except Problem:
+        if present is not None:  # a temporary name is ours alone
             remove(target, made_as)
-            raise
+        raise
     if shortcoming is not None:
         raise shortcoming
     context.succeeded()

@@ -6,12 +6,12 @@ their owner can't enter any more: they come last, the deepest first.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import apply_attributes, drop_other_xattrs
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, Result
 from pcopy.tasks.phases import Phase
@@ -56,7 +56,7 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
     preserve = context.options.preserve
     try:
         target = context.open_target(place)
-        kept = None if place.fresh else os.fstat(target)
+        kept = None if place.fresh else status_of(target)
         if kept is not None:
             drop_other_xattrs(target, attributes, preserve)
         applied = apply_attributes(target, attributes, preserve, context.options.umask, kept=kept)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import apply_attributes, read_attributes
-from pcopy.fsio.close import close_written
+from pcopy.fsio.close import close_read, close_written
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import check_unchanged, open_source
+from pcopy.fsio.source import check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import put_in_place, remove, reopen
 from pcopy.tasks.context import Context, Result
 from pcopy.tasks.copy_files import count_settled
@@ -48,10 +47,10 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         reading = open_source(context.open_source(place), name)
         try:
             check_unchanged(reading, file.version)
-            status = os.fstat(reading)
+            status = status_of(reading, on_source=True)
             attributes = read_attributes(reading, status, context.options.preserve)
         finally:
-            os.close(reading)
+            close_read(reading)
         present = look(target, new_name)
         if present is not None and not may_replace(context, place, status, present):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split

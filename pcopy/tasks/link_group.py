@@ -12,15 +12,17 @@ import stat
 from pcopy.engine.driver import Slices
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
+from pcopy.fsio.source import source_status
 from pcopy.fsio.temporary import put_in_place, remove, verify_name
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context, Result
 from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.copy_nodes import copy_one_node
-from pcopy.tasks.retry import failed_or_retried
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.retry import ATTEMPTS, failed_or_retried
 from pcopy.tasks.targets import clear_way, look, may_replace
 from pcopy.tasks.values import LinkGroup, MakeLinks, Place, SplitFile
-from pcopy.tasks.whole_file import copy_whole
+from pcopy.tasks.whole_file import Settled, copy_whole
 
 LINKS_AT_ONCE = 4096
 
@@ -30,7 +32,7 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
     place, name = task.names[0]
     split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:])
     try:
-        status = os.stat(name, dir_fd=context.open_source(place), follow_symlinks=False)
+        status = source_status(context.open_source(place), name)
         if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
             raise changed("stat", "another item has taken its name")
         if not stat.S_ISREG(status.st_mode):
@@ -41,26 +43,62 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
         else:
             settled = yield from copy_whole(context, result, place, name, task.mount, task.inode)
             count_settled(context, result, settled.copied, settled.size)
-        after_representative(context, result, split, settled.inode)
-    except OSError as error:
-        gone = error.errno == errno.ENOENT and not isinstance(error, Problem)
-        problem = Problem("stat", errno.ENOENT, on_source=True, changed=True) if gone else Problem.of("stat", error)
+        after_settled(context, result, split, settled)
+    except Problem as problem:
         representative_failed(context, result, split, problem)
     return result.outcome()
 
 
 def representative_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
-    """The first name has failed, or waits to be tried again; the next takes its place."""
+    """The first name has failed, or waits to be tried again; the next takes its place.
+
+    An inode that changes is tried again with all of its names: one that came later alone would be no link any more.
+    """
     if isinstance(problem, MetadataProblem):  # it is there, though not with all of its metadata
         result.fail(task.place, task.name, problem, task.size)
-        made = look(context.open_target(task.place), context.new_name(task.place, task.name))
+        made = _made(context, task)
         if made is not None:
             after_representative(context, result, task, made.st_ino)
-        return
-    failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+        else:
+            _next_represents(result, task)
+    elif problem.changed and task.links and task.attempt + 1 < ATTEMPTS and _still_named(context, task):
+        names = ((task.place, task.name), *task.links)
+        group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1)
+        result.spawn(group, task.size + len(names) * CALL_COST, phase=max(Phase.LINK, result.phase))
+    else:
+        failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+        _next_represents(result, task)
+
+
+def _made(context: Context, task: SplitFile) -> os.stat_result | None:
+    """What the first name is in the target; None if that can't be told."""
+    try:
+        return look(context.open_target(task.place), context.new_name(task.place, task.name))
+    except Problem:
+        return None
+
+
+def _still_named(context: Context, task: SplitFile) -> bool:
+    """Is the first name still one of this inode?"""
+    try:
+        return source_status(context.open_source(task.place), task.name).st_ino == task.inode
+    except Problem:
+        return False
+
+
+def _next_represents(result: Result, task: SplitFile) -> None:
     if task.links:
         group = LinkGroup(task.mount, task.inode, task.size, task.links, task.attempt)
         result.spawn(group, task.size + len(task.links) * CALL_COST)
+
+
+def after_settled(context: Context, result: Result, task: SplitFile, settled: Settled) -> None:
+    """The first name is copied, or was there and stays. The others become links to that only if it is the same:
+    whoever keeps an old file wants no further names of it."""
+    if settled.alike:
+        after_representative(context, result, task, settled.inode)
+    else:
+        _next_represents(result, task)
 
 
 def after_representative(context: Context, result: Result, task: SplitFile, made: int) -> None:

@@ -35,7 +35,8 @@ def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
         rows.setdefault(inode // context.size % BUCKETS, []).append((name, mount, inode, size))
     for bucket, entries in rows.items():
         names, mounts, inodes, sizes = (list(column) for column in zip(*entries, strict=True))
-        note = LinkNote(task.place, pack_names(names), pack_numbers(mounts), pack_numbers(inodes), pack_numbers(sizes))
+        packed = (pack_names(names), pack_numbers(mounts), pack_numbers(inodes), pack_numbers(sizes))
+        note = LinkNote(task.place, *packed, task.attempt)
         if bucket not in context.links:
             result.spawn(GroupLinks(bucket), phase=max(Phase.LINK, result.phase), owner=context.rank)
         context.bucket(bucket).append(Task((0, 0, 0), Phase.LINK, encode(note), 0))
@@ -45,17 +46,18 @@ def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
 
 def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     """One bucket: everything known of its inodes is here now."""
-    groups: dict[tuple[int, int], tuple[int, list[tuple[Place, bytes]]]] = {}
+    groups: dict[tuple[int, int, int], tuple[int, list[tuple[Place, bytes]]]] = {}
     backlog = context.links.pop(task.bucket)
     while backlog.count:
         for packed in backlog.take_frame():
             note: LinkNote = decode(packed.payload)
             columns = (unpack_names(note.names), unpack_numbers(note.mounts), unpack_numbers(note.inodes))
             for name, mount, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):
-                groups.setdefault((mount, inode), (size, []))[1].append((note.place, name))
+                groups.setdefault((mount, inode, note.attempt), (size, []))[1].append((note.place, name))
         yield
     backlog.close()
-    for (mount, inode), (size, names) in groups.items():
-        result.count(counts.FOUND_BYTES, size)
-        result.spawn(LinkGroup(mount, inode, size, tuple(names), 0), size + len(names) * CALL_COST)
+    for (mount, inode, attempt), (size, names) in groups.items():
+        if not attempt:
+            result.count(counts.FOUND_BYTES, size)
+        result.spawn(LinkGroup(mount, inode, size, tuple(names), attempt), size + len(names) * CALL_COST)
     return result.outcome()

@@ -19,6 +19,7 @@ from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context, Result
 from pcopy.tasks.names_spool import NamesSpool
@@ -38,8 +39,9 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
     result.count(counts.UNSCANNED, -1)
     place = Place(task.root, task.path, task.source_id, (0, 0), False, False)
     try:
+        task = _as_mounted(task, context)
         source = context.sources[task.root].open(task.path, task.source_id)
-        status = os.fstat(source)
+        status = status_of(source, on_source=True)
         if context.is_target(task.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
         listing, first = yield from _begin_list(source)  # an unreadable directory fails before its copy is made
@@ -69,6 +71,18 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
     return result.outcome()
 
 
+def _as_mounted(task: ScanDir, context: Context) -> ScanDir:
+    """The task with the identity of what is mounted there, if that was mounted after the directory was found.
+
+    An automounter mounts when a directory is entered, not when its status is asked for. Nobody else's directory comes
+    in that way: it needs a mount, where a swapped directory would be on the file system around it.
+    """
+    if task.parent is None:
+        return task
+    found = context.sources[task.root].identity(task.path)
+    return task if found[0] == task.parent.source_id[0] else task._replace(source_id=found)
+
+
 def _begin_list(source: int) -> Generator[None, None, tuple[Iterator[bytes], list[bytes]]]:
     """The directory's names, and the first of them, patiently; raises ``Problem``."""
     for pause in PAUSES:
@@ -79,9 +93,16 @@ def _begin_list(source: int) -> Generator[None, None, tuple[Iterator[bytes], lis
             if problem.errno not in PASSING:
                 raise
         yield from naps(pause)
-        os.lseek(source, 0, os.SEEK_SET)
+        _rewind(source)
     listing = _list(source)
     return listing, list(islice(listing, NAMES_AT_ONCE + 1))
+
+
+def _rewind(source: int) -> None:
+    try:
+        os.lseek(source, 0, os.SEEK_SET)
+    except OSError as error:
+        raise Problem.of("lseek", error, on_source=True) from error
 
 
 def _list(source: int) -> Iterator[bytes]:
@@ -133,7 +154,7 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
             _let_us_in(parent, name, present)
         targets.forget(path)
     target = targets.open(path)
-    status = os.fstat(target)
+    status = status_of(target)
     if not path and status.st_mode & 0o700 != 0o700:
         _open_up(target, status)
     inherits = has_default_acl(target)
@@ -172,7 +193,7 @@ def _let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
         return
     held = open_node(parent, name, on_source=False)
     try:
-        status = os.fstat(held)
+        status = status_of(held)
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             os.chmod(handle_of(held), stat.S_IMODE(status.st_mode) | 0o700)
     except OSError as error:
@@ -195,8 +216,13 @@ def _note_device(context: Context, result: Result, place: Place) -> None:
     """A file system below the target that is not the root's wants its own sync at the end."""
     device = context.target_device(place)
     if context.options.sync and device not in context.synced:
-        context.synced[device] = os.dup(context.open_target(place))
-        result.spawn(SyncFiles(device), phase=Phase.SYNC, owner=context.rank)
+        try:
+            context.synced[device] = os.dup(context.open_target(place))
+        except OSError as error:
+            result.count(counts.UNSYNCED)
+            result.report(context.shown(place, b"", on_source=False), Problem.of("dup", error))
+        else:
+            result.spawn(SyncFiles(device), phase=Phase.SYNC, owner=context.rank)
 
 
 def _spawn_finish(result: Result, place: Place, attributes: Attributes, complete: bool) -> None:

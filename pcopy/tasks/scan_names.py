@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from pcopy.engine.driver import Slices
+from pcopy.fsio.attributes import has_default_acl
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.patience import PASSING, patiently
 from pcopy.fsio.problem import Problem
@@ -37,15 +38,18 @@ NAMES_PER_SLICE = 32
 def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
     """A part of a large directory, or a name that is tried again (and was found before)."""
     names = unpack_names(task.names)
+    place = task.place
     try:
-        source = context.open_source(task.place)
+        source = context.open_source(place)
+        if context.job.roots[place.root].item:  # no scan has looked at the directory that it goes to
+            place = place._replace(inherits=has_default_acl(context.open_target(place)))
     except Problem as problem:
         for name in names:
             result.fail(task.place, name, problem)
         if not task.attempt:
             result.count(counts.FOUND, len(names))
         return result.outcome()
-    sorter = Sorter(context, result, task.place, task.attempt)
+    sorter = Sorter(context, result, place, task.attempt)
     for _ in sorter.sort(source, names):
         yield
     sorter.finish()
@@ -172,7 +176,12 @@ class Sorter:
             self._spawn_nodes()
         for owner, (names, mounts, inodes, sizes) in self._links.items():
             note = LinkNote(
-                self._place, pack_names(names), pack_numbers(mounts), pack_numbers(inodes), pack_numbers(sizes)
+                self._place,
+                pack_names(names),
+                pack_numbers(mounts),
+                pack_numbers(inodes),
+                pack_numbers(sizes),
+                self._attempt,
             )
             self._result.spawn(note, owner=owner)
         self._links.clear()

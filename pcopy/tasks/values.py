@@ -121,13 +121,14 @@ class FinishFile(NamedTuple):
 
 
 class LinkNote(NamedTuple):
-    """Names in one directory of inodes with several links."""
+    """Names in one directory of inodes with several links; ``attempt`` as in ``ScanNames``."""
 
     place: Place
     names: bytes
     mounts: bytes
     inodes: bytes
     sizes: bytes
+    attempt: int
 
 
 class GroupLinks(NamedTuple):

@@ -7,9 +7,10 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from pcopy.fsio.attributes import apply_attributes, read_attributes
-from pcopy.fsio.close import close_written
+from pcopy.fsio.close import abandon, close_read, close_written
+from pcopy.fsio.existing import alike
 from pcopy.fsio.problem import MetadataProblem
-from pcopy.fsio.source import Version, check_found, check_unchanged, open_source
+from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import create, put_in_place, remove
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, Result
@@ -18,11 +19,15 @@ from pcopy.tasks.values import Place
 
 
 class Settled(NamedTuple):
-    """What became of a file: ``copied`` (else skipped), and the inode of the target that there is now."""
+    """What became of a file: ``copied`` (else skipped), and the inode of the target that there is now.
+
+    ``alike``: further names may be linked to it. What was skipped may be anything.
+    """
 
     copied: bool
     size: int
     inode: int
+    alike: bool = True
 
 
 def copy_whole(
@@ -32,17 +37,18 @@ def copy_whole(
     source = context.open_source(place)
     reading = open_source(source, name)
     try:
-        status = os.fstat(reading)
+        status = status_of(reading, on_source=True)
         check_found(status, context.source_device(place, mount), inode)
         target = context.open_target(place)
         new_name = context.new_name(place, name)
         present = look(target, new_name)
         if present is not None and not may_replace(context, place, status, present):
-            return Settled(False, status.st_size, present.st_ino)
+            same = alike(status, present, context.options.modify_window)
+            return Settled(False, status.st_size, present.st_ino, same)
         made = yield from _write(context, result, place, name, reading, status, target, new_name, present)
         return Settled(True, status.st_size, made)
     finally:
-        os.close(reading)
+        close_read(reading)
 
 
 def _write(
@@ -63,7 +69,7 @@ def _write(
     shortcoming: MetadataProblem | None = None
     try:
         try:
-            new = os.fstat(writing)
+            new = status_of(writing)
             for moved in context.mover.fill(reading, writing, status, (status.st_dev, new.st_dev)):
                 context.counters[counts.MOVED] += moved
                 yield
@@ -82,7 +88,7 @@ def _write(
             except MetadataProblem as problem:
                 shortcoming = problem
         except BaseException:
-            os.close(writing)
+            abandon(writing)
             raise
         close_written(writing)
         clear_way(target, new_name, present)

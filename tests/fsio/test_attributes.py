@@ -1,0 +1,160 @@
+"""Owners, modes and attributes of single files, where what is already there or what is forbidden has a say."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.attributes import Attributes, apply_attributes, has_default_acl, is_copied, read_attributes
+from pcopy.fsio.preserve import Preserve, capable
+from pcopy.fsio.problem import MetadataProblem
+from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
+from tests.support.users import NOBODY, as_user, require_root
+
+REGULAR = 0o100000
+OTHER = 4242
+
+
+def dressed(path: Path, attributes: Attributes, preserve: Preserve, **options: Any) -> tuple[os.stat_result, int]:
+    """Makes a file at ``path``; returns its status afterwards, and how much was excused."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        applied = apply_attributes(descriptor, attributes, preserve, options.pop("umask", 0o022), **options)
+    finally:
+        os.close(descriptor)
+    return path.lstat(), applied.excused
+
+
+def source(mode: int, uid: int = 0, gid: int = 0, **more: Any) -> Attributes:
+    return Attributes(REGULAR | mode, uid, gid, 10**9, 2 * 10**9 + 7, **more)
+
+
+@pytest.mark.parametrize("mode", [0o2755, 0o4755, 0o6755, 0o755])
+def test_a_group_from_the_directory_gets_no_set_id_bits(area: Path, mode: int) -> None:
+    """A set-gid directory gives its own group to the file, for which the source's bits were not meant."""
+    require_root("make a directory of another group")
+    os.chown(area, -1, OTHER)
+    area.chmod(0o2777)
+    status, _ = dressed(area / "file", source(mode), Preserve(ownership=False))
+    assert status.st_gid == OTHER
+    assert status.st_mode & 0o7777 == mode & 0o777
+
+
+def test_set_id_bits_come_with_owner_and_group(area: Path) -> None:
+    require_root("give files away")
+    status, _ = dressed(area / "file", source(0o6755, OTHER, OTHER), Preserve())
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (OTHER, OTHER, 0o6755)
+    assert status.st_mtime_ns == 2 * 10**9 + 7
+    status, _ = dressed(area / "without", source(0o6755, OTHER, OTHER), Preserve(ownership=False))
+    assert status.st_mode & 0o7777 == 0o755
+    status, _ = dressed(area / "mode", source(0o6775, OTHER, OTHER), Preserve(mode=False), umask=0o027)
+    assert status.st_mode & 0o7777 == 0o750
+
+
+def test_an_existing_files_set_id_bits_are_not_for_another_owner(area: Path) -> None:
+    """Without the mode the old file's is kept; but whoever owned that set its set-uid bit for himself alone."""
+    require_root("make files of two owners")
+    old = area / "old"
+    old.touch()
+    os.chown(old, NOBODY, NOBODY)
+    old.chmod(0o6755)
+    status, _ = dressed(area / "new", source(0o640), Preserve(mode=False), kept=old.lstat())
+    assert (status.st_uid, status.st_mode & 0o7777) == (0, 0o755)
+    status, _ = dressed(area / "same", source(0o640, NOBODY, NOBODY), Preserve(mode=False), kept=old.lstat())
+    assert (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o6755)
+    status, _ = dressed(area / "neither", source(0o640), Preserve(mode=False, ownership=False), kept=old.lstat())
+    assert (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o6755)
+
+
+def test_an_ordinary_users_copy_of_somebody_elses_program(area: Path) -> None:
+    """Excused, once per item; and no set-id bits for him, with the owner preserved or not."""
+    area.chmod(0o777)
+    capable.cache_clear()
+
+    def try_it() -> None:
+        capable.cache_clear()
+        more = (("trusted.a", b"1"), ("trusted.b", b"2"), (CAPABILITY, NET_RAW))
+        attributes = source(0o6755, OTHER, OTHER, xattrs=more)
+        status, excused = dressed(area / "one", attributes, Preserve())
+        assert (status.st_uid, status.st_mode & 0o7777, excused) == (os.geteuid(), 0o755, 1)
+        existing = list(status)
+        existing[0], existing[4], existing[5] = REGULAR | 0o6755, OTHER, OTHER
+        kept = os.stat_result(existing)
+        preserve = Preserve(ownership=False, xattr=False)
+        status, _ = dressed(area / "two", attributes, preserve, kept=kept)
+        assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
+        preserve = Preserve(mode=False, ownership=False, xattr=False)
+        status, _ = dressed(area / "three", attributes, preserve, kept=kept)
+        assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
+
+    as_user(try_it)
+    capable.cache_clear()
+
+
+@pytest.mark.parametrize("kind", [0o120000, 0o040000, 0o010000])
+def test_the_mode_of_another_kind_is_not_kept(area: Path, kind: int) -> None:
+    existing = list(area.lstat())
+    existing[0] = kind | 0o777
+    status, _ = dressed(
+        area / "file", source(0o640), Preserve(mode=False, ownership=False), kept=os.stat_result(existing)
+    )
+    assert status.st_mode & 0o7777 == 0o640
+
+
+def test_the_first_problem_is_told_and_the_rest_is_set(area: Path) -> None:
+    huge = (("user.huge", bytes(70_000)),)
+    path = area / "file"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    with pytest.raises(MetadataProblem) as caught:
+        apply_attributes(descriptor, source(0o640, os.geteuid(), os.getegid(), xattrs=huge), Preserve(), 0o022)
+    os.close(descriptor)
+    assert caught.value.operation == "setxattr user.huge"
+    assert caught.value.errno in (errno.E2BIG, errno.ENOSPC, errno.ERANGE, errno.EOPNOTSUPP)
+    assert (path.stat().st_mode & 0o7777, path.stat().st_mtime_ns) == (0o640, 2 * 10**9 + 7)
+
+
+def test_acls_travel_as_they_are(on: Any) -> None:
+    place = on("ext4")
+    value = acl(6, 4, 0, {OTHER: 6})
+    (place / "source").touch()
+    os.setxattr(place / "source", ACCESS_ACL, value)
+    with open(place / "source", "rb") as file:
+        attributes = read_attributes(file.fileno(), os.fstat(file.fileno()), Preserve())
+        without = read_attributes(file.fileno(), os.fstat(file.fileno()), Preserve(acl=False))
+    dressed(place / "copy", attributes, Preserve())
+    assert os.getxattr(place / "copy", ACCESS_ACL) == value
+    assert (place / "copy").stat().st_mode == (place / "source").stat().st_mode
+    dressed(place / "without", without, Preserve(acl=False))
+    assert ACCESS_ACL not in os.listxattr(place / "without")
+
+
+def test_default_acls_are_seen_through_any_descriptor(on: Any) -> None:
+    """One that is open for searching only can't be asked directly."""
+    place = on("ext4")
+    for expected in (False, True):
+        for flags in (os.O_RDONLY, os.O_PATH):
+            descriptor = os.open(place, flags | os.O_DIRECTORY)
+            assert has_default_acl(descriptor) is expected
+            os.close(descriptor)
+        os.setxattr(place, DEFAULT_ACL, acl(7, 5, 5, {OTHER: 7}))
+
+
+def test_which_attributes_are_copied() -> None:
+    everything = Preserve()
+    for name in (
+        "user.a",
+        "security.capability",
+        "security.selinux",
+        "trusted.overlay.opaque",
+        ACCESS_ACL,
+        DEFAULT_ACL,
+    ):
+        assert is_copied(name, everything)
+    for name in ("security.ima", "security.evm", "lustre.lov", "trusted.lov", "trusted.lma", "trusted.link"):
+        assert not is_copied(name, everything)
+    assert not is_copied("user.a", Preserve(xattr=False)) and is_copied(ACCESS_ACL, Preserve(xattr=False))
+    assert is_copied("user.a", Preserve(acl=False)) and not is_copied(DEFAULT_ACL, Preserve(acl=False))

@@ -1,0 +1,212 @@
+"""Bytes and holes: what is moved is the same as ``cmp`` sees it, and nothing is half done without a word."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.data import PIECE, Mover, data_extents, has_holes, write_all
+from pcopy.fsio.problem import Problem
+from tests.support.filesystems import mounted
+
+HOLE = 1 << 20
+
+
+@pytest.fixture
+def files(filesystem: Path) -> Iterator[Callable[[str], int]]:
+    """Opens files by name, for reading and writing."""
+    opened: list[int] = []
+
+    def open_file(name: str) -> int:
+        opened.append(os.open(filesystem / name, os.O_RDWR | os.O_CREAT, 0o600))
+        return opened[-1]
+
+    open_file.place = filesystem  # type: ignore[attr-defined]
+    yield open_file
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+def make(descriptor: int, stretches: list[tuple[int, int]], size: int) -> None:
+    """A file of ``size`` bytes with random data from the first to the last byte of each stretch."""
+    os.ftruncate(descriptor, size)
+    random = Random(size)
+    for start, end in stretches:
+        os.pwrite(descriptor, random.randbytes(end - start), start)
+    os.fsync(descriptor)
+
+
+def move(mover: Mover, source: int, target: int) -> int:
+    status = os.fstat(source)
+    return sum(mover.fill(source, target, status, (status.st_dev, os.fstat(target).st_dev)))
+
+
+def same(directory: Path, one: str, other: str) -> None:
+    subprocess.run(["cmp", directory / one, directory / other], check=True)
+
+
+LAYOUTS = {
+    "empty": ([], 0),
+    "one byte": ([(0, 1)], 1),
+    "full": ([(0, 3 * PIECE + 1)], 3 * PIECE + 1),
+    "nothing but a hole": ([], 5 * HOLE + 3),
+    "hole first": ([(3 * HOLE, 4 * HOLE)], 4 * HOLE),
+    "hole last": ([(0, HOLE)], 4 * HOLE + 1),
+    "between": ([(0, 10), (2 * HOLE, 2 * HOLE + 5000), (6 * HOLE + 77, 7 * HOLE)], 8 * HOLE),
+}
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "filled"])
+@pytest.mark.parametrize("kernel", [True, False], ids=["in-kernel", "in-memory"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_contents_and_holes(
+    files: Any, layout: str, kernel: bool, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernel:
+        monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
+        monkeypatch.setattr(fcntl, "ioctl", refuse(errno.EOPNOTSUPP))
+    source, target = files("source"), files("target")
+    make(source, *LAYOUTS[layout])
+    assert move(Mover(sparse=sparse), source, target) == os.fstat(source).st_size
+    same(files.place, "source", "target")
+    os.fsync(target)
+    if sparse and has_holes(os.fstat(source)):
+        assert has_holes(os.fstat(target))
+    elif not kernel and layout == "nothing but a hole":
+        assert not has_holes(os.fstat(target))
+
+
+def refuse(number: int) -> Callable[..., Any]:
+    def call(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_extents_cover_all_data(files: Any, layout: str) -> None:
+    source = files("source")
+    stretches, size = LAYOUTS[layout]
+    make(source, stretches, size)
+    for start, end in ((0, size), (size // 3, size // 2), (size, size)):
+        found = list(data_extents(source, start, end))
+        assert all(start <= first < after <= end for first, after in found)
+        assert all(one[1] < other[0] for one, other in itertools.pairwise(found))
+        for first, after in stretches:
+            for byte in {max(first, start), min(after, end) - 1}:
+                if first <= byte < after and start <= byte < end:
+                    assert any(one <= byte < other for one, other in found)
+
+
+def test_chunks_of_a_file_with_holes(files: Any) -> None:
+    """Ranks copy stretches that begin and end anywhere, in any order, into a file that has its size already."""
+    source, target = files("source"), files("target")
+    stretches, size = LAYOUTS["between"]
+    make(source, stretches, size)
+    os.ftruncate(target, size)
+    starts = list(range(0, size, 777_777))
+    Random(1).shuffle(starts)
+    mover, device = Mover(sparse=True), os.fstat(source).st_dev
+    for start in starts:
+        end = min(start + 777_777, size)
+        assert sum(mover.copy(source, target, start, end, (device, device), holes=True)) == end - start
+    same(files.place, "source", "target")
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_source_that_ends_before_its_size(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
+    (area / "source").write_bytes(bytes(PIECE))
+    with open(area / "source", "rb") as source, open(area / "target", "wb") as target, pytest.raises(Problem) as caught:
+        list(Mover(sparse=True).copy(source.fileno(), target.fileno(), 0, 2 * PIECE, (0, 0), holes=False))
+    assert caught.value.changed and caught.value.on_source
+
+
+def test_a_source_that_is_cut_short_between_two_extents(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between finding data and finding its end; it is a file that changed, not one that can't be read."""
+    path = area / "source"
+    path.write_bytes(bytes(PIECE))
+    real = os.lseek
+
+    def lseek(descriptor: int, offset: int, whence: int) -> int:
+        found = real(descriptor, offset, whence)
+        if whence == os.SEEK_DATA:
+            os.truncate(path, 0)
+        return found
+
+    monkeypatch.setattr(os, "lseek", lseek)
+    with open(path, "rb") as source, pytest.raises(Problem) as caught:
+        list(data_extents(source.fileno(), 0, PIECE))
+    assert caught.value.changed
+
+
+def test_writes_that_take_a_part_at_a_time(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda target, view, offset: real(target, bytes(view[:7]), offset))
+    content = Random(2).randbytes(1000)
+    with open(area / "target", "wb") as target:
+        write_all(target.fileno(), content, 5)
+    assert (area / "target").read_bytes() == bytes(5) + content
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with open(area / "target", "wb") as target, pytest.raises(Problem) as caught:
+        write_all(target.fileno(), b"1", 0)
+    assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_full_target(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last write takes a part, the next one nothing."""
+    if not kernel:
+        monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
+    (area / "source").write_bytes(Random(3).randbytes(3 << 20))
+    with (
+        mounted("tmpfs", area, size=1 << 20) as full,
+        open(area / "source", "rb") as source,
+        open(full / "target", "wb") as target,
+        pytest.raises(Problem) as caught,
+    ):
+        move(Mover(sparse=True), source.fileno(), target.fileno())
+    assert (caught.value.operation, caught.value.errno) == ("write", errno.ENOSPC)
+    assert not caught.value.on_source
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_limit_of_file_sizes(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
+    (area / "source").write_bytes(Random(4).randbytes(1 << 20))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_001, before[1]))
+    try:
+        with (
+            open(area / "source", "rb") as source,
+            open(area / "target", "wb") as target,
+            pytest.raises(Problem) as caught,
+        ):
+            move(Mover(sparse=True), source.fileno(), target.fileno())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (caught.value.operation, caught.value.errno) == ("write", errno.EFBIG)
+
+
+def test_contents_without_a_size(area: Path) -> None:
+    """As in /proc."""
+    with open("/proc/cpuinfo", "rb") as source, open(area / "target", "wb") as target:
+        status = os.fstat(source.fileno())
+        assert status.st_size == 0
+        moved = move(Mover(sparse=True), source.fileno(), target.fileno())
+    assert moved == (area / "target").stat().st_size > 0

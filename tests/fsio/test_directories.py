@@ -1,0 +1,215 @@
+"""Directories are reached without following a symbolic link, however deep, and a bounded number of them stays open."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.directories import CAPACITY, KEPT_OF_ONE_WALK, Directories, OpenDirectories
+from pcopy.fsio.problem import Problem
+from tests.support.users import as_user
+
+
+@pytest.fixture
+def base(area: Path) -> Iterator[int]:
+    descriptor = os.open(area, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def directories(base: int) -> Iterator[Directories]:
+    made = Directories(base, 7, on_source=True)
+    yield made
+    made.close()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def inode(descriptor: int) -> int:
+    return os.fstat(descriptor).st_ino
+
+
+def make_chain(base: int, names: list[bytes]) -> int:
+    """Makes directories in one another, by descriptors, and returns the last one's inode."""
+    at = os.dup(base)
+    for name in names:
+        os.mkdir(name, dir_fd=at)
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = inner
+    last = inode(at)
+    os.close(at)
+    return last
+
+
+def test_opens_what_is_there(directories: Directories, area: Path) -> None:
+    (area / "a/b/c").mkdir(parents=True)
+    for path in (b"a/b/c", b"a", b"", b"a/b", b"a/b/c"):
+        assert inode(directories.open(path)) == os.stat(os.path.join(bytes(area), path)).st_ino
+        assert directories.identity(path) == (7, inode(directories.open(path)))
+    assert directories.open(b"a/b") == directories.open(b"a/b"), "it is opened once"
+
+
+@pytest.mark.parametrize("level", range(3))
+def test_follows_no_symbolic_link(directories: Directories, area: Path, level: int) -> None:
+    names = ["a", "b", "c"]
+    (area / "elsewhere/a/b/c").mkdir(parents=True)
+    (area / "/".join(names)).mkdir(parents=True)
+    at = area.joinpath(*names[: level + 1])
+    aside = at.rename(area / "aside")
+    at.symlink_to(aside)
+    with pytest.raises(Problem) as caught:
+        directories.open(b"a/b/c")
+    assert caught.value.errno in (errno.ELOOP, errno.ENOTDIR)
+    assert caught.value.on_source and not caught.value.changed
+
+
+@pytest.mark.parametrize("level", range(3))
+def test_follows_none_that_is_swapped_in_later(base: int, area: Path, level: int) -> None:
+    """What is open already stays what it was; what is opened from it is below it."""
+    names = ["a", "b", "c"]
+    (area / "a/b/c").mkdir(parents=True)
+    directories = Directories(base, 0, on_source=False)
+    held = inode(directories.open(b"/".join(os.fsencode(name) for name in names[: level + 1])))
+    at = area.joinpath(*names[: level + 1])
+    at.rename(area / "aside")
+    (area / "trap/b/c").mkdir(parents=True)
+    at.symlink_to(area / "trap")
+    assert inode(directories.open(b"/".join(os.fsencode(name) for name in names[: level + 1]))) == held
+    trapped = {path.stat().st_ino for path in (area / "trap").rglob("*")} | {(area / "trap").stat().st_ino}
+    assert inode(directories.open(b"a/b/c")) not in trapped
+    directories.close()
+
+
+def test_no_files(directories: Directories, area: Path) -> None:
+    (area / "file").write_bytes(b"")
+    os.mkfifo(area / "fifo")  # opening it must not wait for a writer
+    for name in (b"file", b"fifo", b"file/below"):
+        with pytest.raises(Problem) as caught:
+            directories.open(name)
+        assert caught.value.errno == errno.ENOTDIR
+    with pytest.raises(Problem) as caught:
+        directories.open(b"absent")
+    assert caught.value.errno == errno.ENOENT and caught.value.changed
+
+
+def test_another_identity(directories: Directories, area: Path) -> None:
+    for name in ("a", "b"):
+        (area / name).mkdir()
+    wanted = directories.identity(b"a")
+    directories.forget(b"a")
+    (area / "a").rename(area / "old")
+    (area / "b").rename(area / "a")
+    before = open_descriptors()
+    for _ in range(3):
+        with pytest.raises(Problem) as caught:
+            directories.open(b"a", wanted)
+        assert caught.value.errno == errno.ESTALE
+    assert open_descriptors() == before
+    with pytest.raises(Problem):
+        directories.open(b"a", (8, directories.identity(b"a")[1]))
+
+
+def test_no_more_than_the_bound_stay_open(area: Path, base: int) -> None:
+    kept = OpenDirectories()
+    both = [Directories(base, 0, on_source=True, kept=kept, number=number) for number in range(2)]
+    before = open_descriptors()
+    for number in range(3 * CAPACITY):
+        (area / f"{number}").mkdir()
+        both[number % 2].open(b"%d" % number)
+        assert open_descriptors() - before == len(kept) <= CAPACITY
+    assert [inode(both[1].open(b"%d" % number)) for number in (1, 3)] == [
+        (area / name).stat().st_ino for name in ("1", "3")
+    ]
+    both[0].close()
+    assert open_descriptors() == before
+    os.fstat(base)
+
+
+def test_what_was_used_last_outlives_a_walk(area: Path, base: int) -> None:
+    """A task may hold one directory while it opens another, however deep."""
+    directories = Directories(base, 0, on_source=True, kept=OpenDirectories(KEPT_OF_ONE_WALK + 2))
+    deep = [b"d"] * (2 * KEPT_OF_ONE_WALK)
+    last = make_chain(base, deep)
+    for number in range(KEPT_OF_ONE_WALK + 5):
+        (area / f"{number}").mkdir()
+        directories.open(b"%d" % number)
+    (area / "held").mkdir()
+    held = directories.open(b"held")
+    assert inode(directories.open(b"/".join(deep))) == last
+    assert inode(held) == (area / "held").stat().st_ino
+    directories.close()
+    with pytest.raises(ValueError, match="walk"):
+        OpenDirectories(KEPT_OF_ONE_WALK)
+
+
+def test_paths_beyond_the_longest(base: int) -> None:
+    names = [b"%03d" % number + b"n" * 200 for number in range(60)]  # some 12,000 bytes
+    last = make_chain(base, names)
+    directories = Directories(base, 0, on_source=True)
+    before = open_descriptors()
+    path = b"/".join(names)
+    assert len(path) > os.pathconf("/", "PC_PATH_MAX")
+    assert inode(directories.open(path)) == last
+    assert open_descriptors() - before <= KEPT_OF_ONE_WALK
+    with pytest.raises(Problem):
+        directories.open(path + b"/absent")
+    directories.close()
+    assert open_descriptors() == before
+
+
+def test_a_walk_that_fails_leaves_nothing_open(base: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what was just opened can't be looked at: a server may have forgotten it (ESTALE)."""
+    names = [b"d"] * 40
+    make_chain(base, names)
+    directories = Directories(base, 0, on_source=True)
+    before = open_descriptors()
+    real, calls = os.fstat, 0
+
+    def fstat(descriptor: int) -> os.stat_result:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise OSError(errno.EACCES, "no")
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    with pytest.raises(Problem) as caught:
+        directories.open(b"/".join(names))
+    monkeypatch.undo()
+    assert (caught.value.operation, caught.value.errno) == ("fstat", errno.EACCES)
+    directories.close()
+    assert open_descriptors() == before
+
+
+def test_directories_that_may_only_be_searched(area: Path) -> None:
+    """They lead on to what is below them, for an ordinary user."""
+    (area / "a/b/c").mkdir(parents=True)
+    for name, mode in (("a", 0o711), ("a/b", 0o711), ("a/b/c", 0o755)):
+        (area / name).chmod(mode)
+
+    def look() -> None:
+        base = os.open(area, os.O_RDONLY)
+        directories = Directories(base, 0, on_source=True)
+        assert os.listdir(directories.open(b"a/b/c")) == []
+        assert inode(directories.open(b"a/b")) == os.stat(area / "a/b").st_ino
+        (os.path.exists(area / "a/b/c") or pytest.fail("it can't be reached"))
+
+    as_user(look)
+    (area / "a").chmod(0o700)
+
+    def refuse() -> None:
+        base = os.open(area, os.O_RDONLY)
+        with pytest.raises(Problem) as caught:
+            Directories(base, 0, on_source=True).open(b"a/b/c")
+        assert caught.value.errno == errno.EACCES
+
+    if os.geteuid() == 0:
+        as_user(refuse)

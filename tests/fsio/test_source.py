@@ -1,0 +1,67 @@
+"""Opening what somebody else holds, or has just forgotten."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio import patience
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import open_source, source_status, status_of
+
+
+def test_a_lease_is_waited_for(area: Path) -> None:
+    """File servers hold leases; opening without waiting is refused with EAGAIN until they are given back."""
+    (area / "file").write_bytes(b"content")
+    directory, holder = os.open(area, os.O_RDONLY), os.open(area / "file", os.O_RDWR)
+    fcntl.fcntl(holder, fcntl.F_SETSIG, 0)
+    import signal
+
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        try:
+            fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            pytest.skip(f"no leases here: {error}")
+        with pytest.raises(BlockingIOError):
+            os.open(area / "file", os.O_RDONLY | os.O_NONBLOCK)
+        timer = threading.Timer(sum(patience.PAUSES) / 4, fcntl.fcntl, (holder, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+        timer.start()
+        os.close(open_source(directory, b"file"))
+        timer.join()
+    finally:
+        os.close(holder)
+        os.close(directory)
+        signal.signal(signal.SIGIO, before)
+
+
+def test_what_is_gone(area: Path) -> None:
+    directory = os.open(area, os.O_RDONLY)
+    for call in (open_source, source_status):
+        with pytest.raises(Problem) as caught:
+            call(directory, b"absent")
+        assert (caught.value.errno, caught.value.changed, caught.value.on_source) == (errno.ENOENT, True, True)
+    os.close(directory)
+
+
+@pytest.mark.parametrize("on_source", [True, False])
+def test_a_status_that_passes_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch, on_source: bool) -> None:
+    real, answers = os.fstat, [errno.ESTALE, errno.EIO]
+
+    def fstat(descriptor: int) -> os.stat_result:
+        if answers:
+            raise OSError(answers.pop(), "")
+        return real(descriptor)
+
+    monkeypatch.setattr(patience, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert status_of(0, on_source=on_source) == real(0)
+    answers[:] = [errno.ESTALE] * 4
+    with pytest.raises(Problem) as caught:
+        status_of(0, on_source=on_source)
+    assert (caught.value.operation, caught.value.on_source) == ("fstat", on_source)

@@ -1,0 +1,130 @@
+"""A temporary file is reopened only if it is the very one that was made; else somebody wants us to dress his own."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.temporary import PREFIX, TemporaryNames, create, put_in_place, remove, reopen, verify_name
+from tests.support.users import NOBODY, is_root
+
+
+@pytest.fixture
+def directory(area: Path) -> Iterator[int]:
+    descriptor = os.open(area, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def make(directory: int, name: bytes = b"temporary") -> tuple[int, int]:
+    descriptor = create(directory, name)
+    status = os.fstat(descriptor)
+    os.close(descriptor)
+    assert status.st_mode & 0o7777 == 0o600
+    return status.st_dev, status.st_ino
+
+
+def another_file(path: Path) -> None:
+    path.rename(path.with_name("aside"))  # so that its inode's number stays taken
+    path.touch(0o600)
+
+
+def symlink_to_it(path: Path) -> None:
+    path.rename(path.with_name("aside"))
+    path.symlink_to("aside")
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def directory_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir(0o600)
+
+
+def another_owner(path: Path) -> None:
+    if not is_root():
+        pytest.skip("only root can give files away")
+    os.chown(path, NOBODY, -1)
+
+
+TRICKS: dict[str, Callable[[Path], object]] = {
+    "another file": another_file,
+    "a symbolic link to it": symlink_to_it,
+    "a hard link more": lambda path: os.link(path, path.with_name("more")),
+    "readable": lambda path: path.chmod(0o644),
+    "set-uid": lambda path: path.chmod(0o4600),
+    "another owner": another_owner,
+    "a FIFO": fifo,
+    "a directory": directory_instead,
+    "gone": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_refuses(directory: int, area: Path, trick: str) -> None:
+    identity = make(directory)
+    TRICKS[trick](area / "temporary")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Problem) as caught:
+        reopen(directory, b"temporary", identity)
+    assert caught.value.errno in (errno.ESTALE, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOENT)
+    assert not caught.value.on_source
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
+    descriptor = reopen(directory, b"temporary", make(directory))
+    os.pwrite(descriptor, b"content", 0)
+    os.close(descriptor)
+    assert (area / "temporary").read_bytes() == b"content"
+
+
+def test_creates_new_files_only(directory: int, area: Path) -> None:
+    (area / "dangling").symlink_to("elsewhere")
+    (area / "there").touch()
+    for name in (b"dangling", b"there"):
+        with pytest.raises(Problem) as caught:
+            create(directory, name)
+        assert (caught.value.operation, caught.value.errno) == ("create", errno.EEXIST)
+    assert not (area / "elsewhere").exists()
+
+
+def test_a_link_is_replaced_and_not_followed(directory: int, area: Path) -> None:
+    (area / "outside").write_bytes(b"outside")
+    (area / "final").symlink_to("outside")
+    put_in_place(directory, b"temporary", b"final", make(directory))
+    assert (area / "outside").read_bytes() == b"outside"
+    assert (area / "final").is_file() and not (area / "final").is_symlink()
+
+
+def test_what_was_swapped_before_its_renaming_is_told(directory: int, area: Path) -> None:
+    identity = make(directory)
+    another_file(area / "temporary")
+    with pytest.raises(Problem) as caught:
+        put_in_place(directory, b"temporary", b"final", identity)
+    assert caught.value.errno == errno.ESTALE
+    with pytest.raises(Problem) as caught:
+        verify_name(directory, b"nothing", identity)
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_removing_what_is_gone_is_no_problem(directory: int, area: Path) -> None:
+    remove(directory, b"absent")
+    (area / "directory").mkdir()
+    with pytest.raises(Problem):
+        remove(directory, b"directory")
+
+
+def test_names_are_never_the_same() -> None:
+    ranks = [TemporaryNames(job, run, rank) for job in ("1", "11") for run in (1, 11) for rank in (1, 11)]
+    names = [names.next() for names in ranks for _ in range(20)]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith(PREFIX) and b"/" not in name for name in names)

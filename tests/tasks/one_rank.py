@@ -1,0 +1,143 @@
+"""A whole copy in this process, without an engine: every task runs here, in an order that tests can rely on.
+
+Tests look in between tasks, and change files there: what is a race in a real run happens at one known moment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pcopy.engine.task import Spawn, Task
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.python_kernel import PythonKernel
+from pcopy.tasks import counts
+from pcopy.tasks.context import Context, RootDescriptors
+from pcopy.tasks.job import Failure, Job, Options, Root, Totals
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.values import Place, ScanDir, ScanNames, decode, encode
+
+Hook = Callable[[Any], None]
+"""Is told of each task just before it runs."""
+
+
+class Told:
+    """Fills ``pcopy.tasks.sinks.Sink``."""
+
+    def __init__(self) -> None:
+        self.failed: list[Failure] = []
+        self.notices: list[str] = []
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        """Nobody watches."""
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        self.failed += failures
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+class Copied:
+    """How a copy ended."""
+
+    def __init__(self, totals: Totals, told: Told, kinds: list[str]) -> None:
+        self.totals = totals
+        self.failures = told.failed
+        self.kinds = kinds
+        """The tasks that ran, by their kinds' names."""
+
+
+def root_of(source: Path, target: Path, item: bytes = b"") -> Root:
+    """The contents of ``source`` (or its entry ``item``) go into the directory ``target``."""
+
+    def identity(path: Path) -> tuple[int, int]:
+        status = path.stat()
+        return status.st_dev, status.st_ino
+
+    shown = bytes(source / os.fsdecode(item)), bytes(target / os.fsdecode(item))
+    return Root(bytes(source), bytes(target), item, item, *shown, identity(source), identity(target))
+
+
+@contextmanager
+def surroundings(roots: Sequence[Root], options: Options, ranks: int = 1) -> Iterator[tuple[Context, Told]]:
+    """Rank 0 of ``ranks``, the owner of everything."""
+    opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
+    told = Told()
+    kernel = PythonKernel(options.preserve, options.umask)
+    context = Context(Job("test", 1, tuple(roots), options), 0, ranks, opened, kernel, sink=told)
+    try:
+        yield context, told
+    finally:
+        context.close()
+        for pair in opened:
+            for descriptor in pair:
+                os.close(descriptor)
+
+
+def copy(
+    *roots: Root,
+    ranks: int = 1,
+    before: Hook = lambda value: None,
+    limit: int = 10_000,
+    **options: Any,
+) -> Copied:
+    """Copies ``roots``. With more than one of ``ranks`` large files are split. At most ``limit`` tasks may run."""
+    umask = os.umask(0o077)  # as the program does
+    try:
+        with surroundings(roots, Options(**{"preserve": Preserve(), "sync": False, **options}), ranks) as (
+            context,
+            told,
+        ):
+            kinds: list[str] = []
+            sums = [0] * counts.COUNTERS
+            sums[counts.FOUND] = sums[counts.UNSCANNED] = sum(1 for root in roots if not root.item)
+            queues: dict[int, deque[Spawn]] = {phase: deque() for phase in range(Phase.SYNC + 1)}
+            queues[Phase.COPY].extend(_first(context, number) for number in range(len(roots)))
+            run = TaskRunner(context)
+            for phase, queue in queues.items():
+                while queue:
+                    spawn = queue.popleft()
+                    value = decode(spawn.payload)
+                    kinds.append(type(value).__name__)
+                    assert len(kinds) <= limit, f"no end: {kinds[-8:]}"
+                    before(value)
+                    outcome = _outcome(run, Task((0, 0, len(kinds)), phase, spawn.payload, 0))
+                    for new in outcome.spawned:
+                        assert new.phase >= phase
+                        queues[new.phase].append(new)
+                    sums = [have + more for have, more in zip(sums, outcome.counts, strict=True)]
+            assert not context.unfinished
+            return Copied(Totals(*sums), told, kinds)
+    finally:
+        os.umask(umask)
+
+
+def _outcome(run: TaskRunner, task: Task) -> Any:
+    slices = run(task)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value
+
+
+def _first(context: Context, number: int) -> Spawn:
+    root = context.job.roots[number]
+    source, target = (context.sources[number].identity(b""), context.targets[number].identity(b""))
+    if root.item:
+        return Spawn(Phase.COPY, encode(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0)
+    return Spawn(Phase.COPY, encode(ScanDir(number, b"", source, None)), 0)
+
+
+def consistent(copied: Copied) -> Totals:
+    """The totals, which must add up: whatever was found is copied, skipped or failed."""
+    totals = copied.totals
+    assert totals.found == totals.copied + totals.skipped + totals.failed, (totals, copied.failures)
+    assert totals.unscanned == 0
+    return totals

@@ -1,0 +1,45 @@
+"""The size of chunks: a whole subtree of a digest tree, whatever is asked for and known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pcopy.tasks.split_file import CHUNKS_PER_RANK, LARGEST_CHUNK, SMALLEST_CHUNK, chunk_size
+
+BLOCKS = st.integers(12, 26).map(lambda power: 1 << power)
+MIB = 1 << 20
+
+
+@given(st.integers(0, 1 << 50), BLOCKS, st.integers(0, 1 << 60), st.integers(1, 10_000))
+def test_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int) -> None:
+    chunk = chunk_size(asked, block, known, ranks)
+    count, rest = divmod(chunk, block)
+    assert not rest and count & (count - 1) == 0
+    if asked:
+        assert chunk == block or asked <= chunk < 2 * asked
+    else:
+        assert chunk >= SMALLEST_CHUNK and chunk <= max(block, LARGEST_CHUNK)
+
+
+@given(BLOCKS, st.integers(0, 1 << 60), st.integers(1, 1000))
+def test_more_known_or_fewer_ranks_never_make_smaller_chunks(block: int, known: int, ranks: int) -> None:
+    chunk = chunk_size(0, block, known, ranks)
+    assert chunk_size(0, block, 2 * known, ranks) >= chunk
+    assert chunk_size(0, block, known, ranks + 1) <= chunk
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "ranks", "chunk"),
+    [
+        (1, 0, 1, 4 * MIB),
+        (4 * MIB, 0, 1, 4 * MIB),
+        (5 * MIB, 0, 1, 8 * MIB),
+        (0, 0, 1, 16 * MIB),
+        (0, 100 * MIB * 8 * CHUNKS_PER_RANK, 8, 128 * MIB),
+        (0, 1 << 60, 8, 1024 * MIB),
+    ],
+)
+def test_examples(asked: int, known: int, ranks: int, chunk: int) -> None:
+    assert chunk_size(asked, 4 * MIB, known, ranks) == chunk

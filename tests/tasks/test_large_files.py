@@ -1,0 +1,165 @@
+"""Files that are split into chunks, and change between the scan, their opening and their end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.values import CopyChunk, FinishFile, SplitFile
+from tests.tasks.one_rank import consistent, copy, root_of
+
+SIZE = 40 << 20
+BLOCK = 4 << 20
+SPLIT: dict[str, Any] = {"ranks": 4, "chunk_size": BLOCK, "block_size": BLOCK}
+
+
+@pytest.fixture
+def places(area: Path) -> tuple[Path, Path]:
+    """A source with one sparse file of ``SIZE`` bytes, and its target."""
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    with open(source / "large", "wb") as file:
+        file.truncate(SIZE)
+        for start in range(0, SIZE, 3 << 20):
+            os.pwrite(file.fileno(), b"%d" % start, start)
+    return source, target
+
+
+def first(kind: type[Any], action: Any) -> Any:
+    """A hook that acts before the first task of a kind."""
+    done: list[Any] = []
+
+    def before(value: Any) -> None:
+        if isinstance(value, kind) and not done:
+            done.append(value)
+            action()
+
+    return before
+
+
+def leftovers(target: Path) -> list[str]:
+    return [path.name for path in target.iterdir() if path.name.startswith(".pcopy")]
+
+
+@pytest.mark.parametrize("left", [0, 1, BLOCK, SIZE - 1])
+def test_cut_short_before_its_turn(places: tuple[Path, Path], left: int) -> None:
+    """A log that was rotated: a file of which nothing is left has no chunk that could be the last one."""
+    source, target = places
+    hook = first(SplitFile, lambda: os.truncate(source / "large", left))
+    totals = consistent(copied := copy(root_of(source, target), before=hook, **SPLIT))
+    assert (totals.files, totals.failed) == (1, 0), copied.failures
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
+    assert not leftovers(target)
+
+
+@pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
+@pytest.mark.parametrize("size", [0, SIZE // 2, 2 * SIZE])
+def test_another_size_while_it_is_copied(places: tuple[Path, Path], kind: type[Any], size: int) -> None:
+    source, target = places
+    hook = first(kind, lambda: os.truncate(source / "large", size))
+    totals = consistent(copied := copy(root_of(source, target), before=hook, **SPLIT))
+    assert (totals.files, totals.failed) == (1, 0), copied.failures
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
+    assert not leftovers(target)
+
+
+def test_vanished_while_it_is_copied(places: tuple[Path, Path]) -> None:
+    source, target = places
+    totals = consistent(copy(root_of(source, target), before=first(FinishFile, (source / "large").unlink), **SPLIT))
+    assert (totals.failed, totals.vanished) == (1, 1)
+    assert list(target.iterdir()) == []
+
+
+def test_changed_at_both_attempts(places: tuple[Path, Path]) -> None:
+    source, target = places
+
+    def touch(value: Any) -> None:
+        if isinstance(value, FinishFile):
+            os.utime(source / "large", ns=(7, os.stat(source / "large").st_mtime_ns + 1))
+
+    totals = consistent(copy(root_of(source, target), before=touch, **SPLIT))
+    assert (totals.failed, totals.changed) == (1, 1)
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_holes(places: tuple[Path, Path], sparse: bool) -> None:
+    source, target = places
+    consistent(copied := copy(root_of(source, target), preserve=Preserve(sparse=sparse), **SPLIT))
+    assert copied.kinds.count("CopyChunk") == SIZE // BLOCK
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
+    if sparse:
+        assert (target / "large").stat().st_blocks <= (source / "large").stat().st_blocks
+
+
+def test_a_temporary_file_that_was_taken_away(places: tuple[Path, Path]) -> None:
+    """It fails, since nobody can tell what else is wrong there; nothing hangs and nothing is left."""
+    source, target = places
+
+    def steal() -> None:
+        for name in leftovers(target):
+            (target / name).unlink()
+
+    totals = consistent(copied := copy(root_of(source, target), before=first(CopyChunk, steal), **SPLIT))
+    assert totals.failed == 1
+    assert copied.failures[0].operation == "open"
+    assert list(target.iterdir()) == []
+
+
+def test_the_names_of_a_large_file_stay_one_inode(places: tuple[Path, Path]) -> None:
+    source, target = places
+    os.link(source / "large", source / "also")
+    hook = first(FinishFile, lambda: os.truncate(source / "large", SIZE // 2))
+    totals = consistent(copy(root_of(source, target), before=hook, **SPLIT))
+    assert (totals.files, totals.hardlinks, totals.failed) == (1, 1, 0)
+    assert (target / "also").stat().st_ino == (target / "large").stat().st_ino
+
+
+def test_a_kept_target_of_a_large_file_is_no_source_of_links(places: tuple[Path, Path]) -> None:
+    source, target = places
+    os.link(source / "large", source / "also")
+    for name in ("large", "also"):
+        (target / name).write_bytes(b"old")
+        totals = consistent(copy(root_of(source, target), existing="skip", **SPLIT))
+        assert (totals.skipped, totals.files, totals.failed) == (1, 1, 0)
+        for path in target.iterdir():
+            assert path.read_bytes() == (b"old" if path.name == name else (source / "large").read_bytes())
+            path.unlink()
+
+
+def test_a_close_that_fails_after_a_write_that_failed(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS tells of a full quota twice. It is the file that fails, not the job."""
+    source, target = places
+    real_write, real_close = os.pwrite, os.close
+    broken: set[int] = set()
+
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        broken.add(descriptor)
+        raise OSError(122, "Disk quota exceeded")
+
+    def close(descriptor: int) -> None:
+        real_close(descriptor)
+        if descriptor in broken:
+            broken.discard(descriptor)
+            raise OSError(122, "Disk quota exceeded")
+
+    def no_copy(*_: Any) -> int:
+        raise OSError(95, "Operation not supported")
+
+    (source / "small").write_bytes(b"1")
+    (target / "small").write_bytes(b"existing files take the careful way")
+    monkeypatch.setattr(os, "copy_file_range", no_copy)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "close", close)
+    totals = consistent(copied := copy(root_of(source, target), **SPLIT))
+    monkeypatch.setattr(os, "pwrite", real_write)
+    assert totals.failed == 2
+    assert {(failure.operation, failure.errno) for failure in copied.failures} == {("write", 122)}
+    assert [path.name for path in target.iterdir()] == ["small"]

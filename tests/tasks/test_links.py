@@ -1,0 +1,208 @@
+"""Hard links whose first name can't be copied, keeps changing, or finds something else in the target."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.tasks.values import LinkGroup, MakeLinks
+from tests.tasks.one_rank import consistent, copy, root_of
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """One inode with three names."""
+    path = area / "source"
+    path.mkdir()
+    (path / "a").write_bytes(b"the content")
+    for name in NAMES[1:]:
+        os.link(path / "a", path / name)
+    return path
+
+
+@pytest.fixture
+def target(area: Path) -> Path:
+    path = area / "target"
+    path.mkdir()
+    return path
+
+
+class Once:
+    """Does something before the first task of a kind."""
+
+    def __init__(self, kind: type[Any], action: Any) -> None:
+        self._kind, self._action = kind, action
+        self.value: Any = None
+
+    def __call__(self, value: Any) -> None:
+        if self.value is None and isinstance(value, self._kind):
+            self.value = value
+            self._action(value)
+
+
+def names_of_one_inode(directory: Path) -> list[set[str]]:
+    groups: dict[int, set[str]] = {}
+    for path in directory.iterdir():
+        groups.setdefault(path.lstat().st_ino, set()).add(path.name)
+    return sorted(groups.values(), key=sorted)
+
+
+def test_an_inode_that_changed_once_keeps_its_names_together(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = touch_while_reading(monkeypatch, source / "a", times=1)
+    totals = consistent(copied := copy(root_of(source, target)))
+    assert touched() == 1
+    assert copied.failures == []
+    assert names_of_one_inode(target) == [set(NAMES)]
+    assert (totals.files, totals.hardlinks, totals.found_bytes) == (1, 2, 11)
+
+
+def test_an_inode_that_never_stops_changing_fails(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch_while_reading(monkeypatch, source / "a", times=10**6)
+    totals = consistent(copied := copy(root_of(source, target), limit=200))
+    assert (totals.failed, totals.changed) == (3, 3)
+    assert len(copied.failures) == 3
+    assert list(target.iterdir()) == []
+
+
+def test_the_last_name_of_a_changing_inode_comes_to_an_end(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other names are outside the tree, so it makes a group of its own each time that it is found."""
+    for name in NAMES[1:]:
+        (source / name).rename(source.parent / name)
+    touch_while_reading(monkeypatch, source / "a", times=10**6)
+    totals = consistent(copy(root_of(source, target), limit=200))
+    assert (totals.failed, totals.changed, totals.found_bytes) == (1, 1, 11)
+
+
+def touch_while_reading(monkeypatch: pytest.MonkeyPatch, path: Path, times: int) -> Any:
+    """The file's times change whenever its attributes are read, which is after its contents and before the check."""
+    done = 0
+    real = os.listxattr
+
+    def listxattr(handle: Any) -> list[str]:
+        nonlocal done
+        if done < times and isinstance(handle, int) and os.fstat(handle).st_ino == path.stat().st_ino:
+            done += 1
+            os.utime(path, ns=(done, done))
+        return real(handle)
+
+    monkeypatch.setattr(os, "listxattr", listxattr)
+    return lambda: done
+
+
+def test_a_first_name_that_vanished_gives_way_to_the_next(source: Path, target: Path) -> None:
+    hook = Once(LinkGroup, lambda group: (source / os.fsdecode(group.names[0][1])).unlink())
+    totals = consistent(copy(root_of(source, target), before=hook))
+    assert (totals.files, totals.hardlinks, totals.failed, totals.vanished) == (1, 1, 1, 1)
+    assert [len(group) for group in names_of_one_inode(target)] == [2]
+
+
+def test_a_first_name_that_became_another_file_is_copied_as_that(source: Path, target: Path) -> None:
+    def replace(group: LinkGroup) -> None:
+        path = source / os.fsdecode(group.names[0][1])
+        path.unlink()
+        path.write_bytes(b"another")
+
+    hook = Once(LinkGroup, replace)
+    totals = consistent(copy(root_of(source, target), before=hook))
+    first = os.fsdecode(hook.value.names[0][1])
+    assert (totals.files, totals.hardlinks, totals.failed) == (2, 1, 0)
+    assert names_of_one_inode(target) == sorted([{first}, set(NAMES) - {first}], key=sorted)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == {
+        name: b"another" if name == first else b"the content" for name in NAMES
+    }
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink", "directory", "fifo"])
+@pytest.mark.parametrize("taken", NAMES)
+def test_what_is_kept_is_no_source_of_links(source: Path, target: Path, kind: str, taken: str) -> None:
+    """With ``skip`` whatever is there stays, and the other names get the source's content, not that of it."""
+    there = target / taken
+    if kind == "file":
+        there.write_bytes(b"something else, and longer")
+    elif kind == "symlink":
+        there.symlink_to("/etc/hostname")
+    elif kind == "directory":
+        there.mkdir()
+    else:
+        os.mkfifo(there)
+    before = there.lstat()
+    totals = consistent(copied := copy(root_of(source, target), existing="skip"))
+    assert copied.failures == []
+    assert (totals.skipped, totals.files, totals.hardlinks) == (1, 1, 1)
+    assert (there.lstat().st_ino, there.lstat().st_mode) == (before.st_ino, before.st_mode)
+    others = [target / name for name in NAMES if name != taken]
+    assert {path.read_bytes() for path in others} == {b"the content"}
+    assert len({path.lstat().st_ino for path in others}) == 1
+
+
+def test_what_is_kept_and_the_same_gets_the_other_names(source: Path, target: Path) -> None:
+    consistent(copy(root_of(source, target)))
+    for name in NAMES[1:]:
+        (target / name).unlink()
+    totals = consistent(copy(root_of(source, target), existing="skip"))
+    assert (totals.skipped, totals.hardlinks + totals.files) == (1, 2)
+    assert {path.read_bytes() for path in target.iterdir()} == {b"the content"}
+
+
+def test_the_same_first_name_is_linked_to(source: Path, target: Path) -> None:
+    consistent(copy(root_of(source, target)))
+    kept = next(name for name in NAMES if (target / name).exists())
+    for name in NAMES:
+        if name != kept:
+            (target / name).unlink()
+    totals = consistent(copy(root_of(source, target), existing="changed"))
+    assert totals.failed == 0
+    assert {path.read_bytes() for path in target.iterdir()} == {b"the content"}
+
+
+def test_a_name_that_must_not_be_linked_any_more_gets_its_own_copy(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EMLINK: each inode takes two names only."""
+    real = os.link
+
+    def link(old: Any, new: Any, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+        if os.stat(old, dir_fd=src_dir_fd, follow_symlinks=False).st_nlink >= 2:
+            raise OSError(31, "Too many links")
+        real(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+
+    for number in range(4):
+        os.link(source / "a", source / f"n{number}")
+    monkeypatch.setattr(os, "link", link)
+    totals = consistent(copy(root_of(source, target)))
+    assert (totals.files, totals.hardlinks, totals.failed) == (4, 3, 0)
+    assert {path.read_bytes() for path in target.iterdir()} == {b"the content"}
+
+
+def test_names_in_several_roots_become_one_inode(area: Path) -> None:
+    first, second = area / "one", area / "two"
+    targets = area / "target-one", area / "target-two"
+    for path in (first, second, *targets):
+        path.mkdir()
+    (first / "name").write_bytes(b"shared")
+    os.link(first / "name", second / "other")
+    totals = consistent(copy(root_of(first, targets[0]), root_of(second, targets[1])))
+    assert (totals.files, totals.hardlinks) == (1, 1)
+    assert (targets[0] / "name").stat().st_ino == (targets[1] / "other").stat().st_ino
+
+
+def test_a_copy_that_was_replaced_by_another_is_not_linked(source: Path, target: Path) -> None:
+    """Somebody puts a file of his own under the first name: the links would be to that."""
+
+    def swap(task: MakeLinks) -> None:
+        path = target / os.fsdecode(task.group.names[0][1])
+        path.unlink()
+        path.write_bytes(b"planted")
+
+    totals = consistent(copied := copy(root_of(source, target), before=Once(MakeLinks, swap)))
+    assert totals.failed == 2
+    assert {failure.operation for failure in copied.failures} == {"rename"}

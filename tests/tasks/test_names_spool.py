@@ -1,0 +1,30 @@
+"""Names that wait in a file come out as they went in; a shrunken limit makes the boundary cheap to reach."""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO
+
+import pytest
+
+from pcopy.tasks import names_spool
+from pcopy.tasks.names_spool import NamesSpool
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])
+def test_order_and_memory(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(names_spool, "IN_MEMORY", 3)
+    opened: list[BinaryIO] = []
+
+    def open_spool() -> BinaryIO:
+        opened.append(io.BytesIO())
+        return opened[-1]
+
+    spool = NamesSpool(open_spool)
+    batches = [b"x" * (index * 37 % 11) + b"%d" % index for index in range(number)]
+    for batch in batches:
+        spool.append(batch)
+    assert len(opened) == (number > 3)
+    assert len(spool._held) == min(number, 3)
+    assert list(spool) == batches
+    assert all(file.closed for file in opened)

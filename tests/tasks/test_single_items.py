@@ -1,0 +1,174 @@
+"""Sources that are one file, and names that fail alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.values import CopyFiles, ScanDir
+from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
+from tests.support.users import require_root
+from tests.tasks.one_rank import consistent, copy, root_of
+
+
+@pytest.fixture
+def places(area: Path) -> tuple[Path, Path]:
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "file").write_bytes(b"new content")
+    return source, target
+
+
+@pytest.mark.parametrize(
+    ("existing", "copied", "skipped", "failed"),
+    [("replace", 1, 0, 0), ("changed", 1, 0, 0), ("newer", 0, 1, 0), ("skip", 0, 1, 0), ("fail", 0, 0, 1)],
+)
+def test_one_file_over_an_existing_one(
+    places: tuple[Path, Path], existing: str, copied: int, skipped: int, failed: int
+) -> None:
+    source, target = places
+    (target / "file").write_bytes(b"old")
+    os.utime(source / "file", (1000, 1000))
+    totals = consistent(copy(root_of(source, target, b"file"), existing=existing))
+    assert (totals.files, totals.skipped, totals.failed) == (copied, skipped, failed)
+    assert (target / "file").read_bytes() == (b"new content" if copied else b"old")
+
+
+def test_one_file_inherits_no_acl(on: Any) -> None:
+    """What the directory gives to new files is not the source's."""
+    place = on("ext4")
+    source, target = place / "source", place / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "file").write_bytes(b"private")
+    (source / "file").chmod(0o640)
+    os.setxattr(target, DEFAULT_ACL, acl(7, 7, 5, {65534: 7}))
+    consistent(copy(root_of(source, target, b"file")))
+    assert ACCESS_ACL not in os.listxattr(target / "file")
+    assert (target / "file").stat().st_mode & 0o7777 == 0o640
+
+
+def test_one_name_that_cannot_be_looked_up(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that the target can't have is no reason to give up the other files of its batch."""
+    source, target = places
+    for number in range(9):
+        (source / f"{number}").write_bytes(b"%d" % number)
+    real = os.stat
+    below = target.stat().st_ino
+
+    def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        if path == b"5" and dir_fd is not None and os.fstat(dir_fd).st_ino == below:
+            raise OSError(errno.ENAMETOOLONG, "File name too long")
+        return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", stat)
+    totals = consistent(copied := copy(root_of(source, target), existing="changed"))
+    assert (totals.files, totals.failed) == (9, 1)
+    assert [(failure.path, failure.errno) for failure in copied.failures] == [(bytes(target / "5"), errno.ENAMETOOLONG)]
+
+
+def test_every_item_of_a_directory_that_vanished_is_counted(places: tuple[Path, Path]) -> None:
+    source, target = places
+    inner = source / "inner"
+    inner.mkdir()
+    for number in range(5):
+        (inner / f"{number}").write_bytes(b"1")
+        os.symlink("x", inner / f"s{number}")
+    os.link(inner / "0", inner / "linked")
+
+    def before(value: Any) -> None:
+        if isinstance(value, CopyFiles) and value.place.path == b"inner" and inner.exists():
+            moved = source.parent / "moved"
+            inner.rename(moved)
+            shutil.rmtree(moved)
+
+    totals = consistent(copied := copy(root_of(source, target), before=before))
+    # The directory's descriptor is still open, as in a real run, or it is opened anew: both end with failures.
+    assert totals.failed == 11 and totals.directories == 2 and totals.files == 1
+    assert len(copied.failures) == 11
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
+def test_what_replaces_another_kind_takes_no_mode_from_it(places: tuple[Path, Path], kind: str) -> None:
+    """A symbolic link's 0777 is no permission that anybody gave."""
+    source, target = places
+    (source / "file").chmod(0o640)
+    if kind == "symlink":
+        (target / "file").symlink_to("nowhere")
+    elif kind == "fifo":
+        os.mkfifo(target / "file")
+        (target / "file").chmod(0o777)
+    else:
+        (target / "file").mkdir()
+        (target / "file").chmod(0o777)
+    consistent(copy(root_of(source, target), preserve=Preserve(mode=False), umask=0o027))
+    status = (target / "file").lstat()
+    assert (target / "file").is_file() and status.st_mode & 0o7777 == 0o640
+
+
+def test_more_sources_than_descriptors(area: Path) -> None:
+    """As with ``pcopy SRC/* DST``: what is kept open must not grow with the number of sources."""
+    roots = []
+    for number in range(300):
+        source, target = area / "source" / f"{number}", area / "target" / f"{number}"
+        (source / "a/b/c").mkdir(parents=True)
+        target.mkdir(parents=True)
+        roots.append(root_of(source, target))
+    most = 0
+
+    def watch(_: Any) -> None:
+        nonlocal most
+        most = max(most, len(os.listdir("/proc/self/fd")))
+
+    before = len(os.listdir("/proc/self/fd"))
+    totals = consistent(copy(*roots, before=watch))
+    assert totals.directories == 4 * 300
+    assert most <= before + 2 * 300 + 2 * 128 + 8
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_mounted_when_it_is_entered_is_copied(places: tuple[Path, Path]) -> None:
+    """An automounter's way: the status is the covered directory's, what is opened is another file system's."""
+    require_root("mount a file system")
+    source, target = places
+    (source / "auto").mkdir()
+    mounted = []
+
+    def before(value: Any) -> None:
+        if isinstance(value, ScanDir) and value.path == b"auto":
+            if subprocess.run(["mount", "-t", "tmpfs", "test", source / "auto"], check=False).returncode:
+                pytest.skip("no tmpfs can be mounted here")
+            mounted.append(True)
+            (source / "auto" / "inside").write_bytes(b"1")
+
+    try:
+        totals = consistent(copied := copy(root_of(source, target), before=before))
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", source / "auto"], check=True)
+    assert totals.failed == 0, copied.failures
+    assert (target / "auto" / "inside").read_bytes() == b"1"
+
+
+def test_a_directory_that_was_swapped_for_another_fails(places: tuple[Path, Path]) -> None:
+    source, target = places
+    for name in ("inner", "other"):
+        (source.parent / name).mkdir()
+    (source.parent / "inner").rename(source / "inner")
+
+    def before(value: Any) -> None:
+        if isinstance(value, ScanDir) and value.path == b"inner":
+            (source / "inner").rmdir()
+            (source.parent / "other").rename(source / "inner")
+
+    totals = consistent(copied := copy(root_of(source, target), before=before))
+    assert totals.failed == 1
+    assert copied.failures[0].errno == errno.ESTALE

@@ -1,0 +1,126 @@
+"""The codec of tasks: what was packed comes back, and nothing else gets in."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pcopy.errors import InvariantBroken
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.source import Version
+from pcopy.tasks import values
+from pcopy.tasks.runner import _RUNNERS
+from pcopy.tasks.values import decode, encode, pack_names, pack_numbers, unpack_names, unpack_numbers
+
+NUMBER = st.integers(-(2**63), 2**64 - 1)
+BYTES = st.binary(max_size=40)
+NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name)
+IDENTITY = st.tuples(NUMBER, NUMBER)
+PLACE = st.builds(values.Place, NUMBER, BYTES, IDENTITY, IDENTITY, st.booleans(), st.booleans())
+LINKS = st.lists(st.tuples(PLACE, NAME), max_size=3).map(tuple)
+TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are no UTF-8
+XATTRS = st.lists(st.tuples(TEXT, BYTES), max_size=3).map(tuple)
+ATTRIBUTES = st.builds(Attributes, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, XATTRS)
+VERSION = st.builds(Version, NUMBER, NUMBER, NUMBER, NUMBER)
+SPLIT = st.builds(values.SplitFile, PLACE, NAME, NUMBER, NUMBER, NUMBER, NUMBER, LINKS)
+FILE = st.builds(values.OpenFile, SPLIT, VERSION, BYTES, NUMBER)
+GROUP = st.builds(values.LinkGroup, NUMBER, NUMBER, NUMBER, LINKS, NUMBER)
+FINISH = st.builds(values.FinishDir, PLACE, ATTRIBUTES, st.booleans())
+PROBLEM = st.none() | st.tuples(TEXT, NUMBER, TEXT, st.booleans(), st.booleans())
+
+TASKS: dict[type[Any], st.SearchStrategy[Any]] = {
+    values.ScanDir: st.builds(values.ScanDir, NUMBER, BYTES, IDENTITY, st.none() | PLACE),
+    values.ScanNames: st.builds(values.ScanNames, PLACE, BYTES, NUMBER),
+    values.CopyFiles: st.builds(values.CopyFiles, PLACE, BYTES, BYTES, BYTES, NUMBER),
+    values.CopyNodes: st.builds(values.CopyNodes, PLACE, BYTES, BYTES, NUMBER),
+    values.SplitFile: SPLIT,
+    values.FileOpened: st.builds(values.FileOpened, FILE, NUMBER),
+    values.CopyChunk: st.builds(values.CopyChunk, FILE, NUMBER, NUMBER, NUMBER),
+    values.ChunkDone: st.builds(values.ChunkDone, BYTES, PROBLEM),
+    values.FinishFile: st.builds(values.FinishFile, FILE),
+    values.LinkNote: st.builds(values.LinkNote, PLACE, BYTES, BYTES, BYTES, BYTES, NUMBER),
+    values.GroupLinks: st.builds(values.GroupLinks, NUMBER),
+    values.LinkGroup: GROUP,
+    values.MakeLinks: st.builds(values.MakeLinks, GROUP, NUMBER),
+    values.FinishDir: FINISH,
+    values.SealDir: st.builds(values.SealDir, FINISH),
+    values.SealDirs: st.builds(values.SealDirs),
+    values.SyncFiles: st.builds(values.SyncFiles, NUMBER),
+    values.ReportFailures: st.builds(
+        values.ReportFailures,
+        st.lists(st.tuples(BYTES, TEXT, NUMBER, TEXT), max_size=3).map(tuple),
+        st.lists(TEXT, max_size=3).map(tuple),
+    ),
+}
+
+
+def test_every_kind_of_task_is_tried() -> None:
+    assert set(TASKS) == set(_RUNNERS) == set(values._TYPES)
+
+
+def types(value: Any) -> Any:
+    """The shape: equal named tuples may be of different types."""
+    return (type(value), [types(field) for field in value]) if isinstance(value, tuple) else type(value)
+
+
+@given(st.one_of(*TASKS.values()))
+def test_round_trip(task: Any) -> None:
+    packed = encode(task)
+    assert decode(packed) == task
+    assert types(decode(packed)) == types(task)
+    assert encode(decode(packed)) == packed
+
+
+class Evil:
+    """Runs code when an ordinary unpickler reads it."""
+
+    def __reduce__(self) -> Any:
+        return print, ("this must not be printed",)
+
+
+@pytest.mark.parametrize("value", [Evil(), (0, Evil()), {"a": Evil()}, ValueError, print, values.GroupLinks(1)])
+def test_refuses_globals(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InvariantBroken):
+        decode(pickle.dumps(value))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [(), (99, 1), (10,), (10, 1, 2), ("a",), 7, None, [], (-1, 1), (18, 1, b"", (-1, 1, 1), (-1, 1, 1), True, True)],
+)
+def test_refuses_primitives_that_are_no_task(value: Any) -> None:
+    with pytest.raises(InvariantBroken):
+        decode(pickle.dumps(value))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_told_as_such(garbage: bytes) -> None:
+    with pytest.raises(InvariantBroken):
+        decode(garbage)
+
+
+@given(st.one_of(*TASKS.values()), st.data())
+def test_a_damaged_task_is_refused_or_is_another_task(task: Any, data: st.DataObject) -> None:
+    packed = bytearray(encode(task))
+    at = data.draw(st.integers(0, len(packed) - 1))
+    packed[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = decode(bytes(packed))
+    except InvariantBroken:
+        return
+    assert type(found) in TASKS
+
+
+@given(st.lists(NAME, min_size=1))
+def test_names(names: list[bytes]) -> None:
+    assert unpack_names(pack_names(names)) == names
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_numbers(numbers: list[int]) -> None:
+    assert list(unpack_numbers(pack_numbers(numbers))) == numbers
