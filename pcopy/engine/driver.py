@@ -170,7 +170,7 @@ class Driver:
                 outcome: Outcome = end.value
             self._task = self._slices = None
             node.finished(outcome.spawned, outcome.counts, now := clock())
-            if now >= deadline:
+            if now >= deadline or self._stop_reason() is not None:
                 return
 
     def _flush(self) -> None:

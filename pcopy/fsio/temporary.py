@@ -2,6 +2,9 @@
 
 Whoever reopens one by its name makes sure that it is the very file that was made: a regular file of ours, with one
 link, that nobody else can write. In a directory of a hostile owner the name may by then mean something else.
+
+The inode says which file it is: nobody can give a directory a name on another device but by mounting there, and on an
+overlay the files of one directory may well have other device numbers than it.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ def create(directory: int, name: bytes) -> int:
         raise Problem.of("create", error) from error
 
 
-def reopen(directory: int, name: bytes, identity: tuple[int, int]) -> int:
+def reopen(directory: int, name: bytes, inode: int) -> int:
     """The temporary file ``name`` again, for writing; raises ``Problem``, with ESTALE if it is no longer that file."""
     try:
         descriptor = os.open(
@@ -52,7 +55,7 @@ def reopen(directory: int, name: bytes, identity: tuple[int, int]) -> int:
         abandon(descriptor)
         raise
     ours = (
-        (status.st_dev, status.st_ino) == identity
+        status.st_ino == inode
         and stat.S_ISREG(status.st_mode)
         and status.st_uid == os.geteuid()
         and status.st_nlink == 1
@@ -74,20 +77,20 @@ def remove(directory: int, name: bytes) -> None:
         raise Problem.of("unlink", error) from error
 
 
-def put_in_place(directory: int, temporary: bytes, name: bytes, identity: tuple[int, int]) -> None:
+def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
     """Gives ``temporary`` its final ``name``, replacing what has it; raises ``Problem``."""
     try:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
         raise Problem.of("rename", error) from error
-    verify_name(directory, name, identity)
+    verify_name(directory, name, inode)
 
 
-def verify_name(directory: int, name: bytes, identity: tuple[int, int]) -> None:
-    """Raises ``Problem`` unless ``name`` is the item with that (device, inode)."""
+def verify_name(directory: int, name: bytes, inode: int) -> None:
+    """Raises ``Problem`` unless ``name`` is the item with that inode."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError as error:
         raise Problem.of("stat", error) from error
-    if (status.st_dev, status.st_ino) != identity:
+    if status.st_ino != inode:
         raise Problem("rename", errno.ESTALE, text="something else was put in its place meanwhile")

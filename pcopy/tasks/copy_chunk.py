@@ -34,9 +34,7 @@ def _copy(task: CopyChunk, context: Context) -> Generator[None, None, None]:
     reading = open_source(context.open_source(place), file.split.name)
     try:
         check_unchanged(reading, file.version)
-        writing = reopen(
-            context.open_target(place), file.temporary, (context.target_device(place), file.temporary_inode)
-        )
+        writing = reopen(context.open_target(place), file.temporary, file.temporary_inode)
         try:
             devices = context.devices(place)
             holes = has_holes(status_of(reading, on_source=True))

@@ -53,7 +53,7 @@ def copy_one_node(context: Context, result: Result, place: Place, name: bytes, i
             raise Problem("stat", errno.ENOENT)
         if present is not None:
             clear_way(target, new_name, present)
-            put_in_place(target, made_as, new_name, (made.st_dev, made.st_ino))
+            put_in_place(target, made_as, new_name, made.st_ino)
     except Problem:
         if present is not None:  # a temporary name is ours alone
             remove(target, made_as)

@@ -40,7 +40,6 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
     file = task.file
     place, name = file.split.place, file.split.name
     target = context.open_target(place)
-    identity = (context.target_device(place), file.temporary_inode)
     new_name = context.new_name(place, name)
     shortcoming: MetadataProblem | None = None
     try:
@@ -54,7 +53,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         present = look(target, new_name)
         if present is not None and not may_replace(context, place, status, present):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split
-        writing = reopen(target, file.temporary, identity)
+        writing = reopen(target, file.temporary, file.temporary_inode)
         try:
             options = context.options
             applied = apply_attributes(
@@ -66,7 +65,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         finally:
             close_written(writing)
         clear_way(target, new_name, present)
-        put_in_place(target, file.temporary, new_name, identity)
+        put_in_place(target, file.temporary, new_name, file.temporary_inode)
     except Problem:
         remove(target, file.temporary)
         raise

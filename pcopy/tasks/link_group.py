@@ -132,23 +132,23 @@ def _link(
     target, name = context.open_target(place), context.new_name(place, name)
     old_directory = context.open_target(first[0])
     old_name = context.new_name(*first)
-    made = (context.target_device(first[0]), task.made)
     present = look(target, name)
     if present is None:
         _make(old_directory, old_name, target, name)
-        verify_name(target, name, made)
+        verify_name(target, name, task.made)
     else:
-        if (present.st_dev, present.st_ino) == made:
+        like = look(old_directory, old_name)
+        if like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino):
             result.count(counts.SKIPPED)
             return
-        if not _may_relink(context, place, present, old_directory, old_name):
+        if not _may_relink(context, place, present, like):
             result.count(counts.SKIPPED)
             return
         temporary = context.temporary_names.next()
         _make(old_directory, old_name, target, temporary)
         try:
             clear_way(target, name, present)
-            put_in_place(target, temporary, name, made)
+            put_in_place(target, temporary, name, task.made)
         except Problem:
             remove(target, temporary)
             raise
@@ -156,11 +156,10 @@ def _link(
     result.count(counts.HARDLINKS)
 
 
-def _may_relink(context: Context, place: Place, present: os.stat_result, old_directory: int, old_name: bytes) -> bool:
+def _may_relink(context: Context, place: Place, present: os.stat_result, like: os.stat_result | None) -> bool:
     """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
     if context.options.existing == "changed" and not place.fresh:
         return True
-    like = look(old_directory, old_name)
     return like is None or may_replace(context, place, like, present)
 
 

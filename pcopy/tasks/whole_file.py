@@ -92,7 +92,7 @@ def _write(
             raise
         close_written(writing)
         clear_way(target, new_name, present)
-        put_in_place(target, temporary, new_name, (new.st_dev, new.st_ino))
+        put_in_place(target, temporary, new_name, new.st_ino)
         renamed = True
     finally:
         if not renamed:

@@ -21,12 +21,12 @@ def directory(area: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def make(directory: int, name: bytes = b"temporary") -> tuple[int, int]:
+def make(directory: int, name: bytes = b"temporary") -> int:
     descriptor = create(directory, name)
     status = os.fstat(descriptor)
     os.close(descriptor)
     assert status.st_mode & 0o7777 == 0o600
-    return status.st_dev, status.st_ino
+    return status.st_ino
 
 
 def another_file(path: Path) -> None:
@@ -70,11 +70,11 @@ TRICKS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_refuses(directory: int, area: Path, trick: str) -> None:
-    identity = make(directory)
+    inode = make(directory)
     TRICKS[trick](area / "temporary")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Problem) as caught:
-        reopen(directory, b"temporary", identity)
+        reopen(directory, b"temporary", inode)
     assert caught.value.errno in (errno.ESTALE, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOENT)
     assert not caught.value.on_source
     assert len(os.listdir("/proc/self/fd")) == before
@@ -106,13 +106,13 @@ def test_a_link_is_replaced_and_not_followed(directory: int, area: Path) -> None
 
 
 def test_what_was_swapped_before_its_renaming_is_told(directory: int, area: Path) -> None:
-    identity = make(directory)
+    inode = make(directory)
     another_file(area / "temporary")
     with pytest.raises(Problem) as caught:
-        put_in_place(directory, b"temporary", b"final", identity)
+        put_in_place(directory, b"temporary", b"final", inode)
     assert caught.value.errno == errno.ESTALE
     with pytest.raises(Problem) as caught:
-        verify_name(directory, b"nothing", identity)
+        verify_name(directory, b"nothing", inode)
     assert caught.value.errno == errno.ENOENT
 
 
