@@ -3,6 +3,9 @@
 st_dev is a host's own number: two hosts that mount one file system may give it different ones. So what travels between
 ranks is a *mount code*. A directory has its parent's code if it lies on the same device, else one made from its path,
 which is the mount point's and the same everywhere. Each rank learns as it walks which device it has for a code.
+
+A file on another device than its directory is mounted on its own, or lies on an overlay, which belongs to one host: its
+code is made from its device, so that the links of one file have one code.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ Identity = tuple[int, int]
 """A file's (mount code, inode)."""
 
 _FIRST_BELOW = 1 << 32  # codes below are those of roots
+_FIRST_OF_FILES = 1 << 62  # so far from any root's that they can't meet
 
 
 class Mounts:
@@ -29,6 +33,10 @@ class Mounts:
         code = (self.base + 1) * _FIRST_BELOW + zlib.crc32(path)
         self._devices[code] = device
         return code
+
+    def file_code(self, device: int, around: int) -> int:
+        """The code of a file, here on st_dev ``device``, in a directory that has the code ``around``."""
+        return around if self._devices.get(around) == device else _FIRST_OF_FILES + device
 
     def device(self, code: int) -> int | None:
         """This host's st_dev for a code, None if this rank has not been there."""

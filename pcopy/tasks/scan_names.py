@@ -74,6 +74,7 @@ class Sorter:
         alone = len(context.job.roots) == 1 and context.job.roots[0].item
         self._links_kept = context.options.preserve.links and not alone
         self._device = context.source_device(place)
+        self._mounts = context.sources[place.root].mounts
         self._files: tuple[list[bytes], list[int], list[int]] = ([], [], [])  # names, inodes, sizes
         self._files_bytes = 0
         self._nodes: tuple[list[bytes], list[int]] = ([], [])
@@ -120,22 +121,24 @@ class Sorter:
                         self._spawn_files()
 
     def _directory(self, name: bytes, status: os.stat_result) -> None:
-        path = self._path(name)
-        task = ScanDir(self._place.root, path, (self._mount(path, status), status.st_ino), self._place)
+        path = self._place.path + b"/" + name if self._place.path else name
+        task = ScanDir(
+            self._place.root,
+            path,
+            (self._mounts.code(path, status.st_dev, self._place.source_id[0]), status.st_ino),
+            self._place,
+        )
         self._result.spawn(task, SCAN_COST, expands=True)
         self._result.count(counts.UNSCANNED)
 
-    def _path(self, name: bytes) -> bytes:
-        return self._place.path + b"/" + name if self._place.path else name
-
-    def _mount(self, path: bytes, status: os.stat_result) -> int:
-        """The mount code of something in this directory."""
-        mounts = self._context.sources[self._place.root].mounts
-        return mounts.code(path, status.st_dev, self._place.source_id[0])
-
     def _large(self, name: bytes, status: os.stat_result) -> None:
         task = SplitFile(
-            self._place, name, self._mount(self._path(name), status), status.st_ino, status.st_size, self._attempt
+            self._place,
+            name,
+            self._mounts.file_code(status.st_dev, self._place.source_id[0]),
+            status.st_ino,
+            status.st_size,
+            self._attempt,
         )
         self._result.spawn(task, status.st_size)
 
@@ -149,7 +152,7 @@ class Sorter:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
         names, mounts, inodes, sizes = self._links.setdefault(status.st_ino % self._context.size, ([], [], [], []))
         names.append(name)
-        mounts.append(self._mount(self._path(name), status))
+        mounts.append(self._mounts.file_code(status.st_dev, self._place.source_id[0]))
         inodes.append(status.st_ino)
         sizes.append(status.st_size if stat.S_ISREG(status.st_mode) else 0)
 
