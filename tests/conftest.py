@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ END_TO_END_SECONDS = 120
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup ignores, and would not stop at it
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
 
 
