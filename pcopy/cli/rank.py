@@ -166,6 +166,7 @@ def _limits(size: int, on_host: float) -> Limits:
     crowd = max(1.0, on_host / len(os.sched_getaffinity(0)))
     return limits._replace(
         steal_backoff=limits.steal_backoff * crowd,
+        steal_backoff_cap=limits.steal_backoff_cap * min(crowd, 4.0),
         scan_ahead=2 * limits.scan_ahead // size,
         in_core=max(1 << 20, 4 * limits.in_core // size),
     )
