@@ -161,12 +161,13 @@ def run_rank(
 
 
 def _limits(size: int, on_host: float) -> Limits:
-    """The budgets of a host are shared by its ranks. Where many of them share a core, idle ones ask less often."""
+    """The budgets of a host are shared by its ranks. Where all ranks are on one host, or many share a core, idle ones ask
+    less often: there are few to find work for, and their asking takes time from those that have some."""
     limits = Limits()
     crowd = max(1.0, on_host / len(os.sched_getaffinity(0)))
     return limits._replace(
         steal_backoff=limits.steal_backoff * crowd,
-        steal_backoff_cap=limits.steal_backoff_cap * min(crowd, 4.0),
+        steal_backoff_cap=limits.steal_backoff_cap * min(4.0, max(crowd, 2.0 if size == on_host else 1.0)),
         scan_ahead=2 * limits.scan_ahead // size,
         in_core=max(1 << 20, 4 * limits.in_core // size),
     )

@@ -18,6 +18,6 @@ class Limits(NamedTuple):
     scan_ahead: int = 64 << 20
     in_core: int = 128 << 20
     steal_backoff: float = 0.0002
-    steal_backoff_cap: float = 0.064
+    steal_backoff_cap: float = 0.032
     progress_interval: float = 0.5
     fan_out: int = 8

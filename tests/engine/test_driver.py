@@ -110,6 +110,10 @@ class Ended(NamedTuple):
 Launch = Callable[..., Ended]
 
 
+ONE_HOST = Limits(steal_backoff_cap=2 * Limits().steal_backoff_cap)
+"""As the command sets them where all ranks are on one host."""
+
+
 def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> None:
     transport = fork_ranks(size)
     rank = transport.rank
@@ -123,7 +127,8 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
         counters=1,
         director=Directions(first),
         random=Random(rank),
-        queue=TaskQueue(Limits()),
+        queue=TaskQueue(ONE_HOST),
+        limits=ONE_HOST,
     )
     begun = time.monotonic()
     settled: list[tuple[float, float]] = []
