@@ -161,8 +161,11 @@ def run_rank(
 
 
 def _limits(size: int, on_host: float) -> Limits:
-    """The budgets of a host are shared by its ranks. Where all ranks are on one host, or many share a core, idle ones ask
-    less often: there are few to find work for, and their asking takes time from those that have some."""
+    """The budgets of a host are shared by its ranks.
+
+    Where all ranks are on one host, or many share a core, idle ones ask less often: there are few to find work for, and
+    their asking takes time from those that have some.
+    """
     limits = Limits()
     crowd = max(1.0, on_host / len(os.sched_getaffinity(0)))
     return limits._replace(
