@@ -1,0 +1,74 @@
+"""The digests of items: files, symbolic links, special files, and directories from their children.
+
+Rule: the first byte of what is hashed tells the kind of item, so that no two kinds can be mistaken for each other; all
+that varies in length has its length before it or comes last. Integers are unsigned and big-endian.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from pcopy.signature.algorithms import Algorithm
+
+FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK = b"f", b"d", b"l", b"p", b"c", b"b"
+KINDS = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
+_OF_MODE = {
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: DIRECTORY,
+    stat.S_IFLNK: SYMLINK,
+    stat.S_IFIFO: FIFO,
+    stat.S_IFCHR: CHARACTER,
+    stat.S_IFBLK: BLOCK,
+}
+
+
+def type_of(mode: int) -> bytes:
+    """The type byte for a ``st_mode``; empty for sockets, which are no part of a dataset."""
+    return _OF_MODE.get(stat.S_IFMT(mode), b"")
+
+
+def file_digest(algorithm: Algorithm, size: int, root: bytes) -> bytes:
+    """A regular file of ``size`` bytes with the content root ``root``."""
+    return algorithm.digest(b"\x02" + size.to_bytes(8, "big") + root)
+
+
+def symlink_digest(algorithm: Algorithm, target: bytes) -> bytes:
+    """A symbolic link to ``target``."""
+    return algorithm.digest(b"\x04" + target)
+
+
+def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
+    """A FIFO or a device, by its ``st_mode`` and ``st_rdev``; raises ``ValueError`` for anything else."""
+    kind = type_of(mode)
+    if kind == FIFO:
+        return algorithm.digest(b"\x05")
+    if kind not in (CHARACTER, BLOCK):
+        raise ValueError(f"mode {mode:o} is neither a FIFO nor a device")
+    numbers = os.major(rdev).to_bytes(4, "big") + os.minor(rdev).to_bytes(4, "big")
+    return algorithm.digest((b"\x06" if kind == CHARACTER else b"\x07") + numbers)
+
+
+class DirectoryHasher:
+    """The digest of a directory whose children come in ascending order of the bytes of their names."""
+
+    __slots__ = ("_hasher", "_last", "_size")
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._hasher = algorithm.new()
+        self._hasher.update(b"\x03")
+        self._last = b""
+        self._size = algorithm.size
+
+    def add(self, kind: bytes, name: bytes, digest: bytes) -> None:
+        """The next child. Raises ``ValueError``, and is as before, if it is out of order or no item's digest."""
+        if name <= self._last:
+            raise ValueError(f"{name!r} comes after {self._last!r}")
+        if kind not in KINDS or len(digest) != self._size:
+            raise ValueError(f"{name!r} has type {kind!r} and a digest of {len(digest)} bytes")
+        self._hasher.update(b"%b%b%b%b" % (kind, len(name).to_bytes(4, "big"), name, digest))
+        self._last = name
+
+    def digest(self) -> bytes:
+        """The directory's digest; more children may follow."""
+        return self._hasher.digest()

@@ -1,0 +1,283 @@
+"""The manifest: a line for each entry of a dataset, with its digest (``docs/formats/manifest.md``).
+
+Rule: entries stand in tree order, a directory before its children and those by their names' bytes. So one that reads
+knows, with one hasher for each level of depth, when all of a directory has been seen, and recomputes its digest: an
+entry that was lost, added, moved or changed is found, and so is a file cut off at the end of a line. Only the sizes are
+in no directory's digest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from binascii import unhexlify
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import BinaryIO, NamedTuple, Self
+
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import ALGORITHMS, Algorithm, algorithm
+from pcopy.signature.items import DIRECTORY, FIFO, FILE, KINDS, DirectoryHasher, file_digest, special_digest
+from pcopy.signature.replacing import Path, replacing
+from pcopy.signature.signature_file import is_block_size
+from pcopy.text import harmless, shown
+
+MAGIC = b"#pcopy-manifest"
+VERSION = b"1"
+ROOT = b"."
+LONGEST_LINE = 1 << 20
+"""Bytes, with the newline at its end."""
+
+_BUFFER = 1 << 18
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
+_HEXADECIMAL = re.compile(rb"[0-9a-f]+")
+_TO_ESCAPE = re.compile(rb"[\\\n\r]")
+_ESCAPED = re.compile(rb"\\(.?)", re.DOTALL)
+_ESCAPES = {b"\\": rb"\\", b"\n": rb"\n", b"\r": rb"\r"}
+_UNESCAPES = {b"\\": b"\\", b"n": b"\n", b"r": b"\r"}
+_NOT_IN_LINES = re.compile(rb"[\0\r]")
+
+
+class Entry(NamedTuple):
+    """An item: its type byte, its digest, its size in bytes (0 unless it is a regular file) and its path.
+
+    Paths are relative to the root, which is ``b"."`` itself.
+    """
+
+    kind: bytes
+    digest: bytes
+    size: int
+    path: bytes
+
+
+def order_key(path: bytes) -> bytes:
+    """What sorts paths into tree order: a NUL, which is in no name, is less than all that a name may go on with."""
+    return b"" if path == ROOT else path.replace(b"/", b"\0")
+
+
+class ManifestWriter:
+    """Writes the manifest ``path`` anew, durably, or leaves it as it was: ``with ManifestWriter(...) as manifest``.
+
+    Raises ``Refused`` if ``path`` is there and is no file, or an entry does not fit into a line; ``OSError`` for what
+    the system refuses.
+    """
+
+    def __init__(self, path: Path, algorithm: Algorithm, block_size: int) -> None:
+        """``block_size`` in bytes, as that of the signature."""
+        self._path = os.fsencode(path)
+        self._header = b"%b %b %b %d\n" % (MAGIC, VERSION, algorithm.name.encode(), block_size)
+        self._replacing: AbstractContextManager[BinaryIO] = replacing(path)
+        self._last: bytes | None = None
+        self._stream: BinaryIO
+
+    def __enter__(self) -> Self:
+        self._stream = self._replacing.__enter__()
+        self._stream.write(self._header)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._replacing.__exit__(kind, error, traceback)
+
+    def write(self, entry: Entry) -> None:
+        """The next entry in tree order, the root first; raises ``ValueError`` for one that is out of order."""
+        key = order_key(entry.path)
+        if key if self._last is None else key <= self._last:
+            raise ValueError(f"{entry.path!r} is out of order")
+        path = _TO_ESCAPE.sub(_escape, entry.path)
+        line = b"%b %b %d %b\n" % (entry.kind, entry.digest.hex().encode(), entry.size, path)
+        if len(line) > LONGEST_LINE:
+            raise Refused(f"{shown(self._path)} cannot hold a path of {len(entry.path)} bytes")
+        self._stream.write(line)
+        self._last = key
+
+
+class ManifestReader:
+    """The entries of the manifest ``path``, in tree order, checked while they are read.
+
+    Whoever needs to know that the manifest is whole must read to the end. Everything that is wrong raises ``Refused``,
+    with one line that tells the path and the number of the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header."""
+        self._path = path
+        self.algorithm: Algorithm
+        self.block_size: int
+        with _refusing(path), open(path, "rb") as stream:
+            self.algorithm, self.block_size = _header(stream)
+
+    def __iter__(self) -> Iterator[Entry]:
+        with _refusing(self._path), open(self._path, "rb", buffering=_BUFFER) as stream:
+            found = _header(stream)
+            if found != (self.algorithm, self.block_size):
+                raise ValueError("line 1: another manifest has taken its place")
+            checker = _Checker(self.algorithm)
+            for line in _lines(stream, 2):
+                yield checker.entry(line)
+            checker.end()
+
+
+def signature_of(path: Path) -> bytes:
+    """The signature of the dataset that the manifest ``path`` tells of: recomputed, and the one that it holds.
+
+    Raises ``Refused`` as ``ManifestReader`` does.
+    """
+    entries = iter(ManifestReader(path))
+    root = next(entries)
+    for _ in entries:
+        pass
+    return root.digest
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise Refused(f"cannot read the manifest {shown(os.fsencode(path))}: {harmless(reason)}") from error
+
+
+def _header(stream: BinaryIO) -> tuple[Algorithm, int]:
+    """The algorithm and block size of the first line; raises ``ValueError``."""
+    fields = next(_lines(stream, 1), b"").split(b" ")
+    if fields[0] != MAGIC or len(fields) < 2:
+        raise ValueError(f"line 1: it does not begin with {MAGIC.decode()} and a version")
+    if fields[1] != VERSION:
+        known = f"this pcopy knows {VERSION.decode()}"
+        if _NUMBER.fullmatch(fields[1]) and int(fields[1]) > int(VERSION):
+            raise ValueError(f"line 1: it has version {fields[1].decode()} of the format, and {known}: use a newer one")
+        raise ValueError(f"line 1: there is no such version of the format, {known}")
+    if len(fields) != 4:
+        raise ValueError("line 1: an algorithm and a block size should follow the version, and nothing else")
+    name = fields[2].decode("ascii", "replace")
+    if name not in ALGORITHMS:
+        raise ValueError(f"line 1: its algorithm is none of {', '.join(ALGORITHMS)}")
+    if not _NUMBER.fullmatch(fields[3]) or not is_block_size(int(fields[3])):
+        raise ValueError("line 1: its block size is no power of two from 64 KiB to 4 EiB in decimal digits")
+    return algorithm(name), int(fields[3])
+
+
+def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
+    """The lines from the ``number``-th on, without the newlines at their ends; raises ``ValueError``."""
+    while line := stream.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number} has more than {LONGEST_LINE} bytes")
+        if line[-1:] != b"\n":
+            raise ValueError(f"line {number} has no end: the manifest is truncated")
+        yield line[:-1]
+        number += 1
+
+
+class _Open(NamedTuple):
+    """A directory whose children are being read: its digest and line, and how long its parent's path is."""
+
+    hasher: DirectoryHasher
+    digest: bytes
+    line: int
+    parent_length: int
+
+
+class _Checker:
+    """Reads entries and holds them against each other; what it remembers grows with the depth only."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._digits = 2 * algorithm.size
+        self._empty = file_digest(algorithm, 0, algorithm.digest(b""))
+        self._fifo = special_digest(algorithm, stat.S_IFIFO, 0)
+        self._line = 1
+        self._open: list[_Open] = []
+        self._directory = b""
+
+    def entry(self, line: bytes) -> Entry:
+        """The entry of the next line; raises ``ValueError``."""
+        self._line += 1
+        try:
+            entry = self._parsed(line)
+            self._place(entry)
+        except ValueError as error:
+            raise ValueError(f"line {self._line}: {error}") from None
+        return entry
+
+    def end(self) -> None:
+        """No line follows; raises ``ValueError`` if some are missing."""
+        if self._line == 1:
+            raise ValueError("line 1: no entry follows: the manifest is truncated")
+        try:
+            while self._open:
+                self._leave()
+        except ValueError as error:
+            raise ValueError(f"line {self._line}: {error}") from None
+
+    def _parsed(self, line: bytes) -> Entry:
+        fields = line.split(b" ", 3)
+        if len(fields) != 4:
+            raise ValueError("it does not consist of type, digest, size and path")
+        kind, digits, number, path = fields
+        if kind not in KINDS:
+            raise ValueError("its type is none of f, d, l, p, c and b")
+        if len(digits) != self._digits or not _HEXADECIMAL.fullmatch(digits):
+            raise ValueError(f"its digest does not consist of {self._digits} lower-case hexadecimal digits")
+        if not _NUMBER.fullmatch(number) or (size := int(number)) >> 64:
+            raise ValueError("its size is not a whole number in decimal digits")
+        if _NOT_IN_LINES.search(path):
+            raise ValueError("its path holds a carriage return or a NUL")
+        if b"\\" in path:
+            path = _ESCAPED.sub(_unescape, path)
+        entry = Entry(kind, unhexlify(digits), size, path)
+        if kind != FILE and size:
+            raise ValueError("it has a size and is no regular file")
+        if (kind == FILE and (entry.digest == self._empty) == bool(size)) or (
+            kind == FIFO and entry.digest != self._fifo
+        ):
+            raise ValueError("its digest does not fit its type and size: the manifest is damaged")
+        return entry
+
+    def _place(self, entry: Entry) -> None:
+        path = entry.path
+        if self._line == 2:
+            if path != ROOT:
+                raise ValueError("the first entry is not the root, '.'")
+            path = b""
+        else:
+            directory, slash, name = path.rpartition(b"/")
+            if not name or name in (b".", b"..") or (slash and not directory):
+                raise ValueError("its path is not that of something below the root")
+            while self._open and self._directory != directory:
+                self._leave()
+            if not self._open:
+                raise ValueError(f"the directory that {shown(path)} is in is not listed, or not right before it")
+            try:
+                self._open[-1].hasher.add(entry.kind, name, entry.digest)
+            except ValueError:
+                raise ValueError(f"{shown(path)} is out of order, or comes twice") from None
+        if entry.kind == DIRECTORY:
+            hasher = DirectoryHasher(self._algorithm)
+            self._open.append(_Open(hasher, entry.digest, self._line, len(self._directory)))
+            self._directory = path
+
+    def _leave(self) -> None:
+        """All children of the innermost open directory have been seen."""
+        done = self._open.pop()
+        if done.hasher.digest() != done.digest:
+            raise ValueError(
+                f"the digest of {shown(self._directory or ROOT)} (line {done.line}) does not match its entries: "
+                "the manifest is damaged or truncated"
+            )
+        self._directory = self._directory[: done.parent_length]
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    return _ESCAPES[found[0]]
+
+
+def _unescape(found: re.Match[bytes]) -> bytes:
+    try:
+        return _UNESCAPES[found[1]]
+    except KeyError:
+        raise ValueError("its path holds a backslash that is not followed by a backslash, n or r") from None

@@ -1,0 +1,141 @@
+"""YAML without its surprises: mappings, lists and strings, and nothing else.
+
+The library's parser is used, and its rules for turning scalars into numbers, dates and objects are not. Aliases,
+nesting without end and keys that come twice are refused: with them a short text can mean very much, or two things.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from yaml.events import Event
+
+Value: TypeAlias = "str | list[Value] | dict[str, Value]"
+DEEPEST = 16
+
+_PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_NUMBER_OR_WORD = re.compile(
+    r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
+    re.IGNORECASE,
+)
+LONGEST_KEY = 100
+"""Characters; YAML itself wants keys on one line to be below 1024 when they are written, escapes included."""
+
+
+def load(contents: bytes) -> dict[str, Value]:
+    """The mapping that the UTF-8 text ``contents`` is; raises ``ValueError`` with one line if it is none."""
+    import yaml
+
+    try:
+        text = contents.decode()
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    try:
+        value = _document(iter(yaml.parse(text, Loader=loader)))
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
+        raise ValueError(f"it is not YAML: {error.problem}{line}") from error
+    except (yaml.YAMLError, OverflowError, RecursionError) as error:
+        raise ValueError(f"it is not YAML: {str(error).partition(chr(10))[0]}") from error
+    if not isinstance(value, dict):
+        raise ValueError("it is not a mapping of keys to values")
+    return value
+
+
+def dump(fields: Iterable[tuple[str, str | int]], others: Iterable[tuple[str, Value]] = (), *, time: str = "") -> bytes:
+    """The lines of a mapping, in UTF-8: numbers as they are, strings in double quotes where a reader might take them
+    for something else, and the keys of ``others`` always. What ``time`` is the key of may be read as a time (UTC)."""
+    lines = [
+        f"{key}: {value if isinstance(value, int) else value if key == time and _is_time(value) else _scalar(value)}\n"
+        for key, value in fields
+    ]
+    lines += [f"{_quoted(key)}: {_flow(value)}\n" for key, value in others]
+    return "".join(lines).encode()
+
+
+def _scalar(text: str) -> str:
+    """Plain if every reader of YAML takes that for this string."""
+    if not _PLAIN.fullmatch(text) or _NUMBER_OR_WORD.fullmatch(text):
+        return _quoted(text)
+    return text
+
+
+def _is_time(text: str) -> bool:
+    """Is it a time that there is? Readers fail for others."""
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _document(events: Iterator[Event]) -> Value | None:
+    from yaml.events import DocumentEndEvent, DocumentStartEvent, StreamEndEvent
+
+    value = None
+    for event in events:
+        if isinstance(event, DocumentStartEvent):
+            if value is not None:
+                raise ValueError("it holds more than one YAML document")
+            value = _value(next(events), events, 0)
+        elif isinstance(event, (DocumentEndEvent, StreamEndEvent)):
+            continue
+    return value
+
+
+def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
+    from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
+
+    if isinstance(event, ScalarEvent):
+        return str(event.value)
+    if isinstance(event, AliasEvent):
+        raise ValueError("it uses YAML's aliases")
+    if depth == DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    if not isinstance(event, MappingStartEvent):
+        items = []
+        while not isinstance(event := next(events), SequenceEndEvent):
+            items.append(_value(event, events, depth + 1))
+        return items
+    mapping: dict[str, Value] = {}
+    while not isinstance(event := next(events), MappingEndEvent):
+        key = _value(event, events, depth + 1)
+        if not isinstance(key, str):
+            raise ValueError("it has a key that is no string")
+        if len(key) > LONGEST_KEY:
+            raise ValueError(f"it has a key of more than {LONGEST_KEY} characters")
+        if key in mapping:
+            raise ValueError(f"the key {key} comes twice")
+        mapping[key] = _value(next(events), events, depth + 1)
+    return mapping
+
+
+def _flow(value: Value) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_flow(item) for item in value)}]"
+    return f"{{{', '.join(f'{_quoted(key)}: {_flow(item)}' for key, item in value.items())}}}"
+
+
+def _quoted(text: str) -> str:
+    return f'"{"".join(_escaped(character) for character in text)}"'
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in '\\"':
+        return f"\\{character}"
+    if 0xD800 <= code < 0xE000:  # half a character is none in YAML: its number is shown instead
+        return f"\\\\u{code:04x}"
+    if character.isprintable():
+        return character
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,72 @@
+"""A file that appears under its name only when it is whole, and on stable storage.
+
+Rule: write beside the target, fsync, rename, fsync the directory (rename(2) alone may leave an empty file after a power
+loss). What has the name is replaced, never written through; but what is no file, like /dev/stdout, is not replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, TypeAlias
+
+from pcopy.errors import Refused
+from pcopy.text import shown
+
+Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+_BUFFER = 1 << 18
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A stream for the new contents of ``path``, which get mode 0666 without the umask.
+
+    On an error the temporary file is removed and ``path`` is as before. Raises ``Refused`` if ``path`` is there and is
+    no file, ``OSError`` for what the system refuses.
+    """
+    target = os.fsencode(path)
+    _refuse_what_is_no_file(target)
+    directory = os.path.dirname(target) or b"."
+    temporary = os.path.join(directory, b".pcopy-" + os.urandom(8).hex().encode())
+    with open(temporary, "xb", buffering=_BUFFER) as stream:
+        try:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            os.rename(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            with suppress(OSError):
+                stream.close()  # it may fail again to write what it holds, and must not hide the first error
+            raise
+    _sync_directory(directory)
+
+
+def _refuse_what_is_no_file(target: bytes) -> None:
+    try:
+        mode = os.lstat(target).st_mode
+        if stat.S_ISLNK(mode):  # /dev/stdout is one; a link to a directory or to nothing is just a name
+            mode = os.stat(target).st_mode
+            mode = stat.S_IFREG if stat.S_ISDIR(mode) else mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise Refused(f"{shown(target)} is no regular file and is not replaced by one")
+
+
+def _sync_directory(directory: bytes) -> None:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # it may be written to but not read; its file system's next commit makes the name durable
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some file systems sync no directories
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""The signature file: a few lines of YAML that name a dataset's contents (``docs/formats/signature.md``).
+
+Rule: a reader takes scalars as they are written, never as YAML would convert them: digits only, or digits around an
+``e``, are a signature and no number. The writer quotes strings that are not plain words, so that any reader of YAML gets
+strings. What is not understood is refused, but for unknown keys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import ALGORITHMS, algorithm
+from pcopy.signature.plain_yaml import Value, dump, load
+from pcopy.signature.replacing import Path, replacing
+from pcopy.signature.tree import is_power_of_two
+from pcopy.text import harmless, shown
+
+FORMAT = "pcopy-signature"
+VERSION = 1
+MOST_BYTES = 1 << 20
+LEAST_BLOCK_SIZE = 1 << 16
+MOST_BLOCK_SIZE = 1 << 62
+
+_NUMBERS = ("files", "directories", "symlinks", "special", "bytes")
+_TEXTS = ("source", "created", "generator")
+_KEYS = ("format", "version", "algorithm", "block_size", "signature", *_NUMBERS, *_TEXTS)
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
+
+
+class Signature(NamedTuple):
+    """``signature`` in lower-case hexadecimal digits; counts of items (the root counts) and bytes; where it is from.
+
+    ``others`` are the keys that this version does not know, with their values: strings, lists and mappings of them.
+    """
+
+    algorithm: str
+    block_size: int
+    signature: str
+    files: int
+    directories: int
+    symlinks: int
+    special: int
+    bytes: int
+    source: str
+    created: str
+    generator: str
+    others: tuple[tuple[str, Value], ...] = ()
+
+
+def is_block_size(number: int) -> bool:
+    """Whether ``number`` of bytes may be a block's: a power of two, from 64 KiB to 4 EiB."""
+    return LEAST_BLOCK_SIZE <= number <= MOST_BLOCK_SIZE and is_power_of_two(number)
+
+
+def write_signature(path: Path, signature: Signature) -> None:
+    """Writes ``path`` anew, durably, or leaves it as it was.
+
+    Raises ``Refused`` if ``path`` is there and is no file, ``OSError`` for what the system refuses.
+    """
+    known: tuple[str | int, ...] = (FORMAT, VERSION, *signature[:-1])
+    contents = dump(zip(_KEYS, known, strict=True), signature.others, time="created")
+    with replacing(path) as stream:
+        stream.write(contents)
+
+
+def read_signature(path: Path) -> Signature:
+    """The signature in the file ``path``; raises ``Refused``, with one line, for everything that is wrong with it."""
+    try:
+        return _signature(_contents(path))
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise Refused(f"cannot read the signature file {shown(os.fsencode(path))}: {harmless(reason)}") from error
+
+
+def _contents(path: Path) -> bytes:
+    with open(path, "rb") as stream:
+        contents = stream.read(MOST_BYTES + 1)
+    if len(contents) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    return contents
+
+
+def _signature(contents: bytes) -> Signature:
+    """The signature in the text ``contents``; raises ``ValueError``."""
+    values = load(contents)
+    if _text(values, "format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}")
+    version = _number(values, "version")
+    if version > VERSION:
+        raise ValueError(f"it has version {version} of the format, and this pcopy knows {VERSION}: use a newer one")
+    if version != VERSION:
+        raise ValueError(f"there is no version {version} of the format")
+    name = _text(values, "algorithm")
+    if name not in ALGORITHMS:
+        raise ValueError(f"its algorithm is none of {', '.join(ALGORITHMS)}")
+    block_size = _number(values, "block_size")
+    if not is_block_size(block_size):
+        raise ValueError(f"block_size is no power of two from {LEAST_BLOCK_SIZE} to {MOST_BLOCK_SIZE}")
+    digits, count = _text(values, "signature").lower(), 2 * algorithm(name).size
+    if not re.fullmatch(f"[0-9a-f]{{{count}}}", digits):
+        raise ValueError(f"signature does not consist of the {count} hexadecimal digits of {name}")
+    files, directories, symlinks, special, total = (_number(values, key) for key in _NUMBERS)
+    source, created, generator = (_text(values, key) if key in values else "" for key in _TEXTS)
+    others = tuple((key, value) for key, value in values.items() if key not in _KEYS)
+    counts = (files, directories, symlinks, special, total)
+    return Signature(name, block_size, digits, *counts, source, created, generator, others)
+
+
+def _text(values: dict[str, Value], key: str) -> str:
+    try:
+        value = values[key]
+    except KeyError:
+        raise ValueError(f"it lacks the key {key}") from None
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is not a single value")
+    return value
+
+
+def _number(values: dict[str, Value], key: str) -> int:
+    text = _text(values, key)
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{key} is not a whole number in decimal digits")
+    return int(text)

@@ -1,0 +1,358 @@
+"""Manifests: what is written is what the definition says, and whatever is lost or changed is found."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import algorithm
+from pcopy.signature.manifest import (
+    LONGEST_LINE,
+    Entry,
+    ManifestReader,
+    ManifestWriter,
+    order_key,
+    signature_of,
+)
+from pcopy.signature.records import pack, unpack
+from tests.signature.datasets import measured, outer_dataset
+from tests.support import reference_signature as reference
+
+MIB = 1 << 20
+XXH3 = algorithm("xxh3-128")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "manifest.md"
+UNHURRIED = settings(deadline=None)
+FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NAMES = st.binary(min_size=1, max_size=4).filter(lambda name: not set(name) & {0, 47} and name not in (b".", b".."))
+AWKWARD = (
+    b"\\",
+    b"\\n",
+    b"a\\",
+    b"\n",
+    b"\r",
+    b" ",
+    b"  x ",
+    b"a b",
+    b"\xff",
+    b"\x01",
+    b"...",
+    b"-",
+    b"#",
+    b"a",
+    b"a.",
+)
+
+
+@pytest.fixture
+def dataset(area: Path) -> Path:
+    """The largest published vector, and names that need escapes or sort oddly."""
+    path = outer_dataset(area / "dataset")
+    for name in AWKWARD:
+        make_directory = os.fsencode(path) + b"/" + name
+        os.mkdir(make_directory)
+        with open(make_directory + b"/" + name + b"x", "wb") as file:
+            file.write(name)
+    return path
+
+
+@pytest.fixture
+def good(area: Path, dataset: Path) -> bytes:
+    return reference.manifest(os.fsencode(dataset), 1 << 16)
+
+
+def write(path: Path, entries: list[Entry], block_size: int = 1 << 16) -> None:
+    with ManifestWriter(path, XXH3, block_size) as manifest:
+        for entry in entries:
+            manifest.write(entry)
+
+
+def read(file: Path) -> list[Entry]:
+    return list(ManifestReader(file))
+
+
+def refusal(file: Path, contents: bytes) -> str:
+    file.write_bytes(contents)
+    with pytest.raises(Refused) as refused:
+        read(file)
+    line = str(refused.value)
+    assert line.isprintable() and str(file) in line
+    return line.partition(f"{file}: ")[2]
+
+
+def test_what_is_written_is_the_definitions(area: Path, dataset: Path, good: bytes) -> None:
+    entries = measured(os.fsencode(dataset), XXH3, 1 << 16)
+    write(area / "manifest", entries)
+    assert (area / "manifest").read_bytes() == good
+    reader = ManifestReader(area / "manifest")
+    assert (reader.algorithm, reader.block_size) == (XXH3, 1 << 16)
+    assert list(reader) == entries == list(reader)
+    assert signature_of(area / "manifest") == reference.signature(os.fsencode(dataset), 1 << 16)
+
+
+def test_the_page_shows_a_manifest(area: Path) -> None:
+    example = PAGE.read_bytes().split(b"```\n")[1].replace(b"?", b"\xff")
+    assert example == reference.manifest(os.fsencode(outer_dataset(area / "dataset")))
+
+
+def test_the_other_algorithm(area: Path, dataset: Path) -> None:
+    blake3 = algorithm("blake3")
+    entries = measured(os.fsencode(dataset), blake3, 4 * MIB)
+    with ManifestWriter(os.fsencode(area / "manifest"), blake3, 4 * MIB) as manifest:
+        for entry in entries:
+            manifest.write(entry)
+    assert (area / "manifest").read_bytes().startswith(b"#pcopy-manifest 1 blake3 4194304\nd ")
+    assert read(area / "manifest") == entries
+    assert signature_of(area / "manifest") == reference.signature(os.fsencode(dataset), 4 * MIB, blake3.digest)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "empty", "link", "pipe"])
+def test_a_single_item(area: Path, dataset: Path, name: str) -> None:
+    path = os.fsencode(dataset / name)
+    write(area / "manifest", measured(path, XXH3, 1 << 16))
+    contents = (area / "manifest").read_bytes()
+    assert contents == reference.manifest(path, 1 << 16)
+    assert contents.count(b"\n") == 2 and contents.endswith(b" .\n")
+    assert signature_of(area / "manifest") == reference.signature(path)
+
+
+def test_tree_order_is_that_of_find_and_of_sorted_names(dataset: Path) -> None:
+    found = subprocess.run(["find", ".", "-mindepth", "1", "-print0"], check=True, capture_output=True, cwd=dataset)
+    paths = [name.removeprefix(b"./") for name in found.stdout.split(b"\0")[:-1]]
+    random.Random(1).shuffle(paths)
+    expected = list(reference.entries(os.fsencode(dataset)))
+    assert sorted([*paths, b"."], key=order_key) == expected
+
+
+@UNHURRIED
+@given(st.lists(st.lists(NAMES, min_size=1, max_size=4).map(b"/".join), max_size=20))
+def test_keys_sort_as_lists_of_names_do(paths: list[bytes]) -> None:
+    assert sorted(paths, key=order_key) == sorted(paths, key=lambda path: path.split(b"/"))
+    assert all(order_key(b".") < order_key(path) for path in paths)
+
+
+@UNHURRIED
+@given(
+    st.sampled_from([b"f", b"d", b"l", b"p", b"c", b"b"]),
+    st.binary(min_size=16, max_size=32),
+    st.integers(0, 2**64 - 1),
+    st.one_of(st.just(b"."), st.lists(NAMES, min_size=1, max_size=4).map(b"/".join)),
+)
+def test_records_are_entries(kind: bytes, digest: bytes, size: int, path: bytes) -> None:
+    entry = Entry(kind, digest, size, path)
+    assert unpack(*pack(entry)) == entry
+    assert pack(entry)[0] == order_key(path)
+
+
+def test_a_manifest_cut_off_anywhere_is_refused(area: Path, good: bytes) -> None:
+    file = area / "manifest"
+    lines = good.splitlines(keepends=True)
+    cuts = {sum(map(len, lines[:count])) for count in range(len(lines))} | set(range(0, len(good), 13))
+    for cut in sorted(cuts):
+        reason = refusal(file, good[:cut])
+        assert "truncated" in reason or cut < len(lines[0])
+
+
+def test_a_lost_or_repeated_or_exchanged_line_is_found(area: Path, good: bytes) -> None:
+    lines = good.splitlines(keepends=True)
+    for at in range(1, len(lines)):
+        refusal(area / "manifest", b"".join(lines[:at] + lines[at + 1 :]))
+        refusal(area / "manifest", b"".join(lines[: at + 1] + lines[at:]))
+        if at > 1:
+            refusal(area / "manifest", b"".join([*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]]))
+
+
+def without_sizes(entries: list[Entry]) -> list[Entry]:
+    return [entry._replace(size=min(entry.size, 1)) for entry in entries]
+
+
+@FUZZ
+@given(at=st.integers(0, 1 << 20), byte=st.integers(0, 255))
+def test_no_changed_byte_goes_unseen(area: Path, good: bytes, at: int, byte: int) -> None:
+    file = area / "manifest"
+    file.write_bytes(good)
+    entries = read(file)
+    contents = bytearray(good)
+    at %= len(contents)
+    assume(contents[at] != byte)
+    contents[at] = byte
+    file.write_bytes(contents)
+    try:
+        reader = ManifestReader(file)
+        found = list(reader)
+    except Refused as refused:
+        assert str(refused).isprintable()
+        return
+    # a size is in no directory's digest, the block size stands in the header only
+    assert found != entries or reader.block_size != 1 << 16
+    assert without_sizes(found) == without_sizes(entries)
+
+
+@FUZZ
+@given(start=st.integers(0, 1 << 20), length=st.integers(0, 200), new=st.binary(max_size=80), random_only=st.booleans())
+def test_nothing_but_refusal_is_raised(
+    area: Path, good: bytes, start: int, length: int, new: bytes, random_only: bool
+) -> None:
+    start %= len(good)
+    contents = new if random_only else good[:start] + new + good[start + length :]
+    file = area / "manifest"
+    file.write_bytes(contents)
+    try:
+        read(file)
+    except Refused as refused:
+        assert str(refused).isprintable()
+    else:
+        assert contents.count(b"\n") == good.count(b"\n")
+
+
+EMPTY_FILE = b"46c67f2acba1c47bfd40839973f03b8d"
+EMPTY_DIRECTORY = b"22bbb76b211a39ba13e608bc156defed"
+HEADER = b"#pcopy-manifest 1 xxh3-128 65536\n"
+D = b"d " + EMPTY_DIRECTORY + b" 0 "
+F = b"f " + b"5" * 32 + b" 7 "
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        (b"", "line 1: it does not begin with #pcopy-manifest and a version"),
+        (b"#pcopy-manifest\n", "line 1: it does not begin"),
+        (b"format: pcopy-signature\n", "line 1: it does not begin"),
+        (b"#pcopy-manifest 2 xxh3-128 65536\n", "line 1: it has version 2 of the format, and this pcopy knows 1: use"),
+        (b"#pcopy-manifest 0 xxh3-128 65536\n", "line 1: there is no such version"),
+        (b"#pcopy-manifest 1\n", "line 1: an algorithm and a block size"),
+        (b"#pcopy-manifest 1 xxh3-128 65536 \n", "line 1: an algorithm and a block size"),
+        (b"#pcopy-manifest 1 md5 65536\n", "line 1: its algorithm is none of xxh3-128, blake3"),
+        (b"#pcopy-manifest 1 \xff 65536\n", "line 1: its algorithm is none of"),
+        (b"#pcopy-manifest 1 xxh3-128 65537\n", "line 1: its block size is no power of two"),
+        (b"#pcopy-manifest 1 xxh3-128 32768\n", "line 1: its block size is no power of two"),
+        (b"#pcopy-manifest 1 xxh3-128 0065536\n", "line 1: its block size is no power of two"),
+        (HEADER[:-1], "line 1 has no end: the manifest is truncated"),
+        (HEADER[:-1] + b"\r\n", "line 1: its block size"),
+        (HEADER, "line 1: no entry follows: the manifest is truncated"),
+        (HEADER + b"\n", "line 2: it does not consist of"),
+        (HEADER + D, "line 2 has no end: the manifest is truncated"),
+        (HEADER + D + b"x\n", "line 2: the first entry is not the root, '.'"),
+        (HEADER + D + b"./\n", "line 2: the first entry is not the root, '.'"),
+        (HEADER + D + b".\n" + D + b".\n", "line 3: its path is not that of something below the root"),
+        (HEADER + D + b".\n" + D + b"\n", "line 3: its path is not"),
+        (HEADER + D + b".\n" + D + b"..\n", "line 3: its path is not"),
+        (HEADER + D + b".\n" + D + b"/a\n", "line 3: its path is not"),
+        (HEADER + D + b".\n" + D + b"a/\n", "line 3: its path is not"),
+        (HEADER + D + b".\n" + D + b"a\n" + D + b"a/.\n", "line 4: its path is not"),
+        (HEADER + D + b".\n" + F + b"a/b\n", "line 3: the directory that a/b is in is not listed"),
+        (HEADER + D + b".\n" + F + b"a\n" + F + b"a/b\n", "(line 2) does not match"),
+        (HEADER + F + b".\n" + F + b"a\n", "line 3: the directory that a is in is not listed"),
+        (HEADER + D + b".\n" + F + b"b\n" + F + b"a\n", "line 4: a is out of order, or comes twice"),
+        (HEADER + D + b".\n" + F + b"b\n" + F + b"b\n", "line 4: b is out of order, or comes twice"),
+        (HEADER + D + b".\n" + F + b"a\n", "line 3: the digest of . (line 2) does not match its entries: the manifest"),
+        (HEADER + b"s" + D[1:] + b".\n", "line 2: its type is none of"),
+        (HEADER + D.upper() + b".\n", "line 2: its type is none of"),
+        (HEADER + D[:2] + D[2:].upper() + b".\n", "line 2: its digest does not consist of 32 lower-case"),
+        (HEADER + D[:2] + D[3:] + b".\n", "line 2: its digest does not consist of 32 lower-case"),
+        (HEADER + D[:2] + b"  " + D[4:] + b".\n", "line 2: its digest does not consist of 32 lower-case"),
+        (HEADER + F.replace(b" 7 ", b" 07 ") + b".\n", "line 2: its size is not a whole number"),
+        (HEADER + F.replace(b" 7 ", b" -7 ") + b".\n", "line 2: its size is not a whole number"),
+        (HEADER + F.replace(b" 7 ", b" +7 ") + b".\n", "line 2: its size is not a whole number"),
+        (HEADER + F.replace(b" 7 ", b" 1_7 ") + b".\n", "line 2: its size is not a whole number"),
+        (HEADER + F.replace(b" 7 ", b" 18446744073709551616 ") + b".\n", "line 2: its size is not a whole number"),
+        (HEADER + F.replace(b" 7 ", b" 0 ") + b".\n", "line 2: its digest does not fit its type and size"),
+        (HEADER + b"f " + EMPTY_FILE + b" 7 .\n", "line 2: its digest does not fit its type and size"),
+        (HEADER + b"p " + EMPTY_FILE + b" 0 .\n", "line 2: its digest does not fit its type and size"),
+        (HEADER + D.replace(b" 0 ", b" 7 ") + b".\n", "line 2: it has a size and is no regular file"),
+        (HEADER + D + b".\n" + F + b"a\\b\n", "line 3: its path holds a backslash"),
+        (HEADER + D + b".\n" + F + b"a\\\n", "line 3: its path holds a backslash"),
+        (HEADER + D + b".\n" + F + b"a\\\\\\\n", "line 3: its path holds a backslash"),
+        (HEADER + D + b".\r\n", "line 2: its path holds a carriage return or a NUL"),
+        (HEADER + D + b".\n" + F + b"a\0b\n", "line 3: its path holds a carriage return or a NUL"),
+        (HEADER + D + b".\n" + F + b"x" * LONGEST_LINE + b"\n", "line 3 has more than 1048576 bytes"),
+        (b"#" * (LONGEST_LINE + 1), "line 1 has more than 1048576 bytes"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(area: Path, contents: bytes, reason: str) -> None:
+    assert reason in refusal(area / "manifest", contents)
+
+
+def test_a_line_without_end_is_not_held_in_memory(area: Path) -> None:
+    with (area / "manifest").open("wb") as file:
+        file.write(HEADER + D + b".\n")
+        file.truncate(64 * MIB)
+    tracemalloc.start()
+    with pytest.raises(Refused, match="line 3 has more than 1048576 bytes"):
+        list(ManifestReader(area / "manifest"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * MIB
+
+
+def test_the_damaged_directory_is_named(area: Path, good: bytes) -> None:
+    lines = good.splitlines(keepends=True)
+    (at,) = (number for number, line in enumerate(lines) if line.endswith(b" sub/b.bin\n"))
+    (directory,) = (number for number, line in enumerate(lines, start=1) if line.endswith(b" sub\n"))
+    del lines[at]
+    assert refusal(area / "manifest", b"".join(lines)).endswith(
+        f"the digest of sub (line {directory}) does not match its entries: the manifest is damaged or truncated"
+    )
+
+
+def test_what_cannot_be_read_is_refused(area: Path) -> None:
+    for path, reason in ((area, "Is a directory"), (area / "no\nfile", "No such file")):
+        with pytest.raises(Refused, match=reason) as refused:
+            ManifestReader(path)
+        assert str(refused.value).isprintable()
+
+
+def test_a_manifest_that_vanishes_or_changes_under_a_reader_is_refused(area: Path, good: bytes) -> None:
+    file = area / "manifest"
+    file.write_bytes(good)
+    reader = ManifestReader(file)
+    file.write_bytes(good.replace(b" 65536\n", b" 131072\n", 1))
+    with pytest.raises(Refused, match="another manifest"):
+        list(reader)
+    file.unlink()
+    with pytest.raises(Refused, match="No such file"):
+        list(reader)
+
+
+def test_the_writer_wants_tree_order(area: Path) -> None:
+    def entry(path: bytes) -> Entry:
+        return Entry(b"d", bytes(16), 0, path)
+
+    with ManifestWriter(area / "manifest", XXH3, 1 << 16) as manifest:
+        with pytest.raises(ValueError, match="out of order"):
+            manifest.write(entry(b"a"))
+        manifest.write(entry(b"."))
+        manifest.write(entry(b"a"))
+        manifest.write(entry(b"a/b"))
+        for path in (b".", b"a", b"a/a", b"a/b", b"Z"):
+            with pytest.raises(ValueError, match="out of order"):
+                manifest.write(entry(path))
+        with pytest.raises(Refused, match="cannot hold a path of"):
+            manifest.write(entry(b"b" * LONGEST_LINE))
+
+
+def test_a_failed_write_leaves_nothing_and_the_old_manifest(area: Path) -> None:
+    (area / "manifest").write_text("old")
+    with pytest.raises(KeyboardInterrupt), ManifestWriter(area / "manifest", XXH3, 1 << 16) as manifest:
+        manifest.write(Entry(b"d", bytes(16), 0, b"."))
+        assert len(os.listdir(area)) == 2
+        raise KeyboardInterrupt
+    assert os.listdir(area) == ["manifest"] and (area / "manifest").read_text() == "old"
+
+
+def test_deep_trees_need_memory_for_their_depth_only(area: Path) -> None:
+    digest = reference.xxh3_128(b"\x03")
+    depth, entries = 2000, []
+    for level in range(depth, -1, -1):
+        entries.append(Entry(b"d", digest, 0, b"/".join([b"d"] * level) or b"."))
+        digest = reference.xxh3_128(b"\x03d\0\0\0\x01d" + digest)
+    write(area / "manifest", entries[::-1])
+    assert sum(1 for _ in ManifestReader(area / "manifest")) == depth + 1
+    assert signature_of(area / "manifest") == entries[-1].digest

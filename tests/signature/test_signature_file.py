@@ -1,0 +1,393 @@
+"""Signature files: any YAML reader gets what was written, and nothing unsound is taken for a signature."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pcopy.errors import Refused
+from pcopy.signature.plain_yaml import dump, load
+from pcopy.signature.signature_file import MOST_BYTES, Signature, read_signature, write_signature
+
+SAMPLE = Signature(
+    "xxh3-128",
+    4 << 20,
+    "7f682f90fd0fffe8ab8ffad8c007c3c0",
+    4,
+    2,
+    1,
+    1,
+    200007,
+    "/path/as/given",
+    "2026-11-21T00:00:00Z",
+    "pcopy 0.1.0",
+)
+BY_HAND = b"""\
+# by somebody else
+format: pcopy-signature
+version: 1
+algorithm: xxh3-128
+block_size: 65536
+signature: 7f682f90fd0fffe8ab8ffad8c007c3c0
+files: 4
+directories: 2          # the root counts
+symlinks: 1
+special: 1
+bytes: 200007
+source: /path/as/given
+created: 2026-11-21T00:00:00Z
+generator: pcopy 0.1.0
+"""
+FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_ODDITIES = "0123456789_.+-eExobaftynul:T Z/~<=#"
+WORDS = st.one_of(
+    st.text(_ODDITIES, max_size=12),
+    st.from_regex(
+        r"[0-9]{1,4}-[0-9]{1,2}-[0-9]{1,2}([Tt ]+[0-9]{1,2}(:[0-9]{2}){2}(\.[0-9]*)?(Z|[-+][0-9]{1,2})?)?",
+        fullmatch=True,
+    ),
+    st.from_regex(r"[-+]?[0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?", fullmatch=True),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+"""What YAML may take for numbers, times, booleans, or nothing at all."""
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+VALUES = st.recursive(
+    TEXTS, lambda below: st.lists(below, max_size=3) | st.dictionaries(TEXTS, below, max_size=3), max_leaves=6
+)
+
+
+def hexadecimal(digits: int) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.text("0123456789abcdef", min_size=digits, max_size=digits),
+        st.text("0123456789", min_size=digits, max_size=digits),
+        st.integers(0, digits - 2).map(lambda at: "1" * (at + 1) + "e" + "2" * (digits - at - 2)),
+        st.just("0" * digits),
+        st.just("0" * (digits - 1) + "8"),
+    )
+
+
+COUNTS = st.integers(0, 2**64 - 1)
+DIGESTS = st.one_of(st.tuples(st.just("xxh3-128"), hexadecimal(32)), st.tuples(st.just("blake3"), hexadecimal(64)))
+OTHERS = st.dictionaries(TEXTS.filter(lambda key: key not in {"format", "version", *Signature._fields}), VALUES)
+
+
+@st.composite
+def signatures(draw: st.DrawFn) -> Signature:
+    name, digits = draw(DIGESTS)
+    files, directories, symlinks, special, total = draw(st.tuples(*[COUNTS] * 5))
+    counts = (files, directories, symlinks, special, total)
+    source, created, generator = draw(st.tuples(TEXTS, TEXTS, TEXTS))
+    others = tuple(draw(OTHERS).items())
+    return Signature(name, 1 << draw(st.integers(16, 62)), digits, *counts, source, created, generator, others)
+
+
+@pytest.fixture
+def file(area: Path) -> Path:
+    return area / "data.sig"
+
+
+def refusal(file: Path, contents: bytes) -> str:
+    """The reason that the reader gives; the rest of the line is looked at here."""
+    file.write_bytes(contents)
+    with pytest.raises(Refused) as refused:
+        read_signature(file)
+    line = str(refused.value)
+    assert line.isprintable() and str(file) in line
+    return line.partition(f"{file}: ")[2]
+
+
+@FUZZ
+@given(signature=signatures())
+@example(SAMPLE)
+@example(SAMPLE._replace(source="2026-11-21T00:00:00Z", created="0999-12-31T23:59:59Z", generator="1.2.3"))
+@example(SAMPLE._replace(signature="12345678901234567890123456789012"))
+@example(SAMPLE._replace(signature="1e" + "1" * 30))
+@example(SAMPLE._replace(source="2026-11-21", created="null", generator="~", others=(("yes", "no"), ("<<", "=="))))
+@example(SAMPLE._replace(source='"\\ # : \n\r\t\x00\x85\u2028\ufeff\U0001f600', others=(("", ["", {"": []}, {}]),)))
+def test_what_is_written_is_read_here_and_by_any_reader_of_yaml(file: Path, signature: Signature) -> None:
+    write_signature(file, signature)
+    assert read_signature(file) == signature
+    expected = {"format": "pcopy-signature", "version": 1, **signature._asdict(), **dict(signature.others)}
+    del expected["others"]
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        found = yaml.load(file.read_bytes(), Loader=loader)
+        if isinstance(found["created"], datetime):
+            found["created"] = found["created"].strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0")
+        assert found == expected
+    lines = file.read_bytes().splitlines()
+    assert lines[:2] == [b"format: pcopy-signature", b"version: 1"]
+
+
+@FUZZ
+@given(text=WORDS)
+@example("2026-11-21T00:00:00Z")
+@example("1.2.3")
+def test_no_string_is_taken_for_anything_else(text: str) -> None:
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        assert yaml.load(dump([("key", text)], time="created"), Loader=loader) == {"key": text}
+    assert load(dump([("key", text)])) == {"key": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "007", "1_000", "0x1f", "0o17", "0b1", "1e3", "1.5", "1.", "1.5e+3", "1.2.3", "2026-11-21", "2026-11-21T00:00:00Z"]
+    + [spelled for word in ("yes", "no", "y", "n", "true", "false", "on", "off", "null") for spelled in
+       (word, word.upper(), word.title())]
+    + ["~", "<<", "=", ".inf", "-.inf", ".nan", "", "-", "- a", "a: b", "a #b", "12:30:45", "a ", " a", "é"],
+)  # fmt: skip
+def test_what_some_reader_takes_for_something_else_is_quoted(text: str) -> None:
+    """Also by the rules of YAML 1.2, and those of 1.1 that the library here does not follow."""
+    assert dump([("key", text)], time="created") == f'key: "{text}"\n'.encode()
+
+
+@pytest.mark.parametrize("text", ["pcopy 0.1.0", "/data/run-7", "xxh3-128", "1e" + "1" * 29 + "a", "nothing", "8h"])
+def test_plain_words_are_written_as_they_are(text: str) -> None:
+    assert dump([("key", text)]) == f"key: {text}\n".encode()
+
+
+@pytest.mark.parametrize("text", ["0000-01-01T00:00:00Z", "2026-02-30T00:00:00Z", "2026-11-21T24:60:00Z", "soon: now"])
+def test_times_that_there_are_not_are_quoted(text: str) -> None:
+    assert dump([("created", text)], time="created") == f'created: "{text}"\n'.encode()
+
+
+def test_a_time_is_read_as_one_where_it_is_one(file: Path) -> None:
+    write_signature(file, SAMPLE._replace(source=SAMPLE.created))
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        found = yaml.load(file.read_bytes(), Loader=loader)
+        assert found["created"] == datetime(2026, 11, 21, tzinfo=UTC)
+        assert found["source"] == SAMPLE.created
+
+
+def test_the_page_shows_a_signature_file(file: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "formats" / "signature.md"
+    example = page.read_bytes().split(b"```yaml\n")[1].partition(b"```")[0]
+    assert write_and_read(file, SAMPLE) == example
+
+
+def test_names_that_are_no_unicode_can_be_shown(file: Path) -> None:
+    write_signature(file, SAMPLE._replace(source=os.fsdecode(b"/\xff\xe4")))
+    assert read_signature(file).source == "/\\udcff\\udce4"
+
+
+@pytest.mark.parametrize("digits", ["7f682f90fd0fffe8ab8ffad8c007c3c0", "1" * 32, "1e" + "2" * 30, "0" * 32, "A" * 32])
+def test_unquoted_signatures_are_read_as_they_stand(file: Path, digits: str) -> None:
+    file.write_bytes(BY_HAND.replace(b"7f682f90fd0fffe8ab8ffad8c007c3c0", digits.encode()))
+    assert read_signature(file) == SAMPLE._replace(block_size=65536, signature=digits.lower())
+
+
+def test_the_origin_may_be_missing_and_unknown_keys_are_kept(file: Path) -> None:
+    lines = BY_HAND.splitlines(keepends=True)
+    file.write_bytes(b"\xef\xbb\xbf" + b"".join(lines[:-3]) + b"ticket: 0815\nhosts: [a, b: {c: 1.0}]\n")
+    read = read_signature(file)
+    assert (read.source, read.created, read.generator) == ("", "", "")
+    assert read.others == (("ticket", "0815"), ("hosts", ["a", {"b": {"c": "1.0"}}]))
+    write_signature(file, read)
+    assert read_signature(file) == read
+
+
+REQUIRED = [
+    line.partition(b":")[0].decode()
+    for line in BY_HAND.splitlines()
+    if line.partition(b":")[0] not in (b"# by somebody else", b"source", b"created", b"generator")
+]
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_keys_must_be_there_once(file: Path, key: str) -> None:
+    lines = BY_HAND.splitlines(keepends=True)
+    (line,) = (line for line in lines if line.startswith(f"{key}:".encode()))
+    assert refusal(file, BY_HAND.replace(line, b"")) == f"it lacks the key {key}"
+    assert refusal(file, BY_HAND + line) == f"the key {key} comes twice"
+    assert f"{key} is not a single value" in refusal(file, BY_HAND.replace(line, f"{key}: [1]\n".encode()))
+
+
+def changed(key: str, value: str) -> Callable[[], bytes]:
+    lines = BY_HAND.decode().splitlines()
+    return lambda: "\n".join(f"{key}: {value}" if line.startswith(f"{key}:") else line for line in lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        (lambda: b"", "not a mapping"),
+        (lambda: b"# nothing\n", "not a mapping"),
+        (lambda: b"just text", "not a mapping"),
+        (lambda: b"- a\n- b\n", "not a mapping"),
+        (lambda: BY_HAND + b"---\na: 1\n", "more than one YAML document"),
+        (lambda: b"a: b: c\n", "not YAML: mapping values are not allowed"),
+        (lambda: b"a: 'b\n", "not YAML"),
+        (lambda: b"\xff\xfea\x00", "not UTF-8"),
+        (lambda: b"a: \x00\n", "not YAML"),
+        (lambda: b'a: "\\UFFFFFFFF"\n', "not YAML"),
+        (lambda: b"a: &x [1]\nb: *x\n", "aliases"),
+        (lambda: b"a: " + b"[" * 100_000, "nested"),
+        (lambda: b"[a]: 1\n", "no string"),
+        (lambda: b"? " + b"k" * 101 + b"\n: 1\n", "a key of more than"),
+        (lambda: BY_HAND + b"#" * MOST_BYTES, "more than 1048576 bytes"),
+        (changed("format", "pcopy-manifest"), "its format is not pcopy-signature"),
+        (changed("version", "2"), "version 2 of the format, and this pcopy knows 1: use a newer one"),
+        (changed("version", "0"), "no version 0"),
+        (changed("version", "1.0"), "version is not a whole number"),
+        (changed("algorithm", "md5"), "its algorithm is none of xxh3-128, blake3"),
+        (changed("algorithm", "blake3"), "the 64 hexadecimal digits of blake3"),
+        (changed("block_size", "32768"), "block_size is no power of two"),
+        (changed("block_size", "65537"), "block_size is no power of two"),
+        (changed("block_size", str(1 << 63)), "block_size is no power of two"),
+        (changed("block_size", "0x10000"), "block_size is not a whole number"),
+        (changed("signature", "7f682f90fd0fffe8ab8ffad8c007c3c"), "the 32 hexadecimal digits"),
+        (changed("signature", "7f682f90fd0fffe8ab8ffad8c007c3cg"), "the 32 hexadecimal digits"),
+        (changed("signature", ""), "the 32 hexadecimal digits"),
+        (changed("files", "-1"), "files is not a whole number"),
+        (changed("files", "1.5"), "files is not a whole number"),
+        (changed("files", "007"), "files is not a whole number"),
+        (changed("files", "\uff11"), "files is not a whole number"),
+        (changed("bytes", "1" * 5000), "bytes is not a whole number"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(file: Path, contents: Callable[[], bytes], reason: str) -> None:
+    assert reason in refusal(file, contents())
+
+
+def test_what_cannot_be_read_is_refused(area: Path) -> None:
+    for path, reason in (
+        (area, "Is a directory"),
+        (area / "no\nfile", "No such file"),
+        (area / ("x" * 300), "too long"),
+    ):
+        with pytest.raises(Refused, match=reason) as refused:
+            read_signature(path)
+        assert str(refused.value).isprintable()
+
+
+@FUZZ
+@given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_no_changed_byte_goes_unseen_and_nothing_but_refusal_is_raised(file: Path, at: int, byte: int) -> None:
+    write_signature(file, SAMPLE)
+    contents = bytearray(file.read_bytes())
+    contents[at % len(contents)] = byte
+    file.write_bytes(contents)
+    try:
+        read = read_signature(file)
+    except Refused as refused:
+        assert str(refused).isprintable()
+        return
+    assert read != SAMPLE or plain(bytes(contents)) == plain(write_and_read(file, SAMPLE))
+
+
+def plain(contents: bytes) -> object:
+    """What YAML itself reads; another spelling of the same, or a capital digit, is no damage.
+
+    By libyaml: the library's own parser wants no tab before a value, which YAML allows.
+    """
+    found = yaml.load(contents, Loader=yaml.CBaseLoader)
+    return {**found, "signature": found["signature"].lower()}
+
+
+def write_and_read(file: Path, signature: Signature) -> bytes:
+    write_signature(file, signature)
+    return file.read_bytes()
+
+
+@FUZZ
+@given(length=st.integers(0, 10_000), tail=st.binary(max_size=20))
+def test_cut_off_files_are_refused_unless_they_still_hold_everything(file: Path, length: int, tail: bytes) -> None:
+    contents = write_and_read(file, SAMPLE)
+    file.write_bytes(contents[: length % len(contents)] + tail)
+    try:
+        read = read_signature(file)
+    except Refused:
+        return
+    assert read.signature == SAMPLE.signature and read.bytes
+
+
+@FUZZ
+@given(contents=st.one_of(st.binary(max_size=200), st.text("-[]{}:,&*!|>'\"%@`? \n\tab1", max_size=60).map(str.encode)))
+def test_anything_at_all_is_refused(file: Path, contents: bytes) -> None:
+    refusal(file, contents)
+
+
+def test_the_python_parser_refuses_as_well(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(yaml, "CBaseLoader")
+    file.write_bytes(BY_HAND)
+    assert read_signature(file) == SAMPLE._replace(block_size=65536)
+    for contents in (b"a: b: c\n", b"a: \x00\n", b'a: "\\UFFFFFFFF"\n', b'a: "\\U0011ffff"', b"a: " + b"[" * 5000):
+        refusal(file, contents)
+
+
+def test_files_are_replaced_whole_with_the_usual_mode(area: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_signature(area / "new", SAMPLE)
+        (area / "old").write_text("old")
+        os.link(area / "old", area / "other name")
+        write_signature(os.fsencode(area / "old"), SAMPLE)
+        (area / "link").symlink_to("other name")
+        write_signature(area / "link", SAMPLE)
+        (area / "dangling").symlink_to("nowhere")
+        write_signature(area / "dangling", SAMPLE)
+    finally:
+        os.umask(before)
+    for name in ("new", "old", "link", "dangling"):
+        assert stat.filemode((area / name).lstat().st_mode) == "-rw-r-----"
+        assert read_signature(area / name) == SAMPLE
+    assert (area / "other name").read_text() == "old"
+    assert sorted(os.listdir(area)) == ["dangling", "link", "new", "old", "other name"]
+
+
+def test_names_as_long_as_can_be_and_relative_ones(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(area)
+    for name in ("n" * 255, b"\xff" * 255, "./plain"):
+        write_signature(name, SAMPLE)
+        assert read_signature(name) == SAMPLE
+
+
+def test_what_is_no_file_is_not_replaced(area: Path) -> None:
+    os.mkfifo(area / "pipe")
+    (area / "directory").mkdir()
+    (area / "stdout").symlink_to("pipe")
+    for name in ("pipe", "directory", "stdout"):
+        with pytest.raises(Refused, match="is no regular file"):
+            write_signature(area / name, SAMPLE)
+    assert sorted(os.listdir(area)) == ["directory", "pipe", "stdout"]
+    assert (area / "stdout").is_symlink() and (area / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_after_an_error_all_is_as_before(area: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (area / "old").write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space"):
+        write_signature(area / "old", SAMPLE)
+    assert os.listdir(area) == ["old"] and (area / "old").read_text() == "old"
+
+
+def test_contents_are_synced_before_the_name_and_the_name_after(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        calls.append("directory" if stat.S_ISDIR(found.st_mode) else f"file of {found.st_size > 100}")
+        fsync(descriptor)
+
+    def note_rename(source: bytes, target: bytes) -> None:
+        calls.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    write_signature(area / "new", SAMPLE)
+    assert calls == ["file of True", "rename", "directory"]

@@ -1,0 +1,160 @@
+"""Sorting on disk: like sorting in memory, with few files open and little held."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import tempfile
+import tracemalloc
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcopy.signature.sorting import MOST_OPEN, ExternalSorter
+
+UNHURRIED = settings(deadline=None)
+RECORDS = st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=6)), max_size=120)
+
+
+class Spools:
+    """Opens spools and knows how many are open, and how many were at most."""
+
+    def __init__(self) -> None:
+        self.made: list[BinaryIO] = []
+        self.most = 0
+
+    def __call__(self) -> BinaryIO:
+        self.made.append(io.BytesIO())
+        self.most = max(self.most, self.open)
+        return self.made[-1]
+
+    @property
+    def open(self) -> int:
+        return sum(not spool.closed for spool in self.made)
+
+
+def by_key(records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return sorted(records, key=lambda record: record[0])
+
+
+@UNHURRIED
+@given(RECORDS, st.sampled_from([1, 200, 500, 3000, 1 << 20]))
+def test_records_come_in_order_and_equal_keys_as_they_were_added(
+    records: list[tuple[bytes, bytes]], budget: int
+) -> None:
+    spools = Spools()
+    sorter = ExternalSorter(spools, budget)
+    for record in records:
+        sorter.add(*record)
+    assert list(sorter.sorted()) == by_key(records) == list(sorter.sorted())
+    sorter.close()
+    assert spools.open == 0
+    assert list(sorter.sorted()) == []
+
+
+@UNHURRIED
+@given(RECORDS, RECORDS)
+def test_more_may_be_added_after_sorting(first: list[tuple[bytes, bytes]], second: list[tuple[bytes, bytes]]) -> None:
+    sorter = ExternalSorter(Spools(), 800)
+    for record in first:
+        sorter.add(*record)
+    assert list(sorter.sorted()) == by_key(first)
+    for record in second:
+        sorter.add(*record)
+    assert by_key(list(sorter.sorted())) == by_key(first + second)
+
+
+@pytest.mark.parametrize("fan_in", [16, 1000])
+def test_open_files_are_bounded(fan_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pcopy.signature.sorting.FAN_IN", fan_in)
+    spools = Spools()
+    sorter = ExternalSorter(spools, 1)
+    keys = [number.to_bytes(4, "big") for number in range(5000)]
+    random.Random(7).shuffle(keys)
+    for key in keys:
+        sorter.add(key, key)
+    assert len(spools.made) > 5000
+    assert 2 < spools.most <= MOST_OPEN
+    assert [key for key, _ in sorter.sorted()] == sorted(keys)
+    assert spools.most <= MOST_OPEN
+
+
+def test_equal_keys_keep_their_order_through_all_merges() -> None:
+    sorter = ExternalSorter(Spools(), 1)
+    records = [(b"%d" % (number % 3), number.to_bytes(4, "big")) for number in range(1500)]
+    for record in records:
+        sorter.add(*record)
+    assert list(sorter.sorted()) == by_key(records)
+
+
+def test_little_is_held() -> None:
+    budget = 1 << 20
+    # the spools are files: what lies in memory for their sake would be counted
+    sorter = ExternalSorter(tempfile.TemporaryFile, budget)
+    tracemalloc.start()
+    for number in range(30_000):
+        sorter.add(number.to_bytes(8, "little"), bytes(40))
+    last, count = b"", 0
+    for key, _ in sorter.sorted():
+        assert key > last or not count
+        last, count = key, count + 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    sorter.close()
+    assert count == 30_000
+    assert peak < 3 * budget
+
+
+def test_long_records_and_unbuffered_files() -> None:
+    def open_raw() -> BinaryIO:
+        return tempfile.TemporaryFile(buffering=0)
+
+    sorter = ExternalSorter(open_raw, 1 << 18)
+    records = [(bytes([number]) * 70_000, os.urandom(200_000)) for number in (5, 3, 200, 0, 7)]
+    records += [(b"", b""), (b"\x05", b"")]
+    for record in records:
+        sorter.add(*record)
+    assert list(sorter.sorted()) == by_key(records)
+    sorter.close()
+
+
+class Stingy(io.BytesIO):
+    """Reads and writes less than it is asked for, as system calls may."""
+
+    def write(self, data: object, /) -> int:
+        return super().write(bytes(memoryview(data)[:1000]))  # type: ignore[arg-type]
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(7 if size is None or size > 7 else size)
+
+
+def test_short_reads_and_writes() -> None:
+    sorter = ExternalSorter(Stingy, 5000)
+    records = [(b"%d" % (number * 7919 % 300), bytes(number)) for number in range(300)]
+    for record in records:
+        sorter.add(*record)
+    assert list(sorter.sorted()) == by_key(records)
+
+
+def test_a_run_that_lost_its_end_is_an_error() -> None:
+    spools = Spools()
+    sorter = ExternalSorter(spools, 1)
+    sorter.add(b"key", b"value")
+    spools.made[0].truncate(12)
+    with pytest.raises(OSError, match="shorter"):
+        list(sorter.sorted())
+
+
+def test_a_full_disk_is_an_error_and_closes_what_was_opened() -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object, /) -> int:
+            raise OSError(28, "No space left on device")
+
+    made = Full()
+    sorter = ExternalSorter(lambda: made, 1)
+    with pytest.raises(OSError, match="No space"):
+        sorter.add(b"key", b"value")
+    assert made.closed
