@@ -1,0 +1,165 @@
+"""One run with one fault, and what came of it, in one of the table's words."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.worlds import OTHER, VICTIM, WORLDS, partly_written
+from tests.support.command import REPOSITORY, Completed, pcopy, show, summary
+from tests.support.oracle import differences
+from tests.support.walk import temporaries
+
+KNOWN_NAMES = Path(__file__).with_name("known_names")
+TEMPORARIES = [f".pcopy-0000000000-1-{rank}.{number}" for rank in range(2) for number in range(1, 5)]
+HANDLES = [f"/proc/self/fd/{number}" for number in range(8, 40)]
+"""The paths that stand for symbolic links and FIFOs, which have no descriptors that could be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``calls`` in ``world``, where they concern ``at``, fail; they are told as ``operation`` on one ``side``.
+
+    ``at``: ``source`` or ``target`` (a descriptor of the victim), ``name`` (a look-up of the victim's name),
+    ``temporary`` (a descriptor of its temporary file, or its name), ``handle`` (see ``HANDLES``), or ``anything``. ``when`` counts those calls from 1, as strace does. ``besides`` fails always, so that
+    another way is taken.
+    """
+
+    world: str
+    calls: str
+    at: str
+    operation: str
+    side: str
+    outcomes: str
+    when: str = "1+"
+    failed: int = 1
+    besides: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.world}: {self.operation} ({self.calls} at {self.at}, {self.when})"
+
+    def paths(self, source: Path, target: Path) -> list[str]:
+        """What ``-P`` is given."""
+        room = target / "room"
+        names = [VICTIM, OTHER] if self.world == "links" else [VICTIM]
+        return {
+            "source": [str(source / "room" / name) for name in names],
+            "target": [str(room / name) for name in names],
+            "name": names,
+            "temporary": [*TEMPORARIES, *(str(room / name) for name in TEMPORARIES)],
+            "handle": HANDLES,
+            "anything": [],
+        }[self.at]
+
+
+class Case:
+    """A row with one error, run in a place of its own."""
+
+    def __init__(self, row: Row, error: str, source: Path, place: Path, when: str = "") -> None:
+        self._row, self._error, self._source = row, error, source
+        self._when = when or row.when
+        self._target, self._log, self._errors = place / "target", place / "log", place / "errors"
+        self._world = WORLDS[row.world]
+
+    def observe(self) -> str:
+        """Runs it; raises ``AssertionError`` if what came of it has no word."""
+        self._world.prepare_target(self._source, self._target)
+        arguments = ["--json", "--errors", self._errors, *self._world.line(self._source, self._target)]
+        search = os.pathsep.join([str(KNOWN_NAMES), str(REPOSITORY)])
+        run = pcopy(*arguments, ranks=self._world.ranks, wrap=self._wrap(), env={"PYTHONPATH": search})
+        assert b"(INJECTED)" in self._log.read_bytes(), f"no such call was seen: {show(run)}"
+        try:
+            return self._judge(run)
+        except AssertionError as error:
+            log = self._log.read_bytes()[-3000:].decode(errors="backslashreplace")
+            raise AssertionError(f"{error}\n{show(run)}\n{log}") from error
+
+    def _wrap(self) -> list[str]:
+        if not shutil.which("strace"):
+            pytest.skip("there is no strace here")
+        calls = ",".join("?" + call for call in self._row.calls.split())
+        line = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", str(self._log)]
+        for path in self._row.paths(self._source, self._target):
+            line += ["-P", path]
+        line += ["-e", f"trace={calls}", "-e", f"inject={calls}:error={self._error}:when={self._when}"]
+        if self._row.besides:
+            line[-4:-4] = ["-P", str(self._source / "room" / VICTIM)]
+            line[-3] += f",{self._row.besides}"
+            line += ["-e", f"inject={self._row.besides}:error=EXDEV"]
+        return line
+
+    def _judge(self, run: Completed) -> str:
+        assert temporaries(os.fsencode(self._target)) == [], "temporary files are left"
+        source, target = self._world.compared(self._source, self._target)
+        assert partly_written(source, target) == [], "a file is partly written"
+        told = self._told()
+        for line in told:
+            self._check(line)
+        if run.returncode == 75:
+            assert told
+            return "S"
+        totals = summary(run)
+        unlike = self._unlike(source, target)
+        away = [line for line in unlike if VICTIM not in line]
+        assert away == [], "the rest of the tree is unlike"
+        if run.returncode == 0:
+            assert told == [] and totals["failed"] == 0
+            if totals["warnings"]:
+                return "N"
+            return "E" if any("missing" in line for line in unlike) else "-" if not unlike else f"0: {unlike}"
+        assert run.returncode == 1 and told
+        if totals["failed"] == 0:
+            assert unlike == []
+            return "U"
+        assert totals["failed"] == self._row.failed == len(told), f"{totals['failed']} failed, {len(told)} told"
+        gone, other = totals["vanished"], totals["changed"]
+        if gone or other:
+            assert self._row.failed in (gone, other), (gone, other)
+            assert self._there(target, told) == "F"
+            return "V" if gone else "C"
+        return self._there(target, told)
+
+    def _unlike(self, source: Path, target: Path) -> list[str]:
+        unlike = differences(source, target)
+        if self._world.only_victim:  # the directory around the items is not copied
+            return [line for line in unlike if not line.endswith((": b''", " ./"))]
+        return unlike
+
+    def _told(self) -> list[dict[str, Any]]:
+        if not self._errors.exists():
+            return []
+        return [json.loads(line) for line in self._errors.read_text().splitlines()]
+
+    def _check(self, line: dict[str, Any]) -> None:
+        """Path, operation and errno are those of the fault."""
+        assert line["operation"] == self._row.operation, line
+        assert line["errno"] == getattr(errno, self._error), line
+        path = os.path.normpath(base64.b64decode(line["path_b64"]))
+        root = self._source if self._row.side == "source" else self._target
+        if self._row.operation == "syncfs":
+            assert path == os.fsencode(root), line
+        else:
+            assert path.startswith(os.fsencode(root / "room" / VICTIM)), line
+
+    def _there(self, target: Path, told: list[dict[str, Any]]) -> str:
+        """What there is of the items that failed."""
+        found = set()
+        for line in told:
+            name = os.path.basename(os.fsdecode(base64.b64decode(line["path_b64"])))
+            here, there = self._source / "room" / name, target / ("" if self._world.only_victim else "room") / name
+            if not os.path.lexists(there):
+                found.add("F")
+            elif here.is_dir():
+                found.add("W" if (there / "inside").exists() else "E")
+            else:
+                found.add("W" if not here.is_file() or there.read_bytes() == here.read_bytes() else "F")
+        assert len(found) == 1, found
+        return found.pop()

@@ -1,0 +1,157 @@
+"""The table: what becomes of an item when one operation meets one error. One letter for each of ``ERRORS``:
+
+    -  copied: another way was taken, or the error doesn't concern the copy; status 0
+    F  failed: not in the target, or still with its old content; status 1
+    W  whole: failed and told, yet it is there with its contents (metadata, or what comes after them, went wrong)
+    E  empty: a directory that is there without what should be in it; it has failed, but for ENOENT of getdents64, which
+       the C library takes for the end of a directory that is being removed (readdir(3))
+    V  vanished: failed, because its name is gone; at the second attempt too
+    C  changed: failed, because it is no longer the same; at the second attempt too
+    S  stopped: status 75; for two in a row the target is full
+    s  stopped or failed: it depends on how many ranks have met the error before the first is told
+    N  notice: copied, and something is told that is no failure; status 0
+    U  unsynced: everything is copied, the file system's last sync failed; status 1
+
+Where an operation is made in several ways (a small file by the kernel, a replaced one under a temporary name, a split
+one by several ranks) each has a row. Errors that can't occur there in reality are injected all the same.
+"""
+
+from __future__ import annotations
+
+from tests.faults.injection import Row
+
+ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EPERM", "ENOENT", "ESTALE", "EMFILE", "ENAMETOOLONG")
+PASSING = ("EIO", "ESTALE")
+"""Of these, what is tried again where the source is read."""
+
+_STAT = "newfstatat statx fstat lstat stat"
+_COPY = "copy_file_range sendfile splice"
+_READ = f"read pread64 readv preadv preadv2 {_COPY}"
+_WRITE = "write pwrite64 writev pwritev pwritev2"
+_RENAME = "rename renameat renameat2"
+_CHOWN = "chown lchown fchownat"
+_CHMOD = "chmod fchmodat fchmodat2"
+_XATTR = "setxattr lsetxattr"
+
+
+def _source(world: str, calls: str, at: str, operation: str, outcomes: str, when: str = "1+", failed: int = 1) -> Row:
+    return Row(world, calls, at, operation, "source", outcomes, when, failed)
+
+
+def _target(
+    world: str,
+    calls: str,
+    at: str,
+    operation: str,
+    outcomes: str,
+    when: str = "1+",
+    failed: int = 1,
+    besides: str = "",
+) -> Row:
+    return Row(world, calls, at, operation, "target", outcomes, when, failed, besides)
+
+
+# Column by column: EIO ENOSPC EDQUOT EACCES EPERM ENOENT ESTALE EMFILE ENAMETOOLONG.
+READING = (
+    _source("small", _STAT, "name", "stat", "FFFFFVFFF"),
+    _source("links", _STAT, "name", "stat", "FFFFFVFFF", failed=2),
+    _source("fifo", _STAT, "name", "stat", "FFFFFVFFF"),
+    _source("directory", _STAT, "name", "stat", "FFFFFVFFF"),
+    _source("small", "openat", "name", "open", "FFFFFVCFF"),
+    _source("replaced", "openat", "name", "open", "FFFFFVCFF"),
+    _source("chunked", "openat", "name", "open", "FFFFFVCFF"),
+    _source("fifo", "openat", "name", "open", "FFFFFVCFF"),
+    _source("directory", "openat", "name", "open", "FFFFFVFFF"),
+    _source("small", _STAT, "source", "fstat", "FFFFFFFFF"),
+    _source("chunked", _STAT, "source", "fstat", "FFFFFFFFF"),
+    _source("fifo", _STAT, "source", "fstat", "FFFFFFFFF"),
+    _source("directory", _STAT, "source", "fstat", "FFFFFFFFF"),
+    _source("directory", "getdents64", "source", "readdir", "FFFFFEFFF"),
+    _source("small", _READ, "source", "read", "FFFFFFFFF"),
+    _source("large", _READ, "source", "read", "FFFFFFFFF"),
+    _source("chunked", _READ, "source", "read", "FFFFFFFFF"),
+    _source("links", _READ, "source", "read", "FFFFFFFFF", failed=2),
+    _source("symlink", "readlinkat readlink", "source", "readlink", "FFFFFFFFF"),
+    _source("small", "flistxattr", "source", "listxattr", "FFFFFFFFF"),
+    _source("small", "fgetxattr", "source", "getxattr user.dress", "FFFFFFFFF"),
+    _source("directory", "flistxattr", "source", "listxattr", "FFFFFFFFF"),
+    _source("fifo", "listxattr llistxattr", "handle", "listxattr", "FFFFFFFFF"),
+)
+"""Errors here may pass: what is tried again at once is tried four times."""
+
+CLOSING = (
+    _source("small", "close", "source", "close", "WFFFFFWFF"),
+    _source("large", "close", "source", "close", "WWWWWWWWW"),
+    _source("chunked", "close", "source", "close", "FFFFFFFFF"),
+    _source("links", "close", "source", "close", "WWWWWWWWW", failed=2),
+    _source("fifo", "close", "source", "close", "---------"),
+    _source("directory", "close", "source", "close", "---------"),
+    _target("small", "close", "target", "close", "FFFFFFFFF"),
+    _target("replaced", "close", "temporary", "close", "FFFFFFFFF"),
+    _target("chunked", "close", "temporary", "close", "FFFFFFFFF"),
+    _target("links", "close", "temporary", "close", "FSFFFFFFF", failed=2),
+    _target("fifo", "close", "target", "close", "---------"),
+    _target("directory", "close", "target", "close", "---------"),
+)
+
+MAKING = (
+    _target("directory", "mkdirat mkdir", "name", "mkdir", "FFFFFFFFF"),
+    _target("fifo", "mknodat mknod", "name", "mknod", "FFFFFFFFF"),
+    _target("symlink", "symlinkat symlink", "name", "symlink", "FFFFFFFFF"),
+    _target("links", "linkat link", "name", "link", "FFFFFFFFF"),
+    _target("small", "openat", "name", "create", "FFFFFFFFF", "2+"),
+    _target("replaced", "openat", "temporary", "create", "FFFFFFFFF"),
+    _target("chunked", "openat", "temporary", "create", "FFFFFFFFF"),
+    _target("chunked", "openat", "temporary", "open", "FFFFFFFFF", "2+"),
+    _target("directory", "openat", "name", "open", "EEEEEEEEE", "2+"),
+    _target("fifo", "openat", "name", "open", "WWWWWWWWW", "2+"),
+    _target("replaced", _STAT, "name", "stat", "FFFFFWFFF", "2+"),
+    _target("replaced", _STAT, "name", "stat", "WWWWWWWWW", "3+"),
+    _target("fifo", _STAT, "name", "stat", "FFFFF-FFF", "3+"),
+    _target("links", _STAT, "name", "stat", "FFFFFFFFF", "7+"),
+    _target("replaced", _STAT, "temporary", "fstat", "FFFFFFFFF"),
+    _target("chunked", _STAT, "temporary", "fstat", "FFFFFFFFF"),
+    _target("directory", _STAT, "target", "fstat", "EEEEEEEEE"),
+    _target("replaced", _RENAME, "name", "rename", "FFFFFFFFF"),
+    _target("chunked", _RENAME, "name", "rename", "FFFFFFFFF"),
+    _target("links", _RENAME, "name", "rename", "FFFFFFFFF", failed=2),
+)
+
+WRITING = (
+    _target("small", _WRITE, "target", "write", "FFFFFFFFF"),
+    _target("replaced", _WRITE, "temporary", "write", "FFFFFFFFF", besides="copy_file_range"),
+    _target("chunked", _WRITE, "temporary", "write", "FsFFFFFFF", besides="copy_file_range"),
+    _target("links", _WRITE, "temporary", "write", "FSFFFFFFF", failed=2, besides="copy_file_range"),
+    _target("large", _COPY, "source", "copy_file_range", "---------"),
+    _target("chunked", _COPY, "source", "copy_file_range", "---------"),
+    _target("replaced", "ioctl", "temporary", "clone", "FFFF-FFFF"),
+    _target("chunked", "ftruncate", "temporary", "truncate", "FFFFFFFFF"),
+    _target("small", "syncfs", "anything", "syncfs", "UUUUUUUUU"),
+)
+
+DRESSING = (
+    _target("small", "fchown", "target", "chown", "WWWWWWWWW"),
+    _target("replaced", "fchown", "temporary", "chown", "WWWWWWWWW"),
+    _target("chunked", "fchown", "temporary", "chown", "WWWWWWWWW"),
+    _target("fifo", _CHOWN, "handle", "chown", "WWWWWWWWW"),
+    _target("directory", "fchown", "target", "chown", "WWWWWWWWW"),
+    _target("small", "fchmod", "target", "chmod", "WWWWWWWWW"),
+    _target("replaced", "fchmod", "temporary", "chmod", "WWWWWWWWW"),
+    _target("fifo", _CHMOD, "handle", "chmod", "WWWWWWWWW"),
+    _target("directory", "fchmod", "target", "chmod", "WWWWWWWWW"),
+    _target("existing directory", "fchmod", "target", "chmod", "WWWWWWWWW"),
+    _target("small", "utimensat", "target", "utimensat", "WWWWWWWWW"),
+    _target("chunked", "utimensat", "temporary", "utimensat", "WWWWWWWWW"),
+    _target("symlink", "utimensat", "handle", "utimensat", "WWWWWWWWW"),
+    _target("directory", "utimensat", "target", "utimensat", "WWWWWWWWW"),
+    _target("small", "fsetxattr", "target", "setxattr user.dress", "WWWWWWWWW"),
+    _target("chunked", "fsetxattr", "temporary", "setxattr user.dress", "WWWWWWWWW"),
+    _target("fifo", _XATTR, "handle", "setxattr trusted.dress", "WWWWWWWWW"),
+    _target("directory", "fsetxattr", "target", "setxattr user.dress", "WWWWWWWWW"),
+    _target("label", "fsetxattr", "target", "setxattr security.selinux", "NNNNNNNNN"),
+)
+
+TABLE = (*READING, *CLOSING, *MAKING, *WRITING, *DRESSING)
+
+NEVER_CALLED = ("fsync", "fdatasync")
+"""Durability is the job of one syncfs at the end."""
