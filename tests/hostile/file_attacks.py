@@ -1,0 +1,280 @@
+"""Attacks on what is written: temporary files, planted links, representatives of links."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.hostile.attack import Attack, replaced
+from tests.hostile.stage import Stage
+from tests.hostile.window import Ended, Window
+from tests.support.users import NOBODY
+
+MIB = 1 << 20
+LARGE = 48 * MIB
+SPLIT = ("-n", "2", "--chunk-size", "16M")
+CONTENT = b"what the source holds"
+FORGED = b"the attacker's"
+TARGET = "/target"
+
+
+def _large(stage: Stage) -> None:
+    """A program of root's that is set-id, which the attacker may have a copy of; three chunks, mostly holes."""
+    path = stage.owned(stage.source / "large", b"", 0o755, 0)
+    with open(path, "r+b") as file:
+        for start in range(0, LARGE, 16 * MIB):
+            file.seek(start)
+            file.write(CONTENT)
+        file.truncate(LARGE)
+    path.chmod(0o4755)
+    stage.hold(stage.owned(stage.lair / "root's", b"", 0o600, 0))
+    stage.hold(stage.owned(stage.lair / "forged", FORGED, 0o600))
+    stage.link_to_canary()
+    os.mkfifo(stage.lair / "fifo")
+    os.mknod(stage.lair / "device", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    stage.watch_reads(stage.lair / "device")
+
+
+def _source_becomes(what: str) -> Callable[[Stage, str], None]:
+    return lambda stage, name: replaced(stage.source / name, stage.lair / what, stage.lair)
+
+
+def _was_given_away(stage: Stage, _ended: Ended) -> list[str]:
+    """What was root's in the source must not be the attacker's in the target."""
+    path = stage.target / "large"
+    if not path.exists() or path.stat().st_uid != NOBODY:
+        return []
+    with open(path, "rb") as file:
+        return ["root's program belongs to the attacker"] if file.read(len(CONTENT)) == CONTENT else []
+
+
+def _temporary(stage: Stage) -> Path:
+    (path,) = stage.target.glob(".pcopy-*")
+    return path
+
+
+def _temporary_becomes(what: str) -> Callable[[Stage, str], None]:
+    return lambda stage, _name: replaced(_temporary(stage), stage.lair / what, stage.lair)
+
+
+def _temporary_becomes_link(stage: Stage, _name: str) -> None:
+    os.symlink(stage.safe / "canary", stage.lair / "link")
+    replaced(_temporary(stage), stage.lair / "link", stage.lair)
+
+
+def _same_inode(stage: Stage, _name: str) -> None:
+    """The file system gives the number of a removed file to the next one. Another process keeps that open."""
+    temporary = _temporary(stage)
+    number = temporary.stat().st_ino
+    temporary.unlink()
+    for attempt in range(100):
+        file = stage.lair / f"try-{attempt}"
+        file.write_bytes(FORGED)
+        if file.stat().st_ino == number:
+            break
+    else:
+        raise AssertionError("the inode's number was never used again")
+    file.chmod(0o600)
+    file.rename(temporary)
+    with open(temporary, "rb") as kept:
+        holder = subprocess.Popen(["sleep", "60"], stdin=kept, start_new_session=True)
+    (stage.lair / "holder").write_text(str(holder.pid))
+
+
+def _attackers_file_was_dressed(stage: Stage, _ended: Ended) -> list[str]:
+    pid = int((stage.lair / "holder").read_text())
+    status = os.stat(f"/proc/{pid}/fd/0")
+    os.kill(pid, 9)
+    return [] if (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o600) else [f"it is {status}"]
+
+
+def _forged(name: str) -> Callable[[Stage, Ended], list[str]]:
+    """A run that says that all is well, and a name that isn't what the source has."""
+
+    def harm(stage: Stage, ended: Ended) -> list[str]:
+        if ended.status != 0:
+            return []
+        with open(stage.target / name, "rb") as file:
+            return [] if file.read(len(CONTENT)) == CONTENT else [f"{name} is not the copy, and nobody was told"]
+
+    return harm
+
+
+def _existing(stage: Stage) -> None:
+    stage.owned(stage.source / "victim", CONTENT)
+    stage.owned(stage.target / "victim", b"old")
+    stage.link_to_canary()
+
+
+def _name_is_taken(stage: Stage, name: str) -> None:
+    """The attacker learns the name of a temporary file before it is made."""
+    (stage.lair / "linked").rename(stage.target / name)
+
+
+def _planted_hard_link(stage: Stage) -> None:
+    stage.owned(stage.source / "victim", CONTENT)
+    stage.link_to_canary().rename(stage.target / "victim")
+
+
+def _planted_symlinks(stage: Stage) -> None:
+    for name, to in (("one", stage.safe / "canary"), ("two", stage.safe / "new")):
+        stage.owned(stage.source / name, CONTENT)
+        os.symlink(to, stage.target / name)
+
+
+def _pair(stage: Stage) -> None:
+    stage.owned(stage.source / "one", CONTENT)
+    os.link(stage.source / "one", stage.source / "two")
+    stage.owned(stage.lair / "forged", FORGED)
+
+
+def _other(name: str) -> str:
+    return {"one": "two", "two": "one"}[name]
+
+
+def _representative_is_forged(stage: Stage, name: str) -> None:
+    replaced(stage.target / _other(name), stage.lair / "forged", stage.lair)
+
+
+def _both_are_forged(stage: Stage, name: str) -> None:
+    replaced(stage.target / _other(name), stage.lair / "forged", stage.lair)
+    os.link(stage.target / _other(name), stage.target / name)
+
+
+def _a_link_is_forged(stage: Stage, ended: Ended) -> list[str]:
+    names = [path for path in (stage.target / "one", stage.target / "two") if path.exists()]
+    wrong = [path.name for path in names if path.read_bytes() != CONTENT]
+    return [f"{wrong} are forged, and nobody was told"] if wrong and ended.status == 0 else []
+
+
+def _a_name_was_given(stage: Stage, ended: Ended) -> list[str]:
+    both = (stage.target / "one").exists() and (stage.target / "two").exists()
+    return ["the attacker's file got another name", *_a_link_is_forged(stage, ended)] if both else []
+
+
+def _target_becomes(what: str) -> Callable[[Stage, str], None]:
+    return lambda stage, name: replaced(stage.target / name, stage.lair / what, stage.lair)
+
+
+def _existing_and_more(stage: Stage) -> None:
+    _existing(stage)
+    os.symlink(stage.safe / "canary", stage.lair / "link")
+    os.mkfifo(stage.lair / "fifo")
+
+
+INPLACE = ("-n", "1", "--inplace")
+WRITTEN_OVER = Window("open", "victim", TARGET)
+REOPENED = Window("open", ".pcopy-*", TARGET, 2)
+TO_BE_FINISHED = Window("stat", "large", TARGET, 2)
+TO_BE_RENAMED = Window("rename", ".pcopy-*", TARGET)
+
+FILE_ATTACKS = (
+    Attack(
+        "a split source file becomes a device between chunks",
+        _large,
+        Window("open", "large", "/source", 3),
+        _source_becomes("device"),
+        SPLIT,
+    ),
+    Attack(
+        "a split source file becomes the attacker's before its copy is finished",
+        _large,
+        Window("open", "large", "/source", 5),
+        _source_becomes("forged"),
+        SPLIT,
+        _was_given_away,
+    ),
+    Attack(
+        "a temporary file becomes a hard link to a canary between chunks",
+        _large,
+        REOPENED,
+        _temporary_becomes("linked"),
+        SPLIT,
+    ),
+    Attack("a temporary file becomes a link between chunks", _large, REOPENED, _temporary_becomes_link, SPLIT),
+    Attack("a temporary file becomes a FIFO between chunks", _large, REOPENED, _temporary_becomes("fifo"), SPLIT),
+    Attack(
+        "a temporary file becomes another file of root's between chunks",
+        _large,
+        REOPENED,
+        _temporary_becomes("root's"),
+        SPLIT,
+    ),
+    Attack(
+        "a temporary file becomes a hard link before it is finished",
+        _large,
+        TO_BE_FINISHED,
+        _temporary_becomes("linked"),
+        SPLIT,
+    ),
+    Attack(
+        "a temporary file becomes the attacker's before it is finished",
+        _large,
+        TO_BE_FINISHED,
+        _temporary_becomes("forged"),
+        SPLIT,
+    ),
+    Attack(
+        "a temporary file becomes another one with its inode's number",
+        _large,
+        TO_BE_FINISHED,
+        _same_inode,
+        SPLIT,
+        _attackers_file_was_dressed,
+    ),
+    Attack(
+        "a temporary file becomes the attacker's before it is renamed",
+        _large,
+        TO_BE_RENAMED,
+        _temporary_becomes("forged"),
+        SPLIT,
+        _forged("large"),
+    ),
+    Attack(
+        "a temporary file's name is taken by a hard link to a canary",
+        _existing,
+        Window("create", ".pcopy-*", TARGET),
+        _name_is_taken,
+    ),
+    Attack("a hard link to a canary is planted", _planted_hard_link),
+    Attack("symbolic links are planted", _planted_symlinks),
+    Attack(
+        "the first of linked names is replaced before the next is made",
+        _pair,
+        Window("link", "*", TARGET),
+        _representative_is_forged,
+        harm=_a_name_was_given,
+    ),
+    Attack(
+        "both linked names are replaced",
+        _pair,
+        Window("stat", "*", TARGET, 3),
+        _both_are_forged,
+        harm=_a_link_is_forged,
+    ),
+    Attack("a hard link to a canary is planted where files are written over", _planted_hard_link, arguments=INPLACE),
+    Attack(
+        "a file that is to be written over becomes a hard link to a canary",
+        _existing_and_more,
+        WRITTEN_OVER,
+        _target_becomes("linked"),
+        INPLACE,
+    ),
+    Attack(
+        "a file that is to be written over becomes a link",
+        _existing_and_more,
+        WRITTEN_OVER,
+        _target_becomes("link"),
+        INPLACE,
+    ),
+    Attack(
+        "a file that is to be written over becomes a FIFO",
+        _existing_and_more,
+        WRITTEN_OVER,
+        _target_becomes("fifo"),
+        INPLACE,
+    ),
+)

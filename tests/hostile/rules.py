@@ -1,0 +1,262 @@
+"""The rules that stand between an attacker and what is outside, each with the edits that switch it off.
+
+Where two rules guard one thing, both are switched off together: the process's umask and the modes at creation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Edit(NamedTuple):
+    """``old`` occurs once in ``pcopy/<file>``."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Rule(NamedTuple):
+    """With the edits each of ``attacks`` does harm, or makes the run hang."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    attacks: tuple[str, ...]
+    hangs: bool = False
+
+
+NO_UMASK = Edit("cli/prepare.py", "return os.umask(0o077)", "return os.umask(0)")
+
+RULES = (
+    Rule(
+        "directories are entered without following links",
+        (Edit("fsio/directories.py", "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW", "os.O_RDONLY | os.O_DIRECTORY"),),
+        (
+            "a source directory becomes a link to a directory elsewhere",
+            "a target directory becomes a link",
+            "a new target directory becomes a link",
+        ),
+    ),
+    Rule(
+        "a directory that is opened again is the one that was found",
+        (Edit("fsio/directories.py", "if identity is not None and entry[1:] != identity:", "if False:"),),
+        ("target directories change places before they are finished",),
+    ),
+    Rule(
+        "sources are opened without waiting",
+        (Edit("fsio/source.py", "os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY", "os.O_NOFOLLOW | os.O_NOCTTY"),),
+        ("a source file becomes a FIFO",),
+        hangs=True,
+    ),
+    Rule(
+        "sources are opened without following links",
+        (Edit("fsio/source.py", "os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY", "os.O_NONBLOCK | os.O_NOCTTY"),),
+        ("a source file becomes a link",),
+    ),
+    Rule(
+        "a small source file is the one that was found",
+        (
+            Edit(
+                "fsio/python_kernel.py",
+                "if status.st_ino != inode or status.st_dev != device or not _is_regular(mode):",
+                "if False:",
+            ),
+        ),
+        ("a source file becomes a device",),
+    ),
+    Rule(
+        "a large source file is the one that was found",
+        (Edit("tasks/whole_file.py", "        check_found(status, context.source_device(place, mount), inode)\n", ""),),
+        ("a large source file becomes a device",),
+    ),
+    Rule(
+        "each chunk is copied from the file that was split",
+        (
+            Edit(
+                "tasks/copy_chunk.py",
+                "        check_unchanged(reading, file.version)\n        holes",
+                "        holes",
+            ),
+        ),
+        ("a split source file becomes a device between chunks",),
+    ),
+    Rule(
+        "a split file gets its metadata from the file that was split",
+        (Edit("tasks/finish_file.py", "            check_unchanged(reading, file.version)\n", ""),),
+        ("a split source file becomes the attacker's before its copy is finished",),
+    ),
+    Rule(
+        "a temporary file is opened again without following links",
+        (Edit("fsio/temporary.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NONBLOCK"),),
+        ("a temporary file becomes a link between chunks",),
+    ),
+    Rule(
+        "a temporary file is opened again without waiting",
+        (Edit("fsio/temporary.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NOFOLLOW"),),
+        ("a temporary file becomes a FIFO between chunks",),
+        hangs=True,
+    ),
+    Rule(
+        "a temporary file that is opened again is ours",
+        (Edit("fsio/temporary.py", "    if not ours:", "    if False:"),),
+        (
+            "a temporary file becomes a hard link to a canary between chunks",
+            "a temporary file becomes a hard link before it is finished",
+            "a temporary file becomes the attacker's before it is finished",
+        ),
+    ),
+    Rule(
+        "it has the inode that was made",
+        (Edit("fsio/temporary.py", "        status.st_ino == inode\n        and ", "        "),),
+        ("a temporary file becomes another file of root's between chunks",),
+    ),
+    Rule(
+        "it belongs to us",
+        (Edit("fsio/temporary.py", "        and status.st_uid == os.geteuid()\n", ""),),
+        ("a temporary file becomes another one with its inode's number",),
+    ),
+    Rule(
+        "what was renamed is what was meant",
+        (Edit("fsio/temporary.py", "    if status.st_ino != inode:", "    if False:"),),
+        (
+            "a temporary file becomes the attacker's before it is renamed",
+            "the first of linked names is replaced before the next is made",
+            "a FIFO under a temporary name is replaced once it is dressed",
+        ),
+    ),
+    Rule(
+        "a temporary file is new",
+        (Edit("fsio/temporary.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),),
+        ("a temporary file's name is taken by a hard link to a canary",),
+    ),
+    Rule(
+        "a small file is new",
+        (Edit("fsio/python_kernel.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),),
+        ("a hard link to a canary is planted", "symbolic links are planted"),
+    ),
+    Rule(
+        "a wrong link doesn't stay",
+        (Edit("tasks/link_group.py", "            remove(target, name)\n            raise\n", "            raise\n"),),
+        ("the first of linked names is replaced before the next is made",),
+    ),
+    Rule(
+        "names that are linked already are those of the copy",
+        (Edit("tasks/link_group.py", "(linked and present.st_ino == task.made)", "linked"),),
+        ("both linked names are replaced",),
+    ),
+    Rule(
+        "nodes are held without following links",
+        (Edit("fsio/nodes.py", "(0 if follow else os.O_NOFOLLOW)", "0"),),
+        ("a new FIFO becomes a link",),
+    ),
+    Rule(
+        "a new node has one name",
+        (Edit("fsio/nodes.py", " or made.st_nlink != 1:", ":"),),
+        ("a new FIFO becomes a hard link to a canary",),
+    ),
+    Rule(
+        "a new node belongs to us",
+        (Edit("fsio/nodes.py", "return made.st_uid == os.geteuid() and not", "return not"),),
+        ("a new FIFO becomes somebody else's",),
+    ),
+    Rule(
+        "a new device has the number that was meant",
+        (Edit("fsio/nodes.py", "if is_device and made.st_rdev != source.st_rdev:", "if False:"),),
+        ("a new device becomes another device",),
+    ),
+    Rule(
+        "a new node is private",
+        (Edit("fsio/nodes.py", " and not stat.S_IMODE(made.st_mode) & ~0o600", ""),),
+        ("a new device becomes one that is finished",),
+    ),
+    Rule(
+        "what is renamed is the node that was dressed",
+        (
+            Edit(
+                "tasks/copy_nodes.py",
+                "put_in_place(target, made_as, new_name, made.status.st_ino)",
+                "put_in_place(target, made_as, new_name, __import__('os').lstat(made_as, dir_fd=target).st_ino)",
+            ),
+        ),
+        ("a FIFO under a temporary name is replaced once it is dressed",),
+    ),
+    Rule(
+        "a small file is private until it is dressed",
+        (NO_UMASK, Edit("fsio/python_kernel.py", "_NEW, 0o600, dir_fd=target", "_NEW, 0o666, dir_fd=target")),
+        ("a new file is read before it is dressed",),
+    ),
+    Rule(
+        "a temporary file is private until it is dressed",
+        (NO_UMASK, Edit("fsio/temporary.py", "_NEW, 0o600, dir_fd=directory", "_NEW, 0o666, dir_fd=directory")),
+        ("a temporary file is read before it is dressed",),
+    ),
+    Rule(
+        "a new directory is private until it is finished",
+        (NO_UMASK, Edit("tasks/scan_dir.py", "os.mkdir(name, 0o700, dir_fd=parent)", "os.mkdir(name, dir_fd=parent)")),
+        ("a new directory is read before it is finished",),
+    ),
+    Rule(
+        "an existing directory is not opened up before it is finished",
+        (
+            Edit(
+                "tasks/scan_dir.py",
+                "            _let_us_in(parent, name, present)\n",
+                "            os.chmod(name, source.st_mode & 0o7777, dir_fd=parent)\n",
+            ),
+        ),
+        ("an existing directory is read before it is finished",),
+    ),
+    Rule(
+        "set-id bits come after the owner of a small file",
+        (
+            Edit(
+                "fsio/python_kernel.py",
+                "                        _chown(writing, status.st_uid, status.st_gid)\n",
+                "                        _chmod(writing, mode & 0o7777)\n"
+                "                        _chown(writing, status.st_uid, status.st_gid)\n",
+            ),
+        ),
+        ("a new file is set-id before it has its owner",),
+    ),
+    Rule(
+        "set-id bits come after the owner of a temporary file",
+        (
+            Edit(
+                "fsio/attributes.py",
+                "    owned = dressing.own(attributes, preserve, kept)\n",
+                "    os.chmod(handle, stat.S_IMODE(attributes.mode))\n"
+                "    owned = dressing.own(attributes, preserve, kept)\n",
+            ),
+        ),
+        ("a temporary file is set-id before it has its owner",),
+    ),
+    Rule(
+        "what is made in somebody else's directory keeps no ACL that it inherits",
+        (Edit("fsio/attributes.py", "owner != os.geteuid() or has_default_acl", "has_default_acl"),),
+        ("a directory gets a default ACL after it was looked at",),
+    ),
+    Rule(
+        "a file with other links is not written over",
+        (
+            Edit("fsio/in_place.py", " or present.st_nlink != 1:", ":"),
+            Edit("fsio/in_place.py", " and status.st_nlink == 1\n", "\n"),
+        ),
+        ("a hard link to a canary is planted where files are written over",),
+    ),
+    Rule(
+        "what is written over is what was looked at",
+        (Edit("fsio/in_place.py", "if not is_same or not _take", "if not _take"),),
+        ("a file that is to be written over becomes a hard link to a canary",),
+    ),
+    Rule(
+        "what is written over is opened without following links",
+        (Edit("fsio/in_place.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NONBLOCK"),),
+        ("a file that is to be written over becomes a link",),
+    ),
+    Rule(
+        "what is written over is opened without waiting",
+        (Edit("fsio/in_place.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NOFOLLOW"),),
+        ("a file that is to be written over becomes a FIFO",),
+        hangs=True,
+    ),
+)

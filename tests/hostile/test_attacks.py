@@ -1,0 +1,22 @@
+"""An ordinary user attacks while root copies: nothing outside of the trees is read, written or given away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attack import Attack
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.stage import staged
+from tests.support.filesystems import Place
+from tests.support.users import require_root
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
+def test_does_no_harm(attack: Attack, on: Place, area: Path) -> None:
+    require_root("be attacked by an ordinary user")
+    with staged(on("ext4"), area) as stage:
+        ended, harm = attack.carry_out(stage)
+    assert harm == [], ended.errors
+    assert ended.status in (0, 1), ended

@@ -1,0 +1,58 @@
+"""Each rule is needed: once it is switched off, in a copy of the package, an attack does harm."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attack import Attack
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.rules import RULES, Rule
+from tests.hostile.stage import staged
+from tests.hostile.window import PATIENCE
+from tests.support.command import REPOSITORY
+from tests.support.filesystems import Place
+from tests.support.users import require_root
+
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+CASES = [(rule, BY_NAME[name]) for rule in RULES for name in rule.attacks]
+
+HANGS = 3.0
+"""Seconds without an end that are enough where a hang is what we want to see."""
+
+NEVER_HARMFUL = {
+    "a source directory is moved out",
+    "a target directory is moved out",
+    "a new symbolic link becomes one to a canary",
+}
+"""Attacks that no single rule stops: nothing goes beyond the descriptors that are held."""
+
+
+def without(rule: Rule, package: Path) -> Path:
+    """A copy of the package in which ``rule`` is switched off. Other files keep their times, and what was compiled."""
+    shutil.copytree(REPOSITORY / "pcopy", package / "pcopy")
+    for edit in rule.edits:
+        path = package / "pcopy" / edit.file
+        text = path.read_text()
+        assert text.count(edit.old) == 1, f"the table is stale: {edit.file} has {text.count(edit.old)} times {edit.old}"
+        path.write_text(text.replace(edit.old, edit.new))
+    return package
+
+
+def test_every_attack_has_a_rule() -> None:
+    assert len(BY_NAME) == len(ATTACKS)
+    assert {name for rule in RULES for name in rule.attacks} == BY_NAME.keys() - NEVER_HARMFUL
+
+
+@pytest.mark.parametrize(
+    ("rule", "attack"), CASES, ids=[f"{rule.name}: {attack.name}".replace(" ", "-") for rule, attack in CASES]
+)
+def test_without_the_rule_there_is_harm(rule: Rule, attack: Attack, on: Place, area: Path, tmp_path: Path) -> None:
+    require_root("be attacked by an ordinary user")
+    package = without(rule, tmp_path / "package")
+    with staged(on("ext4"), area) as stage:
+        ended, harm = attack.carry_out(stage, package, HANGS if rule.hangs else PATIENCE)
+    assert harm, ended
+    assert (ended.status is None) == rule.hangs

@@ -1,0 +1,176 @@
+"""Attacks on look-ups: directories and source files that become something else between two calls."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from tests.hostile.attack import Attack, replaced
+from tests.hostile.stage import Stage
+from tests.hostile.window import Ended, Window
+from tests.support.users import as_user
+
+MIB = 1 << 20
+FILLING = 300
+"""Directories that drive all others out of the descriptors that are kept."""
+
+
+def _inner_in_both(stage: Stage) -> None:
+    for tree in (stage.source, stage.target):
+        stage.owned(tree / "inner")
+    stage.owned(stage.source / "inner/victim", b"plain")
+
+
+def _inner_in_source(stage: Stage) -> None:
+    stage.owned(stage.source / "inner")
+    stage.owned(stage.source / "inner/victim", b"plain")
+
+
+def _source_becomes_link(stage: Stage, _name: str) -> None:
+    (stage.source / "inner").rename(stage.lair / "inner")
+    os.symlink(stage.far, stage.source / "inner")
+
+
+def _target_becomes_link(stage: Stage, _name: str) -> None:
+    (stage.target / "inner").rename(stage.target / "put away")  # it may be root's: it stays in its directory
+    os.symlink(stage.safe, stage.target / "inner")
+
+
+def _private_and_public(stage: Stage) -> None:
+    """Two directories of the source, of which one is for everybody."""
+    stage.owned(stage.source / "private", mode=0o700, owner=0)
+    stage.owned(stage.source / "private/file", b"private", 0o644, 0)
+    stage.owned(stage.source / "public", mode=0o777)
+    for number in range(FILLING):
+        stage.owned(stage.source / f"{number}")
+
+
+def _exchange_in_target(stage: Stage, _name: str) -> None:
+    public, private, between = (stage.target / name for name in ("public", "private", "between"))
+    public.rename(between)
+    private.rename(public)
+    between.rename(private)
+
+
+def _private_is_open(stage: Stage, _ended: Ended) -> list[str]:
+    return [f"{path} can be read" for path in stage.target.glob("*/file") if _readable(str(path))]
+
+
+def _readable(path: str) -> bool:
+    """By the attacker."""
+    try:
+        as_user(lambda: os.close(os.open(path, os.O_RDONLY)))
+    except AssertionError:
+        return False
+    return True
+
+
+def _victim(stage: Stage) -> None:
+    stage.owned(stage.source / "victim", b"plain")
+
+
+def _victim_or_device(size: int) -> Callable[[Stage], None]:
+    """A file of the attacker's, and a device that root has left in the lair. Opening may be harmless, reading isn't."""
+
+    def prepare(stage: Stage) -> None:
+        stage.owned(stage.source / "victim", bytes(size))
+        os.mknod(stage.lair / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        stage.watch_reads(stage.lair / "device")
+
+    return prepare
+
+
+def _becomes_fifo(stage: Stage, _name: str) -> None:
+    os.mkfifo(stage.lair / "fifo")
+    replaced(stage.source / "victim", stage.lair / "fifo", stage.lair)
+
+
+def _becomes_link(stage: Stage, _name: str) -> None:
+    os.symlink(stage.far / "canary", stage.lair / "link")
+    replaced(stage.source / "victim", stage.lair / "link", stage.lair)
+
+
+def _becomes_device(stage: Stage, _name: str) -> None:
+    replaced(stage.source / "victim", stage.lair / "device", stage.lair)
+
+
+def _is_no_device(stage: Stage, ended: Ended) -> list[str]:
+    """It may be found again and copied as what it is by then."""
+    wrong = ended.status == 0 and not stat.S_ISCHR((stage.target / "victim").lstat().st_mode)
+    return ["a device was copied as a file"] if wrong else []
+
+
+def _moved_out(stage: Stage, _name: str) -> None:
+    (stage.target / "inner").rename(stage.lair / "inner")
+
+
+def _did_not_stay(stage: Stage, _ended: Ended) -> list[str]:
+    """A directory that is moved stays the same directory, and nothing else is made anywhere."""
+    there = sorted(path.name for path in stage.lair.rglob("*"))
+    left = [path.name for path in stage.target.rglob("*")]
+    return [] if (there, left) == (["inner", "victim"], []) else [f"lair: {there}, target: {left}"]
+
+
+def _source_moved_out(stage: Stage, _name: str) -> None:
+    (stage.source / "inner").rename(stage.lair / "inner")
+
+
+SOURCE, TARGET = "/source", "/target"
+
+TREE_ATTACKS = (
+    Attack(
+        "a source directory becomes a link to a directory elsewhere",
+        _inner_in_both,
+        Window("open", "inner", SOURCE),
+        _source_becomes_link,
+    ),
+    Attack(
+        "a target directory becomes a link",
+        _inner_in_both,
+        Window("open", "inner", TARGET),
+        _target_becomes_link,
+    ),
+    Attack(
+        "a new target directory becomes a link",
+        _inner_in_source,
+        Window("mkdir", "inner", TARGET, when="after"),
+        _target_becomes_link,
+    ),
+    Attack(
+        "target directories change places before they are finished",
+        _private_and_public,
+        Window("open", "public", TARGET, 2),
+        _exchange_in_target,
+        harm=_private_is_open,
+    ),
+    Attack("a source file becomes a FIFO", _victim, Window("open", "victim", SOURCE), _becomes_fifo),
+    Attack("a source file becomes a link", _victim, Window("open", "victim", SOURCE), _becomes_link),
+    Attack(
+        "a source file becomes a device",
+        _victim_or_device(5),
+        Window("open", "victim", SOURCE),
+        _becomes_device,
+        harm=_is_no_device,
+    ),
+    Attack(
+        "a large source file becomes a device",
+        _victim_or_device(5 * MIB),
+        Window("open", "victim", SOURCE),
+        _becomes_device,
+        harm=_is_no_device,
+    ),
+    Attack(
+        "a source directory is moved out",
+        _inner_in_both,
+        Window("open", "victim", SOURCE),
+        _source_moved_out,
+    ),
+    Attack(
+        "a target directory is moved out",
+        _inner_in_both,
+        Window("create", "victim", TARGET),
+        _moved_out,
+        harm=_did_not_stay,
+    ),
+)

@@ -1,0 +1,134 @@
+"""Holds a run of the program at one system call, for an attack to happen at the worst moment.
+
+A small library in C, preloaded into the run, waits at the call. It knows libc's functions only, not who calls them, so
+that it serves any implementation; and it needs no delays, so that a test is as quick as the copy and never misses.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.command import Argument
+from tests.support.processes import background
+
+SOURCE = Path(__file__).with_name("window.c")
+PATIENCE = 60.0
+"""Seconds within which a run comes to its window, and to its end; it copies a handful of items."""
+
+
+class Window(NamedTuple):
+    """The ``nth`` time that ``call`` is made for ``name`` below a directory with ``under`` in its path.
+
+    ``create`` and ``open`` are openat(2) with and without O_CREAT; ``chown``, ``chmod`` and ``utime`` mean what is
+    changed through a descriptor of ``name``. A name may end with ``*``.
+    """
+
+    call: str
+    name: str
+    under: str
+    nth: int = 1
+    when: str = "before"
+
+
+class Ended(NamedTuple):
+    """How a run ended; ``status`` is None if it hung."""
+
+    status: int | None
+    errors: str
+
+
+made: list[Path] = []
+"""Directories to remove at the end."""
+
+
+@functools.cache
+def compiled(source: Path, *flags: str) -> Path:
+    """What a C compiler makes of ``source``; skips without one."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("there is no C compiler here")
+    directory = Path(tempfile.mkdtemp(prefix="pcopy-test-hostile-"))
+    directory.chmod(0o755)
+    made.append(directory)
+    program = directory / source.stem
+    subprocess.run([compiler, "-O2", *flags, "-o", program, source], check=True)
+    return program
+
+
+def run_through(
+    window: Window | None,
+    act: Callable[[str], None],
+    scratch: Path,
+    *arguments: Argument,
+    package: Path | None = None,
+    patience: float = PATIENCE,
+) -> Ended:
+    """Runs ``pcopy arguments`` and calls ``act`` with the name that ``window`` is about, while the run waits there.
+
+    ``package`` is where the program is taken from, if not from this checkout. A run that takes more than ``patience``
+    seconds hangs. Fails if the window is never reached.
+    """
+    environment = {"PYTHONPATH": str(package)} if package else {}
+    if window is None:
+        with background(*arguments, env=environment) as run:
+            return _end(run.process, patience)
+    fifos = [scratch / name for name in ("reached", "go")]
+    for fifo in fifos:
+        os.mkfifo(fifo, 0o600)
+    environment |= {
+        "LD_PRELOAD": str(compiled(SOURCE, "-shared", "-fPIC")),
+        "WINDOW": " ".join(map(str, window)),
+        "WINDOW_REACHED": str(fifos[0]),
+        "WINDOW_GO": str(fifos[1]),
+        "WINDOW_COUNT": str(scratch / "count"),
+    }
+    with background(*arguments, env=environment) as run:
+        name = _wait(fifos[0], run.process)
+        if name is None:
+            raise AssertionError(f"{window} was never reached: {_end(run.process, 0)}")
+        act(name)
+        with open(fifos[1], "wb", buffering=0) as go:
+            go.write(b".")
+        return _end(run.process, patience)
+
+
+def _wait(fifo: Path, process: subprocess.Popen[bytes]) -> str | None:
+    """The name that the run has come to; None if it ended before."""
+    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for _ in range(int(PATIENCE / 0.01)):
+            if name := _read(descriptor):
+                return os.fsdecode(name)
+            if process.poll() is not None:
+                return None
+            try:
+                process.wait(0.01)
+            except subprocess.TimeoutExpired:
+                continue
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> Ended:
+    try:
+        _, errors = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        return Ended(None, "")
+    return Ended(process.returncode, errors.decode(errors="backslashreplace"))
