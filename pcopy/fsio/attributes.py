@@ -11,8 +11,10 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
 
@@ -64,7 +66,7 @@ def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], 
     if not (preserve.xattr or preserve.acl):
         return ()
     try:
-        names = os.listxattr(handle)
+        names = patiently(lambda: os.listxattr(handle))
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:
             return ()
@@ -75,7 +77,7 @@ def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], 
     for name in names:
         if is_copied(name, preserve):
             try:
-                found.append((name, os.getxattr(handle, name)))
+                found.append((name, patiently(partial(os.getxattr, handle, name))))
             except OSError as error:
                 if error.errno != errno.ENODATA:  # gone meanwhile
                     raise Problem.of(f"getxattr {name}", error, on_source=True) from error
@@ -183,7 +185,9 @@ class _Dressing:
 
     def own(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
         """Sets owner and group as far as wanted; returns whether they are the source's."""
-        if preserve.ownership:
+        if preserve.chown != (-1, -1):
+            self._own_as_told(attributes, preserve, kept)
+        elif preserve.ownership:
             try:
                 owned = change_owner(self._handle, attributes.uid, attributes.gid)
             except Problem as problem:
@@ -191,10 +195,29 @@ class _Dressing:
                 return False
             self.excused |= not owned
             return owned
-        if kept is not None and stat.S_ISREG(kept.st_mode):
+        elif kept is not None and stat.S_ISREG(kept.st_mode):
             # What takes an existing file's place stays its owner's, as when cp writes into it.
             self.attempt("chown", lambda: change_owner(self._handle, kept.st_uid, kept.st_gid))
         return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
+
+    def _own_as_told(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> None:
+        """What the user has named is never excused; the rest is set as it would be without."""
+        told = preserve.chown
+        self.attempt("chown", lambda: os.chown(self._handle, *told))
+        rest = (-1, -1)
+        if preserve.ownership:
+            rest = attributes.uid, attributes.gid
+        elif kept is not None and stat.S_ISREG(kept.st_mode):
+            rest = kept.st_uid, kept.st_gid
+        uid, gid = (-1 if named >= 0 else other for named, other in zip(told, rest, strict=True))
+        if (uid, gid) == (-1, -1):
+            return
+        try:
+            owned = change_owner(self._handle, uid, gid)
+        except Problem as problem:
+            self._remember("chown", problem)
+        else:
+            self.excused |= preserve.ownership and not owned
 
     def belongs_to(self, uid: int, gid: int) -> bool:
         """Asks the file system: a set-gid directory gives its group to what is made in it, and chown may be refused."""
@@ -263,6 +286,14 @@ def has_default_acl(directory: int) -> bool:
         if error.errno in (errno.ENODATA, *_NO_ATTRIBUTES):
             return False
         raise Problem.of(f"getxattr {DEFAULT_ACL}", error) from error
+
+
+def may_inherit_acl(directory: int, owner: int) -> bool:
+    """Must files made in ``directory``, which belongs to ``owner``, be freed from ACLs? Raises ``Problem``.
+
+    Somebody else may give his directory a default ACL at any time, also between this question and the making.
+    """
+    return owner != os.geteuid() or has_default_acl(directory)
 
 
 def drop_inherited_acls(directory: int) -> None:

@@ -1,8 +1,11 @@
 """Moves the bytes of regular files, the fastest correct way.
 
 A clone (FICLONE) shares the source's extents and moves nothing; copy_file_range(2) moves inside the kernel; read and
-write in pieces that stay in cache always work. Holes are skipped. A transfer completes or raises: a read that ends
-before the source's size means that the source has changed, a write of nothing is an error.
+write in pieces that stay in cache always work. Holes are skipped. A transfer completes or raises; a write of nothing is
+an error.
+
+Where a digest of the contents is wanted, they must pass through memory: each piece is digested while it is in cache,
+holes without being read. What was cloned is read once, for its digest only.
 """
 
 from __future__ import annotations
@@ -12,11 +15,16 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator
 
-from pcopy.fsio.patience import PASSING, PAUSES, naps
-from pcopy.fsio.problem import Problem, changed
-
-PIECE = 512 << 10
-"""Bytes moved by one read and write: large enough to cost nothing in calls, small enough to stay in cache."""
+from pcopy.fsio.contents import (
+    Digest,
+    data_extents,
+    digest_contents,
+    has_holes,
+    pieces,
+    pieces_to_end,
+    skip_hole,
+)
+from pcopy.fsio.problem import Problem
 
 KERNEL_PIECE = 8 << 20
 """Bytes moved by one copy_file_range."""
@@ -26,36 +34,6 @@ FICLONE = 0x40049409
 _NEVER_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
 _NO_CLONE = (*_NEVER_CLONES, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
 _NEVER_KERNEL_COPIES = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
-
-
-def has_holes(status: os.stat_result) -> bool:
-    """May the file have holes? (Compressed files look alike; asking for their holes does no harm.)"""
-    return status.st_blocks * 512 < status.st_size
-
-
-def data_extents(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The stretches (first byte, byte after the last) between ``start`` and ``end`` that hold data. See lseek(2)."""
-    at = start
-    while at < end:
-        try:
-            first = os.lseek(descriptor, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
-                return
-            if error.errno == errno.EINVAL:  # a file system that doesn't know holes
-                yield at, end
-                return
-            raise Problem.of("lseek", error, on_source=True) from error
-        if first >= end:
-            return
-        try:
-            after = os.lseek(descriptor, first, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # there was data a moment ago
-                raise changed("lseek", "the file was cut short while it was copied") from error
-            raise Problem.of("lseek", error, on_source=True) from error
-        yield first, min(after, end)
-        at = after
 
 
 class Mover:
@@ -83,22 +61,41 @@ class Mover:
             return False
         return True
 
-    def fill(self, source: int, target: int, status: os.stat_result, devices: tuple[int, int]) -> Iterator[int]:
+    def fill(
+        self,
+        source: int,
+        target: int,
+        status: os.stat_result,
+        devices: tuple[int, int],
+        digest: Digest | None = None,
+    ) -> Iterator[int]:
         """Gives the empty ``target`` all of the contents of ``source``, whose status is ``status``.
 
         Yields the bytes that each step moved; raises ``Problem``.
         """
-        if not status.st_size:
-            yield from _copy_to_end(source, target)
+        size = status.st_size
+        if not size:
+            yield from _copy_to_end(source, target, digest)
         elif self.clone(source, target, devices):
-            yield status.st_size
+            if digest is None:
+                yield size
+            else:
+                yield from digest_contents(source, 0, size, digest, holes=has_holes(status))
         else:
             if self._sparse and has_holes(status):
-                set_size(target, status.st_size)
-            yield from self.copy(source, target, 0, status.st_size, devices, holes=has_holes(status))
+                set_size(target, size)
+            yield from self.copy(source, target, 0, size, devices, holes=has_holes(status), digest=digest)
 
     def copy(
-        self, source: int, target: int, start: int, end: int, devices: tuple[int, int], *, holes: bool
+        self,
+        source: int,
+        target: int,
+        start: int,
+        end: int,
+        devices: tuple[int, int],
+        *,
+        holes: bool,
+        digest: Digest | None = None,
     ) -> Iterator[int]:
         """Copies the bytes from ``start`` to ``end``, without its holes if there may be ``holes``.
 
@@ -107,15 +104,13 @@ class Mover:
         extents = data_extents(source, start, end) if holes and self._sparse else iter([(start, end)])
         at = start
         for first, after in extents:
-            if first > at:
-                yield first - at
+            yield from skip_hole(at, first, digest)
             at = first
-            if devices not in self._no_kernel_copy:
+            if digest is None and devices not in self._no_kernel_copy:
                 at = yield from self._copy_in_kernel(source, target, first, after, devices)
-            yield from _copy_through_memory(source, target, at, after)
+            yield from _copy_through_memory(source, target, at, after, digest)
             at = after
-        if end > at:
-            yield end - at
+        yield from skip_hole(at, end, digest)
 
     def _copy_in_kernel(
         self, source: int, target: int, start: int, end: int, devices: tuple[int, int]
@@ -139,44 +134,19 @@ class Mover:
         return at
 
 
-def _copy_through_memory(source: int, target: int, start: int, end: int) -> Iterator[int]:
-    if start == end:
-        return
-    buffer = memoryview(bytearray(min(PIECE, end - start)))
-    at = start
-    while at < end:
-        piece = buffer[: end - at]
-        got = yield from _read(source, piece, at)
-        if not got:
-            raise changed("read", f"the file ended at byte {at}, before its size")
-        write_all(target, piece[:got], at)
-        at += got
-        yield got
+def _copy_through_memory(source: int, target: int, start: int, end: int, digest: Digest | None) -> Iterator[int]:
+    for at, piece in pieces(source, start, end):
+        if digest is not None:
+            digest.update(piece)
+        write_all(target, piece, at)
+        yield len(piece)
 
 
-def _read(source: int, piece: memoryview, at: int) -> Generator[int, None, int]:
-    """Reads into ``piece`` from offset ``at``, patiently; returns the number of bytes, 0 at the end of the file."""
-    for pause in (*PAUSES, None):
-        try:
-            return os.preadv(source, [piece], at)
-        except OSError as error:
-            if pause is None or error.errno not in PASSING:
-                raise Problem.of("read", error, on_source=True) from error
-        for _ in naps(pause):
-            yield 0
-    raise AssertionError("the last try returns or raises")
-
-
-def _copy_to_end(source: int, target: int) -> Iterator[int]:
-    """For files whose size says 0 but which may have contents nevertheless (/proc)."""
+def _copy_to_end(source: int, target: int, digest: Digest | None) -> Iterator[int]:
     at = 0
-    while True:
-        try:
-            data = os.read(source, PIECE)
-        except OSError as error:
-            raise Problem.of("read", error, on_source=True) from error
-        if not data:
-            return
+    for data in pieces_to_end(source):
+        if digest is not None:
+            digest.update(data)
         write_all(target, data, at)
         at += len(data)
         yield len(data)

@@ -11,8 +11,11 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
+from collections.abc import Iterator
 
-from pcopy.fsio.mounts import Identity, Mounts
+from pcopy.fsio.close import let_go
+from pcopy.fsio.mounts import Followed, Identity, Mounts
+from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 
@@ -50,18 +53,18 @@ class OpenDirectories:
         """From now on the descriptor is kept here, and the one that was used longest ago may be closed."""
         self._entries[base, path] = entry
         while len(self._entries) > self._capacity:
-            os.close(self._entries.popitem(last=False)[1][0])
+            let_go(self._entries.popitem(last=False)[1][0])
 
     def forget(self, base: int, path: bytes) -> None:
         """Closes it if it is open."""
         entry = self._entries.pop((base, path), None)
         if entry is not None:
-            os.close(entry[0])
+            let_go(entry[0])
 
     def close(self) -> None:
         """Closes all."""
         while self._entries:
-            os.close(self._entries.popitem()[1][0])
+            let_go(self._entries.popitem()[1][0])
 
 
 class Directories:
@@ -71,12 +74,21 @@ class Directories:
     """
 
     def __init__(
-        self, base: int, code: int, *, on_source: bool, kept: OpenDirectories | None = None, number: int = 0
+        self,
+        base: int,
+        code: int,
+        *,
+        on_source: bool,
+        kept: OpenDirectories | None = None,
+        number: int = 0,
+        followed: Followed | None = None,
     ) -> None:
+        """``followed``: symbolic links are followed. Never on the target's side."""
         self._base = base
         self._number = number
-        self.mounts = Mounts(code, os.fstat(base).st_dev)
+        self.mounts = Mounts(code, os.fstat(base).st_dev, followed)
         self._on_source = on_source
+        self._flags = _FLAGS if followed is None else _FLAGS & ~os.O_NOFOLLOW
         self._kept = kept if kept is not None else OpenDirectories()
 
     def open(self, path: bytes, identity: Identity | None = None) -> int:
@@ -108,14 +120,14 @@ class Directories:
         entry = (at, 0, 0)
         for index, name in enumerate(rest):
             try:
-                entered = self._enter(at, name)
+                entered = self._enter_patiently(at, name)
             except OSError as error:
                 gone = self._on_source and error.errno == errno.ENOENT
                 number = error.errno or errno.EIO
                 raise Problem("open", number, on_source=self._on_source, changed=gone) from error
             finally:
                 if passing >= 0:
-                    os.close(passing)
+                    let_go(passing)
                     passing = -1
             reached = reached + b"/" + name if reached else name
             if len(rest) - index <= KEPT_OF_ONE_WALK:
@@ -133,22 +145,25 @@ class Directories:
         except OSError as error:
             raise Problem.of("dup", error, on_source=self._on_source) from error
 
+    def _enter_patiently(self, at: int, name: bytes) -> int:
+        return patiently(lambda: self._enter(at, name)) if self._on_source else self._enter(at, name)
+
     def _enter(self, at: int, name: bytes) -> int:
         extra = os.O_NOATIME if self._on_source else 0
         try:
-            return os.open(name, _FLAGS | extra, dir_fd=at)
+            return os.open(name, self._flags | extra, dir_fd=at)
         except PermissionError as error:
             if error.errno == errno.EPERM and extra:  # O_NOATIME is for owners
-                return os.open(name, _FLAGS, dir_fd=at)
+                return os.open(name, self._flags, dir_fd=at)
             # A directory that may be searched and not read still leads on to those below it.
-            return os.open(name, _FLAGS | os.O_PATH, dir_fd=at)
+            return os.open(name, self._flags | os.O_PATH, dir_fd=at)
 
     def _look(self, path: bytes, descriptor: int, around: int) -> Identity:
         """Mount code and inode of what was just opened, which is closed if that can't be told; raises ``Problem``."""
         try:
             status = status_of(descriptor, on_source=self._on_source)
         except Problem:
-            os.close(descriptor)
+            let_go(descriptor)
             raise
         return self.mounts.code(path, status.st_dev, around), status.st_ino
 
@@ -160,6 +175,35 @@ class Directories:
     def identity(self, path: bytes) -> Identity:
         """Mount code and inode of a directory; raises ``Problem``."""
         return self._entry(path)[1:]
+
+    def above(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
+        """All directories above ``path``, from the base on, with their identities; raises ``Problem``.
+
+        Opens each at most once, however deep the path is, and keeps none.
+        """
+        reached, at, code = b"", self._base, self.mounts.base
+        passing = -1
+        try:
+            yield reached, (code, status_of(at, on_source=self._on_source).st_ino)
+            for name in path.split(b"/")[:-1]:
+                reached = reached + b"/" + name if reached else name
+                entry = self._kept.get(self._number, reached)
+                if entry is not None:
+                    before, passing = passing, -1
+                    at, code, inode = entry
+                else:
+                    try:
+                        entered = self._enter_patiently(at, name)
+                    except OSError as error:
+                        raise Problem.of("open", error, on_source=self._on_source) from error
+                    code, inode = self._look(reached, entered, code)
+                    before, at, passing = passing, entered, entered
+                if before >= 0:
+                    let_go(before)
+                yield reached, (code, inode)
+        finally:
+            if passing >= 0:
+                let_go(passing)
 
     def forget(self, path: bytes) -> None:
         """Closes ``path`` if it is open."""

@@ -15,9 +15,12 @@ class Decision(Enum):
     FAIL = "fail"
 
 
-def decide(policy: str, modify_window: int, source: os.stat_result, target: os.stat_result) -> Decision:
+def decide(
+    policy: str, modify_window: int, source: os.stat_result, target: os.stat_result, *, contents: bool = False
+) -> Decision:
     """Applies ``policy`` (``pcopy.tasks.job.EXISTING``); ``modify_window`` is in seconds.
 
+    With ``contents`` what is to be skipped must still be compared (``pcopy.fsio.compare``); times don't count then.
     Times are compared in whole seconds, because file systems differ in what they keep of the rest. An item of another
     type is never taken for the same.
     """
@@ -30,15 +33,18 @@ def decide(policy: str, modify_window: int, source: os.stat_result, target: os.s
     later = int(source.st_mtime_ns // 10**9) - int(target.st_mtime_ns // 10**9)
     if policy == "newer":
         return Decision.REPLACE if later > modify_window else Decision.SKIP
-    return Decision.SKIP if alike(source, target, modify_window) else Decision.REPLACE
+    return Decision.SKIP if alike(source, target, modify_window, contents=contents) else Decision.REPLACE
 
 
-def alike(source: os.stat_result, target: os.stat_result, modify_window: int) -> bool:
-    """Does ``target`` look like a copy of ``source``, from their status? (A symbolic link's size is its text's.)"""
+def alike(source: os.stat_result, target: os.stat_result, modify_window: int, *, contents: bool = False) -> bool:
+    """Does ``target`` look like a copy of ``source``, from their status? (A symbolic link's size is its text's.)
+
+    With ``contents`` it is those that decide, where there are any, and not the times.
+    """
     if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
         return False
     if (stat.S_ISREG(source.st_mode) or stat.S_ISLNK(source.st_mode)) and source.st_size != target.st_size:
         return False
     if (stat.S_ISBLK(source.st_mode) or stat.S_ISCHR(source.st_mode)) and source.st_rdev != target.st_rdev:
         return False
-    return abs(source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9) <= modify_window
+    return contents or abs(source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9) <= modify_window

@@ -6,6 +6,7 @@ size, to a name that is free. For everything else it says ``CARE`` and leaves th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -18,9 +19,13 @@ SMALL_FILE = 4 << 20
 CARE = -1
 """The verdict on a file that is not a plain case: it has holes, has grown large, or its target's name is taken."""
 
-Verdict = int | Problem
-"""The size in bytes of a file that was copied, ``CARE``, or what went wrong (nothing is left under the name,
-unless it is a ``MetadataProblem``)."""
+Copied = tuple[os.stat_result, int, bytes]
+"""A source file's status when it was copied, how many bytes it held (in /proc more than its size says), and its digest,
+empty where none is wanted."""
+
+Verdict = Copied | int | Problem
+"""The file was ``Copied``, wants ``CARE``, or what went wrong (nothing is left under the name, unless it is a
+``MetadataProblem``)."""
 
 
 class Kernel(Protocol):

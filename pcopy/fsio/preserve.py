@@ -6,9 +6,12 @@ import os
 from functools import cache
 from typing import NamedTuple
 
+ATTRIBUTES = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
+"""What can be kept or not: these fields of ``Preserve``."""
+
 
 class Preserve(NamedTuple):
-    """The attributes that copies keep."""
+    """The attributes that copies keep. ``chown``: owner and group of everything; -1: as ``ownership`` says."""
 
     mode: bool = True
     ownership: bool = True
@@ -17,6 +20,7 @@ class Preserve(NamedTuple):
     xattr: bool = True
     acl: bool = True
     sparse: bool = True
+    chown: tuple[int, int] = (-1, -1)
 
 
 CAP_CHOWN = 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, read_xattrs
 from pcopy.fsio.data import write_all
-from pcopy.fsio.kernel import CARE, SMALL_FILE, Verdict
+from pcopy.fsio.kernel import CARE, SMALL_FILE, Copied, Verdict
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
 from pcopy.fsio.source import FLAGS, open_source
@@ -29,12 +29,23 @@ _chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
 class PythonKernel:
     """Fills ``pcopy.fsio.kernel.Kernel`` with Python's own system calls."""
 
-    def __init__(self, preserve: Preserve, umask: int) -> None:
+    def __init__(
+        self,
+        preserve: Preserve,
+        umask: int,
+        *,
+        follow: bool = False,
+        digest: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """``follow``: names may be symbolic links to what was found. ``digest`` is taken of each file's contents."""
+        self._digest = digest
         self._preserve = preserve
         self._umask = umask
         self._excused = 0
         self._notices: list[str] = []
-        self._plain = preserve.mode and preserve.ownership and preserve.timestamps
+        self._plain = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
+        self._follow = follow
+        self._flags = _READ & ~os.O_NOFOLLOW if follow else _READ
         self._sparse = preserve.sparse
         self._xattrs = preserve.xattr or preserve.acl
 
@@ -63,12 +74,12 @@ class PythonKernel:
 
     def _copy(
         self, source: int, target: int, name: bytes, new_name: bytes, inode: int, device: int, inherits: bool
-    ) -> int:
+    ) -> Copied | int:
         """One file. What is spelled out here rather than called is so because it runs for each of them."""
         try:
-            reading = _open(name, _READ, dir_fd=source)
+            reading = _open(name, self._flags, dir_fd=source)
         except OSError:
-            reading = open_source(source, name)  # which tries without O_NOATIME and tells the errors apart
+            reading = open_source(source, name, follow=self._follow)  # without O_NOATIME, and telling errors apart
         operation = "fstat"
         try:
             status = _fstat(reading)
@@ -122,7 +133,7 @@ class PythonKernel:
         except OSError as error:
             remove(target, new_name)
             raise Problem.of(operation, error) from error
-        return size
+        return status, len(data), self._digest(data) if self._digest else b""
 
     def _apply(
         self, writing: int, status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...], inherits: bool

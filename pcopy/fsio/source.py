@@ -1,7 +1,8 @@
 """Opens source files without side effects, and tells whether they are still what they were.
 
 O_NONBLOCK and O_NOFOLLOW, because the name may have been given to a FIFO or a symbolic link meanwhile; O_NOATIME where
-it is allowed, because reading is not supposed to leave traces.
+it is allowed, because reading is not supposed to leave traces. With ``follow`` (``--dereference``) a name may be a
+symbolic link; what it leads to must be what was found all the same.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ class Version(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def open_source(directory: int, name: bytes) -> int:
+def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
     """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
+    flags = FLAGS & ~os.O_NOFOLLOW if follow else FLAGS
     try:
         try:
-            return patiently(lambda: os.open(name, FLAGS | os.O_NOATIME, dir_fd=directory))
+            return patiently(lambda: os.open(name, flags | os.O_NOATIME, dir_fd=directory))
         except PermissionError as error:
             if error.errno != errno.EPERM:
                 raise
-            return os.open(name, FLAGS, dir_fd=directory)
+            return os.open(name, flags, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ESTALE):
             raise Problem("open", error.errno, on_source=True, changed=True) from error
@@ -53,10 +55,10 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
         raise Problem.of("fstat", error, on_source=on_source) from error
 
 
-def source_status(directory: int, name: bytes) -> os.stat_result:
+def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
     """The status of ``name`` itself in a source directory; raises ``Problem`` (``changed`` if it is gone)."""
     try:
-        return patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
+        return patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
     except OSError as error:
         gone = error.errno == errno.ENOENT
         raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone) from error

@@ -41,14 +41,17 @@ def create(directory: int, name: bytes) -> int:
         raise Problem.of("create", error) from error
 
 
-def reopen(directory: int, name: bytes, inode: int) -> int:
-    """The temporary file ``name`` again, for writing; raises ``Problem``, with ESTALE if it is no longer that file."""
+def reopen(directory: int, name: bytes, inode: int, size: int) -> int:
+    """The temporary file ``name`` again, of ``size`` bytes, for writing.
+
+    Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again.
+    """
     try:
         descriptor = os.open(
             name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory
         )
     except OSError as error:
-        raise Problem.of("open", error) from error
+        raise Problem("open", error.errno or errno.EIO, again=error.errno == errno.ENOENT) from error
     try:
         status = status_of(descriptor)
     except Problem:
@@ -56,6 +59,7 @@ def reopen(directory: int, name: bytes, inode: int) -> int:
         raise
     ours = (
         status.st_ino == inode
+        and status.st_size == size
         and stat.S_ISREG(status.st_mode)
         and status.st_uid == os.geteuid()
         and status.st_nlink == 1
@@ -63,7 +67,7 @@ def reopen(directory: int, name: bytes, inode: int) -> int:
     )
     if not ours:
         abandon(descriptor)
-        raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile")
+        raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile", again=True)
     return descriptor
 
 
@@ -75,6 +79,20 @@ def remove(directory: int, name: bytes) -> None:
         pass
     except OSError as error:
         raise Problem.of("unlink", error) from error
+
+
+def remove_leftovers(directory: int, job: str, run: int) -> None:
+    """Removes from an open directory what runs of ``job`` before ``run`` left there; raises ``Problem``."""
+    stem = b"%s%s-" % (PREFIX, job.encode())
+    try:
+        with os.scandir(directory) as entries:
+            names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(stem)]
+    except OSError as error:
+        raise Problem.of("readdir", error) from error
+    for name in names:
+        number = name[len(stem) :].partition(b"-")[0]
+        if number.isdigit() and int(number) < run:
+            remove(directory, name)
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:

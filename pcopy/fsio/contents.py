@@ -1,0 +1,171 @@
+"""Reads the contents of regular files, piece by piece and without their holes.
+
+Pieces are small enough to stay in the processor's cache, so that whoever digests and writes one does not wait for
+memory twice. A read that ends before the file's size means that the file has changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+from pcopy.fsio.patience import PASSING, PAUSES, naps
+from pcopy.fsio.problem import Problem, changed
+
+PIECE = 512 << 10
+"""Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
+
+_SECTOR = 4096  # lengths and offsets of direct reads are multiples of it (open(2), O_DIRECT)
+
+
+class Digest(Protocol):
+    """Takes the contents of a file in their order; ``zeros`` stands for so many bytes of a hole."""
+
+    def update(self, data: memoryview | bytes) -> None: ...
+
+    def zeros(self, count: int) -> None: ...
+
+
+def has_holes(status: os.stat_result) -> bool:
+    """May the file have holes? (Compressed files look alike; asking for their holes does no harm.)"""
+    return status.st_blocks * 512 < status.st_size
+
+
+def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = True) -> Iterator[tuple[int, int]]:
+    """The stretches (first byte, byte after the last) between ``start`` and ``end`` that hold data. See lseek(2)."""
+    at = start
+    while at < end:
+        try:
+            first = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file, wherever that is now
+                if (size := os.lseek(descriptor, 0, os.SEEK_END)) < end:
+                    raise _cut_short("lseek", size, on_source) from error
+                return
+            if error.errno == errno.EINVAL:  # a file system that doesn't know holes
+                yield at, end
+                return
+            raise Problem.of("lseek", error, on_source=on_source) from error
+        if first >= end:
+            return
+        try:
+            after = os.lseek(descriptor, first, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # there was data a moment ago
+                raise _cut_short("lseek", first, on_source) from error
+            raise Problem.of("lseek", error, on_source=on_source) from error
+        yield first, min(after, end)
+        at = after
+
+
+def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
+    """A hole is digested without being read, and counts as moved."""
+    if end > start:
+        if digest is not None:
+            digest.zeros(end - start)
+        yield end - start
+
+
+def digest_contents(
+    descriptor: int, start: int, end: int, digest: Digest, *, holes: bool, on_source: bool = True, direct: bool = False
+) -> Iterator[int]:
+    """Digests the bytes from ``start`` to ``end``; holes, if there may be some, are not read.
+
+    Yields the bytes that each step digested; raises ``Problem``.
+    """
+    at = start
+    extents = data_extents(descriptor, start, end, on_source=on_source) if holes else iter([(start, end)])
+    for first, after in extents:
+        yield from skip_hole(at, first, digest)
+        for _, piece in pieces(descriptor, first, after, on_source=on_source, direct=direct):
+            digest.update(piece)
+            yield len(piece)
+        at = after
+    yield from skip_hole(at, end, digest)
+
+
+def pieces(
+    descriptor: int, start: int, end: int, *, on_source: bool = True, direct: bool = False
+) -> Iterator[tuple[int, memoryview]]:
+    """The bytes from ``start`` to ``end`` in pieces, each with its offset and good until the next is asked for.
+
+    A piece may be empty, while a read is waited for; raises ``Problem``, also for a file that ends before ``end``.
+    ``direct``: the file is open with O_DIRECT, and ``start`` is a multiple of 4096.
+    """
+    if start == end:
+        return
+    room = min(PIECE, end - start)
+    buffer = memoryview(mmap.mmap(-1, -(-room // _SECTOR) * _SECTOR) if direct else bytearray(room))
+    at = start
+    while at < end:
+        wanted = min(len(buffer), end - at)
+        reading = _read(descriptor, buffer if direct else buffer[:wanted], at, on_source)
+        try:
+            while True:
+                yield at, buffer[: next(reading)]
+        except StopIteration as read:
+            got = min(read.value, wanted)
+        if not got:
+            raise _cut_short("read", at, on_source)
+        yield at, buffer[:got]
+        at += got
+
+
+def pieces_to_end(descriptor: int) -> Iterator[bytes]:
+    """All that is in a file whose size says 0 but which may have contents nevertheless (/proc)."""
+    while True:
+        try:
+            data = os.read(descriptor, PIECE)
+        except OSError as error:
+            raise Problem.of("read", error, on_source=True) from error
+        if not data:
+            return
+        yield data
+
+
+def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
+    """As ``digest_contents``, of such a file."""
+    for data in pieces_to_end(descriptor):
+        digest.update(data)
+        yield len(data)
+
+
+def bypass_cache(descriptor: int) -> bool:
+    """From now on the file is read past the page cache (O_DIRECT); returns False where it can't be."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+    except OSError:
+        return False
+    return True
+
+
+def drop_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
+    """Gives up what the page cache holds of the file and has been written (posix_fadvise(2)); 0: all of it.
+
+    It is advice: a file system that has no page cache, or doesn't know it, is none the worse for it.
+    """
+    with suppress(OSError):
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
+
+
+def _read(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
+    """Reads into ``piece`` from offset ``at``, patiently; returns the number of bytes, 0 at the end of the file."""
+    for pause in (*PAUSES, None):
+        try:
+            return os.preadv(descriptor, [piece], at)
+        except OSError as error:
+            if pause is None or error.errno not in PASSING:
+                raise Problem.of("read", error, on_source=on_source) from error
+        for _ in naps(pause):
+            yield 0
+    raise AssertionError("the last try returns or raises")
+
+
+def _cut_short(operation: str, at: int, on_source: bool) -> Problem:
+    text = f"the file ended at byte {at}, before its size"
+    return changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
