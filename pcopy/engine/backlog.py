@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from pcopy.engine.messages import load_primitives
 from pcopy.engine.task import Task
@@ -19,6 +19,22 @@ FRAME_BYTES = 1 << 20
 
 SpoolFactory = Callable[[], BinaryIO]
 """Opens an empty binary file for reading and writing, which vanishes when it is closed."""
+
+
+class Store(Protocol):
+    """Tasks outside memory, the first in the first out; ``count`` of them, of ``footprint`` bytes together."""
+
+    count: int
+    footprint: int
+
+    def append(self, task: Task) -> None:
+        """Takes one; may raise ``OSError``."""
+
+    def take_frame(self) -> list[Task]:
+        """Some of the oldest, which leave the store; nothing if it is empty."""
+
+    def close(self) -> None:
+        """Forgets everything."""
 
 
 class Backlog:

@@ -15,7 +15,7 @@ from pcopy.engine import tree
 from pcopy.engine.messages import Abort
 from pcopy.engine.node import NEVER, Node, State
 from pcopy.engine.progress import Report
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
 from pcopy.engine.transport import Transport
 from pcopy.errors import JobAborted, PeerLost
 
@@ -33,10 +33,16 @@ LOSS_GRACE = 1.0
 
 
 class Outcome(NamedTuple):
-    """What a finished task hands over at once: the tasks it spawned and what it counted."""
+    """What a finished task hands over at once: the tasks it spawned and what it counted.
+
+    A task whose effect is only in this rank's memory is ``held``: a journal does not hear of it, so that a resumed job
+    runs it again, until another task is done that has ``settled`` it. It may spawn tasks for its own rank only.
+    """
 
     spawned: Iterable[Spawn] = ()
     counts: Sequence[int] = ()
+    settled: Sequence[TaskId] = ()
+    held: bool = False
 
 
 Slices = Generator[None, None, Outcome]
@@ -119,7 +125,7 @@ class Driver:
         if node.halted is not None and self._task is not None and self._task.owner == ANYBODY:
             self._drop_task()
             node.dropped += 1
-            node.finished((), (), now)
+            node.finished((), (), now, held=True)
         node.tick(now)
         self._tell(node)
         self._flush()  # an answer doesn't wait for the slice
@@ -127,7 +133,8 @@ class Driver:
 
     def _busy(self) -> bool:
         node = self._node
-        return bool(node.outbox) or self._task is not None or (node.state is State.WORKING and len(node.queue) > 0)
+        waits = node.state is not State.WORKING or node.commit.waits_for_storage or not len(node.queue)
+        return bool(node.outbox) or self._task is not None or not waits
 
     def _sleep_time(self) -> float:
         wake = self._node.wake_at()
@@ -169,7 +176,8 @@ class Driver:
             except StopIteration as end:
                 outcome: Outcome = end.value
             self._task = self._slices = None
-            node.finished(outcome.spawned, outcome.counts, now := clock())
+            now = clock()
+            node.finished(outcome.spawned, outcome.counts, now, settled=outcome.settled, held=outcome.held)
             if now >= deadline or self._stop_reason() is not None:
                 return
 

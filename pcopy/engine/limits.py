@@ -11,7 +11,8 @@ class Limits(NamedTuple):
     """Times are in seconds, sizes in bytes.
 
     ``scan_ahead`` is what may wait in a rank's queue before it prefers copying to scanning; ``in_core`` what may wait
-    in memory before further tasks go to the spool.
+    in memory before further tasks go to the spool. Facts are cut each ``cut_interval``; a job that was told to stop
+    waits for ``last_cut`` at most until its last facts are on storage.
     """
 
     message_bytes: int = MESSAGE_BYTES
@@ -21,3 +22,5 @@ class Limits(NamedTuple):
     steal_backoff_cap: float = 0.032
     progress_interval: float = 0.5
     fan_out: int = 8
+    cut_interval: float = 60.0
+    last_cut: float = 3.0

@@ -90,11 +90,21 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Counters of a subtree; ``silent`` names ranks whose answer is missing, so that theirs are older ones."""
+    """Counters of a subtree; ``silent`` names ranks whose answer is missing, so that theirs are older ones.
+
+    ``durable`` is the least of the subtree's durable epochs.
+    """
 
     sequence: int
     counters: tuple[int, ...]
     silent: tuple[int, ...]
+    durable: int = 0
+
+
+class Epoch(NamedTuple):
+    """What the sender says from now on happened in this epoch, or a later one (``pcopy.engine.journal``)."""
+
+    number: int
 
 
 class Halt(NamedTuple):
@@ -125,10 +135,10 @@ class Close(NamedTuple):
     """Everybody is ready: the transport may be closed (the barrier, downward)."""
 
 
-Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Halt | Abort | Stop | Ready | Close
+Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Epoch | Halt | Abort | Stop | Ready | Close
 
 _TYPES: tuple[type[Any], ...] = (
-    Start, Work, Request, Reply, Signal, Token, Query, Answer, Halt, Abort, Stop, Ready, Close,
+    Start, Work, Request, Reply, Signal, Token, Query, Answer, Epoch, Halt, Abort, Stop, Ready, Close,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 _KINDS = dict(enumerate(_TYPES))

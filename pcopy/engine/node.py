@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from random import Random
-from typing import Protocol
 
 from pcopy.engine import tree
+from pcopy.engine.commit import COMMIT_POLL, Commit
 from pcopy.engine.detectors import make_detector
+from pcopy.engine.director import Director as Director
+from pcopy.engine.journal import Epochs, Journal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
     Answer,
     Close,
+    Epoch,
     Halt,
     Message,
     Query,
@@ -40,46 +42,14 @@ from pcopy.engine.messages import (
 )
 from pcopy.engine.progress import CounterTree, Report
 from pcopy.engine.queue import TaskQueue
+from pcopy.engine.states import TRANSITIONS as TRANSITIONS
+from pcopy.engine.states import State as State
 from pcopy.engine.stealing import Thief
-from pcopy.engine.task import ANYBODY, Spawn, Task, batches
-from pcopy.engine.transitions import Table, follow
+from pcopy.engine.task import ANYBODY, UNTOLD, Spawn, Task, TaskId, batches
+from pcopy.engine.transitions import follow
 from pcopy.errors import InvariantBroken
 
 NEVER = float("inf")
-
-
-class State(Enum):
-    """Where a rank is in the life of a job."""
-
-    WAITING = "waiting"
-    WORKING = "working"
-    STOPPING = "stopping"
-    BARRIER = "barrier"
-    CLOSED = "closed"
-    ABORTED = "aborted"
-
-
-TRANSITIONS: Table[State] = {
-    State.WAITING: frozenset({State.WORKING, State.ABORTED}),
-    State.WORKING: frozenset({State.STOPPING, State.ABORTED}),
-    State.STOPPING: frozenset({State.BARRIER, State.ABORTED}),
-    State.BARRIER: frozenset({State.CLOSED, State.ABORTED}),
-    State.CLOSED: frozenset(),
-    State.ABORTED: frozenset(),
-}
-
-
-class Director(Protocol):
-    """Decides at the root what happens between phases. ``totals`` are exact: nothing runs while it is asked."""
-
-    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        """The phase after ``phase``, a higher number, or None when the job is over."""
-
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        """What the root puts in its queue as ``phase`` begins."""
-
-    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
-        """The exit status of all ranks; ``halted`` is the reason of an early stop."""
 
 
 class Node:
@@ -97,6 +67,7 @@ class Node:
         queue: TaskQueue,
         limits: Limits = Limits(),  # noqa: B008 (an immutable value)
         termination: str = "tree",
+        journal: Journal | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -109,6 +80,7 @@ class Node:
         self.halted: str | None = None
         self.aborted: Abort | None = None
         self.dropped = 0
+        self.restored = -1  # the phase that a resumed job goes on with (pcopy.engine.restore)
         self._halt_wished = False
         self._run = run
         self._numbered = 0
@@ -119,28 +91,32 @@ class Node:
         self._children = tree.children(rank, size, limits.fan_out)
         self._detector = make_detector(termination, rank, size)
         self._thief = Thief(rank, size, random, limits)
-        self._progress = CounterTree(rank, size, limits.fan_out, self.counters)
-        self._running = False
+        self._epochs = Epochs(journal)
+        self._send, self._send_all = self._epochs.sender(self.outbox)
+        self._progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
+        self.commit = Commit(self._epochs, limits)
+        self._running: Task | None = None
         self._untouched = False  # have tasks been received since which nothing that others could run has run a slice?
         self._touching = False  # is the running task one that ends this?
         self._early: list[tuple[int, Work]] = []
         self._awaited: set[int] = set(self._children)  # children whose Ready is missing
         self._collecting = 0  # at the root, after a phase: the query whose answers must be complete
         self._next_query = NEVER
+        self._ending: tuple[int | None, int] | None = None  # at the root, after a phase: what is next, and the status
 
     # What the driver says.
 
     def start(self, now: float) -> None:
-        """At the root: begins the first phase."""
+        """At the root: begins the first phase, or goes on with the one that was restored."""
         self._next_query = now
-        self._begin_phase(0, now)
+        self.commit.start(now)
+        self._begin_phase(max(0, self.restored), now)
 
     def take(self) -> Task | None:
         """The task to run now; it counts as running until ``finished``."""
-        if self.state is not State.WORKING or self._running:
+        if self.state is not State.WORKING or self._running or self.commit.waits_for_storage:
             return None
-        task = self.queue.pop()
-        self._running = task is not None
+        task = self._running = self.queue.pop()
         self._touching = task is not None and task.owner == ANYBODY
         return task
 
@@ -149,16 +125,27 @@ class Node:
         if self._touching:
             self._untouched = False
 
-    def finished(self, spawned: Iterable[Spawn], counts: Sequence[int], now: float) -> None:
-        """The running task is done: what it spawned and what it counted become facts together."""
-        if not self._running:
+    def finished(
+        self,
+        spawned: Iterable[Spawn],
+        counts: Sequence[int],
+        now: float,
+        *,
+        settled: Sequence[TaskId] = (),
+        held: bool = False,
+    ) -> None:
+        """The running task is over: all that it spawned, counted and settled become facts, unless it is ``held``."""
+        task = self._running
+        if task is None:
             raise InvariantBroken(f"rank {self.rank} finished a task that it did not run")
         self.sliced()
-        self._running = False
+        self._running = None
         for index, count in enumerate(counts):
             if count:
                 self.counters[index] += count
-        self._spawn(spawned)
+        self._spawn(spawned, held=held)
+        if self._epochs.journal and not held:
+            self._epochs.journal.done(task, counts, settled)
         self.tick(now)
 
     def tick(self, now: float) -> None:
@@ -169,6 +156,8 @@ class Node:
                 self._collect(now)
             elif self.halted is None and (request := self._thief.ask(self.phase, now)):
                 self._send(*request)
+        if self.state is State.WORKING and self.commit.is_due(self.rank, self._progress.report, now):
+            self._epochs.enter(self._epochs.number + 1, self.phase)
         if self.rank == 0 and self.state is State.WORKING and now >= self._next_query:
             self._query(now)
             if self._collecting:
@@ -211,7 +200,9 @@ class Node:
 
     def receive(self, source: int, message: Message, now: float) -> None:
         """Takes one message of rank ``source``; raises ``InvariantBroken`` for one that can't come now."""
-        if isinstance(message, Abort):
+        if isinstance(message, Epoch):
+            self._epochs.enter(message.number, self.phase)
+        elif isinstance(message, Abort):
             self._receive_abort(source, message)
         elif self.state in (State.CLOSED, State.ABORTED):
             pass  # a rank that has gone down its own way no longer takes part
@@ -257,8 +248,9 @@ class Node:
         early, self._early = self._early, []
         for sender, work in early:
             self._receive_work(sender, work)
-        if self.rank == 0:
-            self._spawn(self._director.first_tasks(phase))
+        if self.rank == 0 and phase != self.restored:
+            begins = self.restored < 0 and not self._numbered
+            self._spawn(self._director.first_tasks(phase), begins=begins)
 
     def _receive_work(self, source: int, work: Work) -> None:
         if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):
@@ -283,7 +275,7 @@ class Node:
     def _receive_request(self, source: int, request: Request) -> None:
         tasks: tuple[Task, ...] = ()
         if request.phase == self.phase and self.state is State.WORKING and not self._untouched:
-            tasks = self.queue.give(self._running)
+            tasks = self.queue.give(self._running is not None)
         stamp = self._detector.sent() if tasks else ()
         self._send(source, Reply(request.phase, request.sequence, tasks, *stamp))
 
@@ -299,17 +291,26 @@ class Node:
             self._untouched = True
             self._touching = False
 
-    def _spawn(self, spawned: Iterable[Spawn]) -> None:
+    def _spawn(self, spawned: Iterable[Spawn], *, begins: bool = False, held: bool = False) -> None:
+        """``begins``: a journal knows these tasks as what the job begins with; ``held``: it does not hear of them."""
+        journal = None if held else self._epochs.journal
         addressed: dict[int, list[Task]] = {}
+        base: list[Task] = []
         for spawn in spawned:
             if spawn.phase < self.phase:
                 raise InvariantBroken(f"a task of phase {self.phase} spawned one of phase {spawn.phase}")
             self._numbered += 1
-            task = Task((self._run, self.rank, self._numbered), *spawn)
+            task = Task((self._run, self.rank, UNTOLD if held else self._numbered), *spawn)
+            if begins:
+                base.append(task)
+            elif journal:
+                journal.spawned(task)
             if task.owner in (ANYBODY, self.rank):
                 self._accept((task,))
             else:
                 addressed.setdefault(task.owner, []).append(task)
+        if begins and journal:
+            journal.base(self.phase, base)
         for owner, tasks in addressed.items():
             for batch in batches(tasks, self._limits.message_bytes):
                 self._send(owner, Work(self.phase, batch, *self._detector.sent()))
@@ -324,10 +325,18 @@ class Node:
         report = self._progress.report
         if report is None or report.sequence < self._collecting or report.silent:
             return
-        self._collecting = 0
-        following = None if self.halted is not None else self._director.next_phase(self.phase, report.totals)
+        if self._ending is None or (self.halted is not None and self._ending[0] is not None):
+            following = None if self.halted is not None else self._director.next_phase(self.phase, report.totals)
+            status = self._director.status(report.totals, self.halted) if following is None else 0
+            self._ending = following, status
+        following, status = self._ending
+        needed = status != 0 or self.restored >= 0
+        if not self.commit.is_done(report, now, needed=needed, halted=self.halted is not None, phase=self.phase):
+            self._collecting, self._next_query = report.sequence + 1, now + COMMIT_POLL
+            return
+        self._collecting, self._ending = 0, None
         if following is None:
-            self._stop(self._director.status(report.totals, self.halted))
+            self._stop(status)
         else:
             self._begin_phase(following, now)
             self.tick(now)
@@ -389,9 +398,3 @@ class Node:
 
     def _enter(self, state: State) -> None:
         self.state = follow(TRANSITIONS, self.state, state, self.rank)
-
-    def _send(self, destination: int, message: Message) -> None:
-        self.outbox.append((destination, message))
-
-    def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
-        self.outbox.extend(messages)

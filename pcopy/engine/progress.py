@@ -7,6 +7,8 @@ those that are missing, so that one silent rank hides nobody else. Sequence numb
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pcopy.engine.messages import Answer, Message, Query
 from pcopy.engine.tree import children, parent
 
@@ -17,11 +19,12 @@ SILENT_SHOWN = 16
 
 
 class Report:
-    """What the root knows: sums over all ranks, and whose share in them is old."""
+    """What the root knows: sums over all ranks, whose share in them is old, and the least of their durable epochs."""
 
-    __slots__ = ("sequence", "silent", "totals")
+    __slots__ = ("durable", "sequence", "silent", "totals")
 
-    def __init__(self, sequence: int, totals: tuple[int, ...], silent: tuple[int, ...]) -> None:
+    def __init__(self, sequence: int, totals: tuple[int, ...], silent: tuple[int, ...], durable: int = 0) -> None:
+        self.durable = durable
         self.sequence = sequence
         self.totals = totals
         self.silent = silent
@@ -30,7 +33,11 @@ class Report:
 class CounterTree:
     """One rank's part in summing ``counters``, the list that the rank itself adds to."""
 
-    def __init__(self, rank: int, size: int, fan_out: int, counters: list[int]) -> None:
+    def __init__(
+        self, rank: int, size: int, fan_out: int, counters: list[int], durable: Callable[[], int] = lambda: 0
+    ) -> None:
+        """``durable`` tells this rank's durable epoch."""
+        self._durable = durable
         self._rank = rank
         self._parent = parent(rank, fan_out)
         self._children = children(rank, size, fan_out)
@@ -90,8 +97,10 @@ class CounterTree:
         rows = [self._counters, *(answer.counters for answer in self._answers.values())]
         totals = tuple(map(sum, zip(*rows, strict=True)))
         silent = tuple(sorted(self._find_silent()))[:SILENT_SHOWN]
+        heard = [self._answers[child].durable if child in self._answers else 0 for child in self._children]
+        durable = min([self._durable(), *heard])
         if self._rank:
-            return [(self._parent, Answer(self._sequence, totals, silent))]
+            return [(self._parent, Answer(self._sequence, totals, silent, durable))]
         self.totals = totals
-        self.report = Report(self._sequence, totals, silent)
+        self.report = Report(self._sequence, totals, silent, durable)
         return []

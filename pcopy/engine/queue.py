@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from collections.abc import Callable
 
-from pcopy.engine.backlog import Backlog, SpoolFactory
+from pcopy.engine.backlog import Backlog, SpoolFactory, Store
 from pcopy.engine.limits import Limits
 from pcopy.engine.task import ANYBODY, Task
 
@@ -41,9 +42,17 @@ class _Stack:
 class TaskQueue:
     """Tasks of the current phase and, in backlogs, of later ones."""
 
-    def __init__(self, limits: Limits, open_spool: SpoolFactory = io.BytesIO) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        open_spool: SpoolFactory = io.BytesIO,
+        open_overflow: Callable[[], Store] | None = None,
+    ) -> None:
+        """``open_overflow`` makes the place for tasks of the current phase that memory can't hold."""
         self._limits = limits
         self._open_spool = open_spool
+        self._open_overflow = open_overflow or (lambda: Backlog(open_spool))
+        self._overflow: Store | None = None
         self._phase = -1
         self._notes: deque[Task] = deque()
         self._scans = _Stack()
@@ -55,8 +64,12 @@ class TaskQueue:
 
     def __len__(self) -> int:
         """How many tasks of the current phase wait."""
-        backlog = self._backlogs.get(self._phase)
-        return len(self._notes) + len(self._scans.tasks) + len(self._works.tasks) + (backlog.count if backlog else 0)
+        outside = sum(store.count for store in self._outside())
+        return len(self._notes) + len(self._scans.tasks) + len(self._works.tasks) + outside
+
+    def _outside(self) -> list[Store]:
+        """Where tasks of the current phase wait outside memory."""
+        return [store for store in (self._overflow, self._backlogs.get(self._phase)) if store is not None]
 
     def begin_phase(self, phase: int) -> None:
         """Makes ``phase`` the current one: what was put aside for it may run."""
@@ -64,8 +77,12 @@ class TaskQueue:
 
     def push(self, task: Task) -> None:
         """Adds a task of this phase or a later one."""
-        if task.phase != self._phase or (self._in_core > self._limits.in_core and task.owner == ANYBODY):
+        if task.phase != self._phase:
             self._backlog(task.phase).append(task)
+        elif self._in_core > self._limits.in_core and task.owner == ANYBODY:
+            if self._overflow is None:
+                self._overflow = self._open_overflow()
+            self._overflow.append(task)
         else:
             self._hold(task)
 
@@ -86,14 +103,17 @@ class TaskQueue:
         return backlog
 
     def _refill(self) -> bool:
-        backlog = self._backlogs.get(self._phase)
-        if backlog is None:
-            return False
-        for task in backlog.take_frame():
-            self._hold(task)
-        if not backlog.count:
-            self._backlogs.pop(self._phase).close()
-        return True
+        for store in self._outside():
+            for task in store.take_frame():
+                self._hold(task)
+            if not store.count:
+                store.close()
+                if store is self._overflow:
+                    self._overflow = None
+                else:
+                    del self._backlogs[self._phase]
+            return True
+        return False
 
     def pop(self) -> Task | None:
         """The task to run next, or None."""
@@ -109,8 +129,7 @@ class TaskQueue:
         return task
 
     def _waiting(self) -> int:
-        backlog = self._backlogs.get(self._phase)
-        return self._in_core + (backlog.footprint if backlog else 0)
+        return self._in_core + sum(store.footprint for store in self._outside())
 
     def give(self, running: bool) -> tuple[Task, ...]:
         """Half of what others may run, by cost and the oldest first, within one message.
@@ -138,10 +157,11 @@ class TaskQueue:
     def drop_unaddressed(self) -> int:
         """Forgets every task but the notes of this phase in memory; returns how many were dropped."""
         dropped = len(self._scans.tasks) + len(self._works.tasks)
-        for backlog in self._backlogs.values():
-            dropped += backlog.count
-            backlog.close()
+        for store in (*self._backlogs.values(), *([self._overflow] if self._overflow else ())):
+            dropped += store.count
+            store.close()
         self._backlogs.clear()
+        self._overflow = None
         self._scans, self._works = _Stack(), _Stack()
         self._in_core = sum(task.footprint for task in self._notes)
         return dropped

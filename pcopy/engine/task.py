@@ -19,6 +19,11 @@ A plain tuple, since the wire and the spool hold primitives only (a named one is
 """
 
 
+UNTOLD = 0
+"""The number in the id of a task that a held one has spawned (``pcopy.engine.driver.Outcome``): a journal is told
+neither of it nor of its end, since the held task spawns it again in a resumed job."""
+
+
 class Spawn(NamedTuple):
     """A task that its maker has described and the engine has not yet numbered.
 

@@ -1,0 +1,65 @@
+"""When facts are cut, and what waits for their being on storage: the end of a phase, and of the job.
+
+Rule: once there has been a cut, in this run or in one before it, a phase begins only when all ranks are durable at an
+epoch that ended after the last phase did. Else a resumed job could repeat tasks of a phase after the next one has
+changed what they find: a directory that is finished lets nobody create in it. A job that ends with something left to do
+takes a last cut, even if it is the first; one that was told to stop does not wait for it for ever.
+"""
+
+from __future__ import annotations
+
+from pcopy.engine.journal import Epochs
+from pcopy.engine.limits import Limits
+from pcopy.engine.progress import Report
+
+COMMIT_POLL = 0.02
+"""Seconds between two looks whether all ranks are durable."""
+
+AHEAD = 2
+"""Epochs that may be under way to storage before the root raises another one."""
+
+
+class Commit:
+    """One rank's part; all but the first question is the root's alone."""
+
+    def __init__(self, epochs: Epochs, limits: Limits) -> None:
+        self._epochs = epochs
+        self._interval = limits.cut_interval
+        self._patience = limits.last_cut
+        self._next_cut = 0.0
+        self._target = 0
+        self._deadline = 0.0
+
+    def start(self, now: float) -> None:
+        """The job begins."""
+        self._next_cut = now + self._interval
+
+    @property
+    def waits_for_storage(self) -> bool:
+        """Are there more facts than may be outside it?"""
+        return self._epochs.journal is not None and self._epochs.journal.is_full
+
+    def is_due(self, rank: int, report: Report | None, now: float) -> bool:
+        """Is it time for the next epoch? Any rank may find that it knows too much; the root also looks at the time."""
+        journal = self._epochs.journal
+        if journal is None:
+            return False
+        if journal.wants_cut:
+            return True
+        if rank or now < self._next_cut:
+            return False
+        self._next_cut = now + self._interval
+        return self._epochs.number - (report.durable if report else 0) <= AHEAD
+
+    def is_done(self, report: Report, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
+        """At the end of a phase: may the next one begin? ``needed``: even if there has not been a cut yet."""
+        if self._epochs.journal is None or not (self._epochs.begun or needed):
+            return True
+        if not self._target:
+            self._target = self._epochs.number
+            self._deadline = now + self._patience
+            self._epochs.enter(self._target + 1, phase)
+        if report.durable < self._target and not (halted and now > self._deadline):
+            return False
+        self._target = 0
+        return True

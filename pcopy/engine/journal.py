@@ -1,0 +1,95 @@
+"""What the engine tells a journal, and the epochs that make its records one consistent cut.
+
+Two facts are told by the rank that learned them: a task was spawned; a task is done. What remains of a job is all that
+was spawned less all that is done, over all ranks. That holds for any set of facts which contains, with every "done",
+the "spawned" of the same task.
+
+Epochs make such sets without stopping anybody. A rank labels facts with the epoch in which they happen. Whoever raises
+the epoch tells others so before anything else that it says to them, on the same ordered way (``Epoch`` is a marker, as
+in Chandy and Lamport's snapshots); a rank that hears of a higher one cuts before it takes the message behind the
+marker. So a task that was spawned in a later epoch reaches nobody who is still in an earlier one, and the facts of all
+epochs up to one are a consistent cut.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from pcopy.engine.messages import Epoch, Message
+from pcopy.engine.task import Task, TaskId
+
+FIRST = 1
+"""The epoch in which a run begins."""
+
+
+Send = Callable[[int, Message], None]
+SendAll = Callable[[Iterable[tuple[int, Message]]], None]
+
+
+class Journal(Protocol):
+    """Keeps one rank's facts."""
+
+    durable: int
+    """The last epoch all of whose facts are on stable storage; 0 before the first."""
+
+    @property
+    def wants_cut(self) -> bool:
+        """Are there so many facts that they should be cut now?"""
+
+    @property
+    def is_full(self) -> bool:
+        """Are there so many that no task should be begun before some are on storage?"""
+
+    def base(self, phase: int, tasks: Sequence[Task]) -> None:
+        """At the root: what a new job begins with."""
+
+    def spawned(self, task: Task) -> None:
+        """A task was described."""
+
+    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
+        """A task is done and has counted; so are the ``settled``, held until then. What it spawned was told before."""
+
+    def cut(self, epoch: int, phase: int) -> None:
+        """All facts since the last cut are of ``epoch``; ``phase`` is the one that this rank is in."""
+
+
+class Epochs:
+    """One rank's epoch. Without a journal it never changes."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        self.journal = journal
+        self.number = FIRST
+
+    @property
+    def begun(self) -> bool:
+        """Has there been a cut?"""
+        return self.number > FIRST
+
+    @property
+    def durable(self) -> int:
+        """This rank's last durable epoch."""
+        return self.journal.durable if self.journal else 0
+
+    def enter(self, number: int, phase: int) -> None:
+        """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty."""
+        while self.journal and self.number < number:
+            self.journal.cut(self.number, phase)
+            self.number += 1
+
+    def sender(self, outbox: deque[tuple[int, Message]]) -> tuple[Send, SendAll]:
+        """How to put one message, or several, into ``outbox``: each behind the marker of a new epoch."""
+        told: dict[int, int] = {}
+
+        def send(destination: int, message: Message) -> None:
+            if told.get(destination, FIRST) != self.number:
+                told[destination] = self.number
+                outbox.append((destination, Epoch(self.number)))
+            outbox.append((destination, message))
+
+        def send_all(messages: Iterable[tuple[int, Message]]) -> None:
+            for destination, message in messages:
+                send(destination, message)
+
+        return send, send_all
