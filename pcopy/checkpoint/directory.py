@@ -1,0 +1,140 @@
+"""Directories that hold a job: opened only if nobody else can change them, and files in them replaced durably.
+
+Rules: a directory is used only if it is ours and only we may write to it; a symbolic link in its place is refused; all
+files are named relative to the descriptor that was checked. A file is replaced by write, fsync, rename, fsync of the
+directory, so that a crash leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from pcopy.errors import Refused
+from pcopy.text import shown
+
+ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITERS = stat.S_IWGRP | stat.S_IWOTH
+NEW = b".new"
+"""What the name of a file ends with until it is whole."""
+
+
+@contextmanager
+def opened(path: bytes) -> Iterator[int]:
+    """A descriptor of the directory ``path``; raises ``Refused`` if it is not safely ours."""
+    descriptor = open_directory(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_directory(path: bytes) -> int:
+    """As ``opened``, for the caller to close."""
+    path = os.path.abspath(path)  # also without a trailing slash, which would follow a link
+    try:
+        descriptor = os.open(path, _DIRECTORY)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
+            raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
+        raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}") from None
+    try:
+        refuse_strange(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make(path: bytes) -> None:
+    """Makes the directory ``path`` and those above it that are missing, for the owner only; one that exists is left.
+
+    Raises ``Refused`` with what to do instead.
+    """
+    path = os.path.abspath(path)
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for path in reversed(missing):
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise Refused(f"{shown(path)}: no directory can be made there: {error.strerror}; {ADVICE}") from None
+
+
+def check_makeable(path: bytes) -> None:
+    """Raises ``Refused`` if ``make`` would fail or its directory would not be used; touches nothing."""
+    path = os.path.abspath(path)
+    if os.path.lexists(path):
+        os.close(open_directory(path))
+    nearest = path
+    while not os.path.lexists(nearest):
+        nearest = os.path.dirname(nearest)
+    if not os.path.isdir(nearest):
+        raise Refused(f"{shown(nearest)}: not a directory, so that {shown(path)} can't be made; {ADVICE}")
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+        raise Refused(f"{shown(nearest)}: may not be written, and a job directory belongs there; {ADVICE}")
+
+
+def read(directory: int, name: bytes) -> bytes:
+    """What the file ``name`` holds.
+
+    Raises ``Refused`` if it is no regular file that only we may write, ``OSError`` for what the system refuses.
+    """
+    descriptor = os.open(name, _READ, dir_fd=directory)
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused(f"{shown(name)}: no regular file")
+        refuse_strange(name, status)
+        return stream.read()
+
+
+def replace(directory: int, name: bytes, data: bytes) -> None:
+    """Gives the file ``name`` the contents ``data``, durably; raises ``OSError``, and then the old one stays."""
+    temporary = name + NEW
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory)
+    descriptor = os.open(temporary, _MAKE, 0o600, dir_fd=directory)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
+    sync(directory)
+
+
+def sync(directory: int) -> None:
+    """Makes the names in a directory durable; some file systems sync no directories."""
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+
+
+def refuse_strange(path: bytes, status: os.stat_result) -> None:
+    """Raises ``Refused`` unless what has this ``status`` is ours, and only ours to write."""
+    if status.st_uid != os.geteuid():
+        raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {ADVICE}")
+    if status.st_mode & _WRITERS:
+        mode = stat.S_IMODE(status.st_mode)
+        raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); chmod go-w it, or {ADVICE}")

@@ -1,0 +1,131 @@
+"""Records in files that only grow at their end, so that a reader knows which ones were written whole.
+
+A frame is the length of its payload (8 bytes, big-endian), the BLAKE2b digest of 16 bytes over length and payload, and
+the payload, one or more pickles of protocol 5. Each frame is on stable storage before the next one is begun. So only
+the last frame can be torn by a crash, and a whole frame behind a bad place proves that the place was good once:
+
+- a frame that is cut off by the end of the file, or has a wrong digest and nothing behind it, or nothing but zeros (as
+  file systems leave after a power loss), is a torn tail: the file ends before it;
+- unless a whole frame follows. That, and anything else, is damage, and refused.
+
+The search for a frame that follows sets out from the two bytes with which each payload begins, since a damaged length
+says nothing of where the next frame is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from pcopy.checkpoint.files import Path, open_file
+from pcopy.errors import Refused
+from pcopy.text import shown
+
+_HEADER = struct.Struct(">Q16s")
+_MARK = b"\x80\x05"
+"""How a pickle of protocol 5 begins."""
+
+_BLOCK = 1 << 20
+
+
+class Frame(NamedTuple):
+    """A whole frame: where it begins in its file, in bytes, and what it holds."""
+
+    offset: int
+    payload: bytes
+
+
+def write_frame(file: BinaryIO, payload: bytes) -> None:
+    """Appends a frame; ``payload`` is a pickle of protocol 5, or several. Raises ``OSError``; syncs nothing."""
+    for data in (_HEADER.pack(len(payload), _digest(payload)), payload):
+        view = memoryview(data)
+        while view:  # an unbuffered file may take less than all at once
+            view = view[file.write(view) :]
+
+
+def read_frames(path: Path) -> Iterator[bytes]:
+    """The payloads of a file's frames, one at a time in memory; a torn tail is ignored.
+
+    Raises ``Refused`` for a file that cannot be trusted or read, and for damage, with path and offset.
+    """
+    for frame in frames(path):
+        yield frame.payload
+
+
+def frames(path: Path) -> Iterator[Frame]:
+    """``read_frames`` with the offset of each frame."""
+    name = os.fsencode(path)
+    with open_file(name) as file:
+        at, end = 0, os.fstat(file.fileno()).st_size
+        while at < end:
+            try:
+                payload = _whole(file, at, end)
+                if payload is None:
+                    _check_torn(file, name, at, end)
+                    return
+            except OSError as error:
+                raise damaged(name, at, f"cannot be read: {error.strerror}") from None
+            yield Frame(at, payload)
+            at += _HEADER.size + len(payload)
+
+
+def damaged(path: Path, offset: int, why: str) -> Refused:
+    """What to raise for a frame at ``offset`` that is not as it was written."""
+    return Refused(f"{shown(os.fsencode(path))}: damaged at byte {offset}: {why}")
+
+
+def _digest(payload: bytes) -> bytes:
+    digest = hashlib.blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
+    digest.update(payload)
+    return digest.digest()
+
+
+def _whole(file: BinaryIO, at: int, end: int) -> bytes | None:
+    """The payload of the frame at ``at``, or None if there is no whole one."""
+    if end - at < _HEADER.size:
+        return None
+    file.seek(at)
+    length, digest = _HEADER.unpack(file.read(_HEADER.size))
+    if length > end - at - _HEADER.size:
+        return None
+    payload = file.read(length)
+    return payload if len(payload) == length and _digest(payload) == digest else None
+
+
+def _check_torn(file: BinaryIO, path: bytes, at: int, end: int) -> None:
+    """Raises ``Refused`` unless what begins at ``at`` and is no whole frame is a torn tail."""
+    if end - at <= _HEADER.size:
+        return
+    file.seek(at)
+    length, _ = _HEADER.unpack(file.read(_HEADER.size))
+    if not _zeros_only(file, min(at + _HEADER.size + length, end)):
+        raise damaged(path, at, "a wrong digest")
+    if _frame_follows(file, at + 1, end):
+        raise damaged(path, at, "no whole record, but there is one behind it")
+
+
+def _zeros_only(file: BinaryIO, at: int) -> bool:
+    """Whether everything from ``at`` on is zeros."""
+    file.seek(at)
+    while block := file.read(_BLOCK):
+        if block.count(0) != len(block):
+            return False
+    return True
+
+
+def _frame_follows(file: BinaryIO, start: int, end: int) -> bool:
+    """Whether a whole frame begins anywhere from ``start`` on."""
+    at = start + _HEADER.size
+    while at < end - 1:
+        file.seek(at)
+        block = file.read(_BLOCK)
+        found = block.find(_MARK)
+        while found >= 0:
+            if _whole(file, at + found - _HEADER.size, end) is not None:
+                return True
+            found = block.find(_MARK, found + 1)
+        at += max(len(block) - 1, 1)  # the mark may lie across two blocks
+    return False

@@ -1,0 +1,268 @@
+"""Job directories: made, found, opened and removed.
+
+A job directory holds the file ``job`` (what the job is), ``lock-RANK`` files, and what the ranks have recorded. Rules:
+a directory that holds anything else is none, and never becomes one; from one that is removed only files with pcopy's
+names go, so that whatever a user has put there stays; ``job`` goes last, and says before that it means
+nothing any more.
+
+In the state directory each job has a directory of its own name; ``--checkpoint DIR`` may be anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from pcopy.checkpoint import directory as files
+from pcopy.checkpoint.directory import ADVICE, check_makeable, make, opened
+from pcopy.checkpoint.job_file import OVER, JobFile, decode, encode
+from pcopy.checkpoint.layout import RUN as _RUN
+from pcopy.checkpoint.lock import NAME as LOCK_NAME
+from pcopy.checkpoint.lock import Lock, hold_alone
+from pcopy.errors import Refused
+from pcopy.text import shown
+
+_JOB = b"job"
+_FILE = re.compile(rb"(job|current)(\.new)?")
+_OF_RUN = re.compile(rb"(base|facts)-[0-9]+(\.new)?")
+_SILLY = b".nfs"  # what NFS makes of a removed file that is still open; it goes by itself
+
+
+class NoJob(Refused):
+    """There is no job in the directory."""
+
+
+class StoredJob(NamedTuple):
+    """A job and its directory (an absolute path)."""
+
+    path: bytes
+    file: JobFile
+
+
+class Listed(NamedTuple):
+    """A directory among the jobs: ``file`` is None where it cannot be used, and ``trouble`` says why."""
+
+    path: bytes
+    file: JobFile | None
+    trouble: str
+
+
+def state_directory() -> bytes:
+    """Where jobs are kept unless the user says otherwise: ``${XDG_STATE_HOME:-~/.local/state}/pcopy``.
+
+    As the XDG Base Directory Specification wants it, a path that is not absolute is ignored. Without HOME the user's
+    home is asked of the system; raises ``Refused`` if that knows none.
+    """
+    state = os.environb.get(b"XDG_STATE_HOME", b"")
+    if not state.startswith(b"/"):
+        state = os.path.join(_home(), b".local/state")
+    return os.path.abspath(os.path.join(state, b"pcopy"))
+
+
+def check_place(directory: bytes | None) -> None:
+    """Raises ``Refused`` if no job directory can be had in ``directory`` (None: the state directory).
+
+    Nothing is made: that a job will be able to store itself is worth knowing before its work.
+    """
+    check_makeable(directory or state_directory())
+
+
+def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
+    """Stores a new job in ``directory`` (None: in the state directory, by its name), and takes its lock for rank 0.
+
+    Raises ``Refused`` if there is a job already, or anything that is not pcopy's, or if it cannot be written.
+    """
+    if directory is None:
+        state = state_directory()
+        make(state)
+        os.close(files.open_directory(state))  # nobody else's
+        directory = os.path.join(state, job.name.encode())
+    path = os.path.abspath(directory)
+    make(path)
+    lock: Lock | None = None
+    try:
+        with opened(path) as descriptor:
+            _refuse_foreign(path, descriptor)
+            lock = hold_alone(path)
+            if _JOB in _names(descriptor) and _read(path, descriptor).state != OVER:
+                raise Refused(f"{shown(path)}: there is a job already; --resume or --discard it, or name another place")
+            _clear(descriptor)
+            _write(path, descriptor, job)
+    except BaseException:
+        if lock is not None:
+            lock.close()
+        raise
+    return StoredJob(path, job), lock
+
+
+def is_job(path: bytes) -> bool:
+    """Whether there is an unfinished job in ``path``; raises ``Refused`` if there is something that cannot be used."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be looked at: {error.strerror}") from None
+    with opened(path) as descriptor:
+        return _JOB in _names(descriptor) and _read(path, descriptor).state != OVER
+
+
+def open_job(path: bytes) -> StoredJob:
+    """The job in the directory ``path``, as it stands; raises ``Refused``."""
+    path = os.path.abspath(path)
+    with opened(path) as descriptor:
+        return StoredJob(path, _read(path, descriptor))
+
+
+def take(path: bytes) -> tuple[StoredJob, Lock]:
+    """The unfinished job in ``path``, to be gone on with, and its lock for rank 0.
+
+    Raises ``Held`` while any rank of an earlier run works on it, ``Refused`` for whatever else is in the way.
+    """
+    open_job(path)  # where there is none, no lock file is left
+    lock = hold_alone(path)
+    try:
+        job = open_job(path)
+        if job.file.state == OVER:
+            raise Refused(f"{shown(path)}: this job is over; there is nothing to go on with")
+    except BaseException:
+        lock.close()
+        raise
+    return job, lock
+
+
+def update(job: StoredJob) -> None:
+    """Stores ``job.file`` in place of what is stored, durably; raises ``Refused``."""
+    with opened(job.path) as descriptor:
+        _write(job.path, descriptor, job.file)
+
+
+def unfinished(state: bytes) -> list[Listed]:
+    """All jobs in the state directory, newest first, then what looks like one and cannot be used.
+
+    Raises ``Refused`` if the directory is not safely ours.
+    """
+    if not os.path.lexists(state):
+        return []
+    with opened(state) as descriptor:
+        names = _names(descriptor)
+    good, bad = [], []
+    for name in sorted(names):
+        path = os.path.join(state, name)
+        try:
+            job = open_job(path)
+        except NoJob:  # none yet, or no more
+            continue
+        except Refused as refused:
+            if os.path.isdir(path):
+                bad.append(Listed(path, None, str(refused)))
+            continue
+        if job.file.state != OVER:
+            good.append(Listed(path, job.file, ""))
+    good.sort(key=lambda listed: listed.file.created if listed.file else 0.0, reverse=True)
+    return good + bad
+
+
+def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
+    """Removes all of the job that is pcopy's, and its directory if nothing else is in it.
+
+    ``lock`` is rank 0's and is given back; all other ranks have given back theirs. Returns the names that have been
+    left; raises ``Refused`` if something cannot be removed.
+    """
+    with opened(job.path) as descriptor:
+        with suppress(Refused):  # a full disk must not keep what fills it
+            _write(job.path, descriptor, job.file._replace(state=OVER))
+        try:
+            _clear(descriptor)
+            os.unlink(_JOB, dir_fd=descriptor)
+            lock.close()  # an open file would keep its place on NFS
+            with suppress(FileNotFoundError):
+                os.unlink(b"lock-%d" % lock.rank, dir_fd=descriptor)
+            files.sync(descriptor)
+        except OSError as error:
+            raise Refused(f"{shown(job.path)}: the job cannot be removed: {error.strerror}") from None
+        left = [name for name in _names(descriptor) if not name.startswith(_SILLY)]
+    if not left:
+        with suppress(OSError):  # it may be in a directory that is not ours, or on NFS not quite empty yet
+            os.rmdir(job.path)
+    return left
+
+
+def _home() -> bytes:
+    home = os.environb.get(b"HOME", b"")
+    if home.startswith(b"/"):
+        return home
+    import pwd
+
+    try:
+        home = os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        home = b""
+    if not home.startswith(b"/"):
+        raise Refused(f"no home directory is known to keep jobs in; {ADVICE}")
+    return home
+
+
+def _names(descriptor: int) -> list[bytes]:
+    return [os.fsencode(name) for name in os.listdir(descriptor)]
+
+
+def _is_ours(name: bytes) -> bool:
+    return any(pattern.fullmatch(name) for pattern in (_FILE, _RUN, LOCK_NAME)) or name.startswith(_SILLY)
+
+
+def _refuse_foreign(path: bytes, descriptor: int) -> None:
+    for name in _names(descriptor):
+        if not _is_ours(name):
+            raise Refused(f"{shown(path)}: holds {shown(name)}, which is no job's; name a new or an empty directory")
+
+
+def _read(path: bytes, descriptor: int) -> JobFile:
+    where = shown(os.path.join(path, _JOB))
+    try:
+        job = decode(files.read(descriptor, _JOB))
+    except FileNotFoundError:
+        raise NoJob(f"{shown(path)}: no job is in this directory") from None
+    except OSError as error:
+        raise Refused(f"{where}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Refused(f"{where}: {error}") from None
+    if job.user != os.geteuid():
+        raise Refused(f"{where}: a job of user {job.user}, who alone can go on with it")
+    return job
+
+
+def _write(path: bytes, descriptor: int, job: JobFile) -> None:
+    try:
+        files.replace(descriptor, _JOB, encode(job))
+    except OSError as error:
+        raise Refused(f"{shown(path)}: the job cannot be stored: {error.strerror}; {ADVICE}") from None
+
+
+def _clear(descriptor: int) -> None:
+    """Removes all that is pcopy's but ``job`` and rank 0's lock. Raises ``OSError``."""
+    for name in _names(descriptor):
+        if _RUN.fullmatch(name):
+            _clear_run(descriptor, name)
+        elif name not in (_JOB, b"lock-0") and _is_ours(name) and not name.startswith(_SILLY):
+            with suppress(IsADirectoryError):
+                os.unlink(name, dir_fd=descriptor)
+
+
+def _clear_run(descriptor: int, name: bytes) -> None:
+    try:
+        run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+    except NotADirectoryError:
+        return
+    try:
+        for inner in _names(run):
+            if _OF_RUN.fullmatch(inner):
+                with suppress(IsADirectoryError):
+                    os.unlink(inner, dir_fd=run)
+    finally:
+        os.close(run)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=descriptor)

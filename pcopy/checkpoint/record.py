@@ -1,0 +1,212 @@
+"""What one rank learned in one epoch: tasks spawned, tasks done, and what the done ones counted.
+
+Rule: a task's end and all that it spawned are in the same record, so that either both are known later or neither. What
+was spawned and done within one record leaves its counts only.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from pcopy.engine.messages import PrimitiveUnpickler
+from pcopy.engine.task import UNTOLD, Task, TaskId
+
+ID_BYTES = 16
+_TOGETHER = 1024
+"""Tasks in one pickle. All tasks of a record as objects would take several times its size."""
+
+_ID = struct.Struct(">IIQ")
+
+
+def pack_id(task_id: TaskId) -> bytes:
+    """A task id in 16 bytes: run (4), rank (4), number (8), big-endian."""
+    return _ID.pack(*task_id)
+
+
+def unpack_id(packed: bytes) -> TaskId:
+    """The task id in 16 bytes."""
+    run, rank, number = _ID.unpack(packed)
+    return run, rank, number
+
+
+def unpack_ids(packed: bytes) -> Iterator[TaskId]:
+    """The ids that were packed one after another."""
+    return _ID.iter_unpack(packed)
+
+
+def added(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+    """Counters, added one by one; where one has fewer, the rest of it counts as zeros."""
+    return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
+
+
+class Head(NamedTuple):
+    """What a record says without its tasks. ``done`` and ``spawned`` are numbers of tasks."""
+
+    run: int
+    rank: int
+    size: int
+    epoch: int
+    phase: int
+    counts: tuple[int, ...]
+    done: int
+    spawned: int
+
+
+class Record(NamedTuple):
+    """The facts of one rank in one epoch.
+
+    ``size`` is the number of the run's ranks. ``phase`` is the one that had begun at the cut, or -1; only what rank 0
+    says of it counts. ``counts`` are sums over the tasks that became done. ``done`` holds the ids, packed, of those
+    that were not spawned in this very record; ``spawned`` holds tasks as plain tuples.
+    """
+
+    run: int
+    rank: int
+    size: int
+    epoch: int
+    phase: int
+    counts: tuple[int, ...]
+    done: bytes
+    spawned: tuple[tuple[Any, ...], ...]
+
+    def pack(self) -> bytes:
+        """Several pickles, so that each can be read alone: a ``Head``, the ids done, tuples of some tasks spawned."""
+        head = (*self[:6], len(self.done) // ID_BYTES, len(self.spawned))
+        some = (self.spawned[at : at + _TOGETHER] for at in range(0, len(self.spawned), _TOGETHER))
+        return b"".join(pickle.dumps(part, 5) for part in (head, self.done, *some))
+
+
+def read_head(payload: bytes) -> Head:
+    """The first part of a packed record; raises ``ValueError`` if it is none."""
+    return _head(io.BytesIO(payload))
+
+
+def read_record(payload: bytes) -> Record:
+    """The record that was packed; raises ``ValueError`` if it is none."""
+    head, done, spawned = read_facts(payload)
+    return Record(*head[:6], done, tuple(tuple(task) for task in spawned))
+
+
+def read_facts(payload: bytes) -> tuple[Head, bytes, Iterator[Task]]:
+    """A packed record whose tasks are read one after another; it, and they, raise ``ValueError`` if it is none."""
+    stream = io.BytesIO(payload)
+    head = _head(stream)
+    done = _load(stream)
+    if type(done) is not bytes or len(done) != head.done * ID_BYTES:
+        raise ValueError("no ids of tasks, or another number of them than the record says")
+    return head, done, _read_spawned(stream, head.spawned, len(payload))
+
+
+def _read_spawned(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
+    while stream.tell() < end:
+        some = _load(stream)
+        if type(some) is not tuple:
+            raise ValueError("no tasks where a record has them")
+        count -= len(some)
+        yield from map(as_task, some)
+    if count:
+        raise ValueError("another number of tasks than the record says")
+
+
+def as_task(fields: Any) -> Task:
+    """The task that was written as a plain tuple; raises ``ValueError`` for anything else."""
+    try:
+        task = Task(*fields)
+        run, rank, number = task.id
+        well = (
+            type(task.id) is tuple
+            and 0 <= run < 1 << 32
+            and 0 <= rank < 1 << 32
+            and 0 <= number < 1 << 64
+            and type(task.payload) is bytes
+            and type(task.phase) is type(task.cost) is type(task.owner) is int
+            and type(task.expands) is bool
+        )
+    except (TypeError, ValueError):
+        well = False
+    if not well:
+        raise ValueError("something that is no task")
+    return task
+
+
+def load_value(payload: bytes) -> Any:
+    """A value of primitives from one pickle; raises ``ValueError`` for anything else."""
+    return _load(io.BytesIO(payload))
+
+
+def is_counts(value: Any) -> bool:
+    return type(value) is tuple and all(type(each) is int for each in value)
+
+
+def _load(stream: io.BytesIO) -> Any:
+    try:
+        return PrimitiveUnpickler(stream).load()
+    except Exception as error:  # a damaged pickle raises almost anything
+        raise ValueError(f"no record of primitives: {error}") from error
+
+
+def _head(stream: io.BytesIO) -> Head:
+    fields = _load(stream)
+    if not (type(fields) is tuple and len(fields) == len(Head._fields) and is_counts(fields[5])):
+        raise ValueError("no record of a rank's facts")
+    if not is_counts(fields[:5] + fields[6:]):
+        raise ValueError("no numbers where a record has them")
+    return Head(*fields)
+
+
+class Window:
+    """Gathers the facts of one rank between two cuts."""
+
+    def __init__(self, run: int, rank: int, ranks: int) -> None:
+        self._run, self._rank, self._ranks = run, rank, ranks
+        self._phase = -1
+        self._empty()
+
+    def _empty(self) -> None:
+        self._spawned: dict[TaskId, Task] = {}
+        self._done = bytearray()
+        self._counts: tuple[int, ...] = ()
+        self.size = 0
+        """About how many bytes of memory the facts hold."""
+
+    def spawned(self, task: Task) -> None:
+        """A task of this rank has spawned ``task``."""
+        self._spawned[task.id] = task
+        self.size += task.footprint
+
+    def done(self, task_id: TaskId, counts: Sequence[int], settled: Iterable[TaskId] = ()) -> None:
+        """A task has ended here, and with it, at the same moment, the tasks in ``settled`` (it may be one of them)."""
+        for each in dict.fromkeys((task_id, *settled)):
+            if each[2] == UNTOLD:
+                continue
+            task = self._spawned.pop(each, None)
+            if task is None:
+                self._done += pack_id(each)
+                self.size += ID_BYTES
+            else:
+                self.size -= task.footprint
+        self._counts = added(self._counts, counts)
+
+    def begun(self, phase: int) -> None:
+        """``phase`` has begun; later records say so, until the next one has."""
+        self._phase = phase
+
+    def capture(self, epoch: int) -> Record:
+        """The facts so far, as those of ``epoch``; the window is empty afterwards."""
+        record = Record(
+            self._run,
+            self._rank,
+            self._ranks,
+            epoch,
+            self._phase,
+            self._counts,
+            bytes(self._done),
+            tuple(tuple(task) for task in self._spawned.values()),
+        )
+        self._empty()
+        return record
