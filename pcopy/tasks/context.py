@@ -5,24 +5,32 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import NamedTuple
 
 from pcopy.engine.backlog import Backlog, SpoolFactory
-from pcopy.engine.driver import Outcome
-from pcopy.engine.task import ANYBODY, Spawn
-from pcopy.fsio.attributes import Applied
+from pcopy.engine.task import TaskId
+from pcopy.errors import InvariantBroken
 from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Directories, OpenDirectories
-from pcopy.fsio.kernel import Kernel
+from pcopy.fsio.kernel import SMALL_FILE, Kernel
+from pcopy.fsio.mounts import Followed
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.temporary import TemporaryNames
+from pcopy.fsio.stable import Storage
+from pcopy.fsio.temporary import TemporaryNames, remove_leftovers
+from pcopy.signature.manifest import ROOT
+from pcopy.signature.tree import ContentHasher
 from pcopy.tasks import counts
+from pcopy.tasks.chunks import chunk_size
+from pcopy.tasks.hashing import Hashing
+from pcopy.tasks.hosts import Hosts
 from pcopy.tasks.job import Failure, Job, Root, mount_codes
 from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_values import ChunkRead, ReadId, ReadOpened
+from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
-from pcopy.tasks.values import FileOpened, Place, ReportFailures, SealDir, encode
+from pcopy.tasks.values import ChunkDone, FileOpened, OpenFile, Place, SealDir
 
 CALL_COST = 64 << 10
 """What one file costs beside its bytes, in bytes: the time of its system calls at a middling bandwidth."""
@@ -30,7 +38,8 @@ CALL_COST = 64 << 10
 SCAN_COST = 4 << 20
 """What an unread directory is taken to hold, in bytes."""
 
-_PUT_ASIDE: dict[int, int] = {Phase.LINK: counts.FOR_LINK, Phase.FINISH: counts.FOR_FINISH, Phase.SEAL: counts.FOR_SEAL}
+CLOCK_GRACE = 5 * 10**9
+"""Nanoseconds that the clocks of a file server and its clients may differ."""
 
 _FULL = (errno.ENOSPC, errno.EROFS)
 _FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "close")
@@ -47,16 +56,34 @@ class RootDescriptors(NamedTuple):
 class UnfinishedFile:
     """What the owner of a split file knows of its chunks."""
 
-    __slots__ = ("opened", "problem", "remaining")
+    __slots__ = ("held", "opened", "problem", "remaining", "roots", "writers")
 
-    def __init__(self, opened: FileOpened) -> None:
+    def __init__(self, opened: FileOpened, task_id: TaskId) -> None:
         self.opened = opened
+        self.held = [task_id]
+        """The notes that are held for the file."""
         self.remaining = opened.chunks
         self.problem: Problem | None = None
+        self.roots = [b""] * opened.chunks
+        self.writers = bytearray(opened.chunks)
+
+
+class UnfinishedRead:
+    """What the owner of a file that is read knows of its chunks."""
+
+    __slots__ = ("held", "opened", "problem", "remaining", "roots")
+
+    def __init__(self, opened: ReadOpened, task_id: TaskId) -> None:
+        self.opened = opened
+        self.held = [task_id]
+        """The notes that are held for the file."""
+        self.remaining = opened.chunks
+        self.problem: Problem | None = None
+        self.roots = [b""] * opened.chunks
 
 
 class Context:
-    """One rank's surroundings. ``counters`` are the node's, for what is counted while it moves."""
+    """One rank's surroundings."""
 
     def __init__(
         self,
@@ -67,9 +94,8 @@ class Context:
         kernel: Kernel,
         *,
         sink: Sink | None = None,
-        counters: list[int] | None = None,
-        totals: Callable[[], tuple[int, ...]] | None = None,
         leaders: Sequence[int] = (0,),
+        hosts: Sequence[str] = (),
         open_spool: SpoolFactory = io.BytesIO,
     ) -> None:
         self.job = job
@@ -79,20 +105,99 @@ class Context:
         self.kernel = kernel
         self.mover = Mover(sparse=job.options.preserve.sparse)
         self.sink = sink
-        self.counters = counters if counters is not None else [0] * counts.COUNTERS
-        self.totals = totals or (lambda: tuple(self.counters))
+        self.counters = [0] * counts.COUNTERS
+        self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)
         self.leaders = leaders
         self.open_spool = open_spool
-        self.sources, self.targets = _directories(job.roots, descriptors)
+        one_host = len(leaders) == 1
+        self.sources, self.targets = _directories(job.roots, descriptors, job.options.dereference, one_host)
         self.temporary_names = TemporaryNames(job.name, job.run, rank)
         self.unfinished: dict[bytes, UnfinishedFile] = {}
-        self.sealed: list[SealDir] = []
+        self.early_chunks: dict[bytes, list[tuple[ChunkDone, TaskId]]] = {}
+        self.sealed: list[tuple[TaskId, SealDir]] = []
         self.links: dict[int, Backlog] = {}
         self.synced = {os.fstat(root.target).st_dev: root.target for root in descriptors}
         self.root_devices = tuple(self.synced)
+        self.hosts = Hosts(hosts, rank)
+        self.phase = int(Phase.COPY)
+        """That of the task that runs now."""
+        self._hashing = Hashing(self.options.hash, self.options.block_size) if self.options.hash else None
+        self.signs = self.options.signs or not job.copies
+        self.verifies_skipped = self.options.verify and self.options.existing == "changed"
+        self.reads: dict[ReadId, UnfinishedRead] = {}
+        self.early_reads: dict[ReadId, list[tuple[ChunkRead, TaskId]]] = {}
+        self._next_read = count(1)
+        self.sign = SignState(
+            self._hashing.algorithm if self._hashing else None,
+            open_spool,
+            lines=bool(self.options.manifest),
+            compares=not job.copies and (len(job.roots) > 1 or bool(job.against)),
+            against=job.against,
+        )
+        self.storage: Storage | None = None
+        """What a journal has synced before it records that something was written."""
         self.stop_reason: str | None = None
         self._reported = 0
         self._full = 0
+
+    def begin(self, phase: int) -> None:
+        """A task of ``phase`` runs now. What is verified is looked up anew: a directory that is open may have moved."""
+        if phase != self.phase and phase in (Phase.VERIFY, Phase.REPAIR_VERIFY):
+            for directories in self.targets:
+                directories.close()
+        self.phase = phase
+
+    def attach(self, counters: list[int], totals: Callable[[], tuple[int, ...]]) -> None:
+        """From now on what moves is counted in ``counters``; ``totals`` are the sums of all ranks, as last heard."""
+        self.counters = counters
+        self.totals = totals
+
+    @property
+    def digests(self) -> bool:
+        """Are digests wanted?"""
+        return self._hashing is not None
+
+    @property
+    def hashing(self) -> Hashing:
+        """The job's digests; only where they are wanted."""
+        if self._hashing is None:
+            raise InvariantBroken("a digest is wanted in a job without digests")
+        return self._hashing
+
+    def hasher(self) -> ContentHasher | None:
+        """For the contents of one file, or None if nobody wants their digest."""
+        return self._hashing.hasher() if self._hashing else None
+
+    def repairs(self, phase: int) -> bool:
+        """Is what was found wrong in this phase copied again?"""
+        return self.options.repair and phase < Phase.REPAIR
+
+    def chunk(self, size: int) -> int:
+        """Bytes of the chunks of a file of ``size``, from what is known of the whole job by now."""
+        known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
+        return chunk_size(self.options.chunk_size, self.options.block_size, known, self.size)
+
+    def splits(self, size: int) -> bool:
+        """Is a file of that size worth splitting? One of less than one and a half chunks is not."""
+        return self.size > 1 and size > SMALL_FILE and 2 * size >= 3 * self.chunk(size)
+
+    def next_read(self) -> ReadId:
+        """For a file that is read in chunks, which this rank owns."""
+        return self.job.run, self.rank, next(self._next_read)
+
+    def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
+        """An item's side, directory and name in its dataset; the name of a directory itself is empty.
+
+        Several sources are a directory of their basenames; a single item is a dataset without a directory.
+        """
+        root = self.job.roots[place.root]
+        if not self.job.copies or len(self.job.roots) == 1:
+            return (0 if self.job.copies else place.root), place.path, ROOT if root.item else name
+        return (
+            0,
+            b"/".join(part for part in (b"" if root.item else root.name, place.path) if part),
+            (self.new_name(place, name)),
+        )
 
     def open_source(self, place: Place) -> int:
         """The source directory of ``place``; raises ``Problem``."""
@@ -100,7 +205,10 @@ class Context:
 
     def open_target(self, place: Place) -> int:
         """The target directory of ``place``; raises ``Problem``."""
-        return self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
+        target = self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
+        if self.storage is not None:
+            self.storage.add(target, self.target_device(place))
+        return target
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
         """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
@@ -135,6 +243,10 @@ class Context:
         root = self.job.roots[place.root]
         return root.name if root.item else name
 
+    def written_as(self, file: OpenFile) -> bytes:
+        """The name under which a split file is being filled."""
+        return self.new_name(file.split.place, file.split.name) if file.over else file.temporary
+
     def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
         """A path for messages."""
         root = self.job.roots[place.root]
@@ -147,13 +259,22 @@ class Context:
         """The notes of one bucket of links."""
         return self.links.setdefault(number, Backlog(self.open_spool))
 
+    def remove_leftovers(self, target: int) -> None:
+        """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``."""
+        if self.job.run > 1:
+            remove_leftovers(target, self.job.name, self.job.run)
+
+    def is_ours(self, status: os.stat_result) -> bool:
+        """Is this an item of the destination that an earlier run of this job made, or has touched at least?"""
+        return self.job.run > 1 and status.st_ctime_ns >= self.job.began - CLOCK_GRACE
+
     def succeeded(self) -> None:
         """Something was written: the destination is not full."""
         self._full = 0
 
     def failed(self, problem: Problem) -> None:
         """Stops the job if the destination is full: one file after another would fail."""
-        if problem.errno in _FULL and problem.operation in _FILLING:
+        if problem.errno in _FULL and problem.operation in _FILLING and not problem.on_source:
             self._full += 1
             if self._full >= _FULL_IN_A_ROW:
                 self.stop(os.strerror(problem.errno))
@@ -175,84 +296,21 @@ class Context:
 
     def close(self) -> None:
         """Gives back the directories."""
+        self.sign.close()
         for directories in (*self.sources, *self.targets):
             directories.close()
 
 
 def _directories(
-    roots: Sequence[Root], descriptors: Sequence[RootDescriptors]
+    roots: Sequence[Root], descriptors: Sequence[RootDescriptors], follow: bool, one_host: bool
 ) -> tuple[list[Directories], list[Directories]]:
     """Both sides' directories of each root."""
     sources, targets = [], []
     kept, kept_targets = OpenDirectories(), OpenDirectories()
-    both = zip(mount_codes(roots), descriptors, strict=True)
+    both = list(zip(mount_codes(roots), descriptors, strict=True))
+    bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
+    followed = Followed(bases, one_host) if follow else None
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
-        sources.append(Directories(source, source_code, on_source=True, kept=kept, number=number))
+        sources.append(Directories(source, source_code, on_source=True, kept=kept, number=number, followed=followed))
         targets.append(Directories(target, target_code, on_source=False, kept=kept_targets, number=number))
     return sources, targets
-
-
-class Result:
-    """Gathers what one task spawns, counts and reports."""
-
-    __slots__ = ("_context", "_counts", "_failures", "_notices", "_own", "_spawned", "phase")
-
-    def __init__(self, context: Context, phase: int) -> None:
-        self._context = context
-        self.phase = int(phase)
-        self._counts = [0] * counts.COUNTERS
-        self._own: list[Spawn] = []
-        self._spawned: Iterable[Spawn] = self._own
-        self._failures: list[Failure] = []
-        self._notices: list[str] = []
-
-    def spawn(
-        self,
-        task: tuple[Any, ...],
-        cost: int = 0,
-        *,
-        phase: int | None = None,
-        expands: bool = False,
-        owner: int = ANYBODY,
-    ) -> None:
-        """A new task, of this phase unless another is named."""
-        at = self.phase if phase is None else int(phase)  # primitives only: an enum's member is none
-        if at > self.phase and (counter := _PUT_ASIDE.get(at)) is not None:
-            self.count(counter)
-        self._own.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
-
-    def spawn_each(self, tasks: Iterator[tuple[Any, ...]], cost: int, *, expands: bool) -> None:
-        """Very many tasks of this phase, which are made one by one as they are handed over."""
-        made = (Spawn(self.phase, encode(task), cost, expands) for task in tasks)
-        self._spawned = chain(self._spawned, made)
-
-    def count(self, counter: int, number: int = 1) -> None:
-        self._counts[counter] += number
-
-    def fail(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
-        """The item ``name`` (``b""``: the directory itself) is not in the target as it should be."""
-        self.count(counts.FAILED)
-        self.count(counts.FAILED_BYTES, size)
-        if problem.changed:
-            self.count(counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED)
-        self._context.failed(problem)
-        self.report(self._context.shown(place, name, on_source=problem.on_source), problem)
-
-    def report(self, path: bytes, problem: Problem) -> None:
-        """A failure that is no item's."""
-        text = problem.strerror or ""
-        self._failures.append(Failure(path, problem.operation, problem.errno or 0, text))
-
-    def applied(self, place: Place, name: bytes, applied: Applied) -> None:
-        """What was excused or is worth a notice when metadata was set."""
-        self.count(counts.EXCUSED, applied.excused)
-        for notice in applied.notices:
-            self.count(counts.WARNINGS)
-            self._notices.append(os.fsdecode(self._context.shown(place, name, on_source=False)) + ": " + notice)
-
-    def outcome(self) -> Outcome:
-        """Everything at once, failures as a note for rank 0."""
-        if self._failures or self._notices:
-            note = ReportFailures(tuple(tuple(failure) for failure in self._failures), tuple(self._notices))  # type: ignore[misc]
-            self.spawn(note, owner=0)
-        return Outcome(self._spawned, self._counts)

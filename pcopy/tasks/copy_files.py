@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.kernel import CARE
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import Version
+from pcopy.signature.items import FILE
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks.context import Context
+from pcopy.tasks.read_items import skipped
+from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
 from pcopy.tasks.targets import look
-from pcopy.tasks.values import CopyFiles, Place, unpack_names, unpack_numbers
-from pcopy.tasks.whole_file import copy_whole
+from pcopy.tasks.values import CopyFiles, Known, Place, unpack_names, unpack_numbers
+from pcopy.tasks.whole_file import Settled, copy_whole
 
 FILES_PER_SLICE = 8
 """Small files after each of which the rank looks up from its work."""
@@ -44,19 +47,21 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
         if context.job.roots[place.root].item
         else None,
     )
+    recorded = context.signs or context.options.verify
     copied = moved = told = 0
     for index, verdict in zip(plain, verdicts, strict=True):
-        if isinstance(verdict, int):
-            if verdict == CARE:
-                careful.add(index)
-                continue
+        if isinstance(verdict, tuple):
+            status, size, digest = verdict
             copied += 1
-            moved += verdict
+            moved += size
+            if recorded:
+                known = Known(FILE, size, digest, Version.of(status))
+                result.digested(place, names[index], known, counts.FILES)
             if not copied % FILES_PER_SLICE:
                 context.counters[counts.MOVED] += moved - told
                 told = moved
                 yield
-        elif verdict.on_source and verdict.errno in PASSING:
+        elif isinstance(verdict, int) or (verdict.on_source and verdict.errno in PASSING):
             careful.add(index)
         else:
             failed_or_retried(context, result, place, names[index], verdict, task.attempt, sizes[index])
@@ -93,12 +98,18 @@ def _copy_carefully(
     except Problem as problem:
         failed_or_retried(context, result, place, name, problem, attempt, size)
         return
-    count_settled(context, result, settled.copied, settled.size)
+    count_settled(context, result, place, name, settled)
 
 
-def count_settled(context: Context, result: Result, copied: bool, size: int) -> None:
-    """One regular file more that is copied, or skipped."""
-    if copied:
+def count_settled(
+    context: Context, result: Result, place: Place, name: bytes, settled: Settled, *, alone: bool = True
+) -> None:
+    """One regular file more that is copied, or skipped. One that is not ``alone`` is verified with its links."""
+    known = settled.known
+    if settled.copied:
         context.succeeded()
-    result.count(counts.FILES if copied else counts.SKIPPED)
-    result.count(counts.BYTES if copied else counts.SKIPPED_BYTES, size)
+        result.count(counts.FILES)
+        result.count(counts.BYTES, known.version.size)
+        result.digested(place, name, known, counts.FILES, verify=alone)
+    else:
+        skipped(context, result, place, name, known)

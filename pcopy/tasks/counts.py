@@ -30,4 +30,18 @@ COUNTERS = len(Totals._fields)
     FOR_LINK,
     FOR_FINISH,
     FOR_SEAL,
+    FOR_REPAIR,
+    TO_VERIFY,
+    TO_VERIFY_BYTES,
+    VERIFIED,
+    VERIFIED_BYTES,
+    REFUTED,
+    EXTRA,
 ) = range(COUNTERS)
+
+_OF_KIND = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
+
+
+def of_kind(kind: bytes) -> int:
+    """The counter of copied items with this type byte."""
+    return _OF_KIND.get(kind, SPECIAL)

@@ -6,6 +6,7 @@ their owner can't enter any more: they come last, the deepest first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from pcopy.engine.driver import Slices
@@ -13,8 +14,9 @@ from pcopy.fsio.attributes import apply_attributes, drop_other_xattrs
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks.context import Context
 from pcopy.tasks.phases import Phase
+from pcopy.tasks.result import Result
 from pcopy.tasks.values import FinishDir, SealDir, SealDirs
 
 
@@ -27,16 +29,18 @@ def finish_dir(task: FinishDir, context: Context, result: Result) -> Slices:
 
 def seal_dir(task: SealDir, context: Context, result: Result) -> Slices:
     """Keeps a directory for the end."""
+    result.hold()
     if not context.sealed:
-        result.spawn(SealDirs(), phase=Phase.SEAL, owner=context.rank)
-    context.sealed.append(task)
+        result.spawn(SealDirs(), phase=max(Phase.SEAL, result.phase), owner=context.rank)
+    context.sealed.append((result.id, task))
     return result.outcome()
     yield
 
 
 def seal_dirs(task: SealDirs, context: Context, result: Result) -> Slices:
     """All that were kept."""
-    for sealed in _deepest_first(context.sealed):
+    result.settle(task_id for task_id, _ in context.sealed)
+    for sealed in _deepest_first([sealed for _, sealed in context.sealed]):
         _finish(sealed.finish, context, result)
         yield
     context.sealed.clear()
@@ -56,16 +60,37 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
     preserve = context.options.preserve
     try:
         target = context.open_target(place)
+        context.remove_leftovers(target)
         kept = None if place.fresh else status_of(target)
+        more = _holds_more(task, context, target)  # before its times are set: looking changes them
         if kept is not None:
             drop_other_xattrs(target, attributes, preserve)
         applied = apply_attributes(target, attributes, preserve, context.options.umask, kept=kept)
         result.applied(place, b"", applied)
     except Problem as problem:
         if task.counted:
-            result.fail(place, b"", problem)
+            result.fail(place, b"", problem, retry=task, retry_in=Phase.FINISH)
         else:  # the item has failed before, and counts once
             result.report(context.shown(place, b"", on_source=False), problem)
         return
+    if more:
+        result.count(counts.EXTRA)
     if task.counted:
         result.count(counts.DIRECTORIES)
+        if context.options.verify and result.phase < Phase.REPAIR:  # once is enough
+            result.digested(place, b"", context.hashing.directory, counts.DIRECTORIES)
+
+
+def _holds_more(task: FinishDir, context: Context, target: int) -> bool:
+    """Are there more entries than the source has? Of DST itself no task knows, if several sources go into it."""
+    shared = len(context.job.roots) > 1 and not context.below_target(task.place.root, task.place.path)
+    return task.entries >= 0 and not shared and _count_entries(target) > task.entries
+
+
+def _count_entries(target: int) -> int:
+    """How many names the directory has; none if it may not be read."""
+    try:
+        with os.scandir(target) as entries:
+            return sum(1 for _ in entries)
+    except OSError:
+        return 0

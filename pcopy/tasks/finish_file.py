@@ -7,33 +7,56 @@ import errno
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import apply_attributes, read_attributes
 from pcopy.fsio.close import close_read, close_written
+from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import put_in_place, remove, reopen
-from pcopy.tasks.context import Context, Result
-from pcopy.tasks.copy_files import count_settled
+from pcopy.signature.items import FILE
+from pcopy.tasks import counts
+from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
+from pcopy.tasks.result import Result
 from pcopy.tasks.split_file import split_failed
 from pcopy.tasks.targets import clear_way, look, may_replace
-from pcopy.tasks.values import FinishFile
+from pcopy.tasks.values import FinishFile, Known, OpenFile
 
 
 def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
     """In one slice; the source must still be of the version that its chunks were copied from."""
     file = task.file
     place = file.split.place
+    known = Known(FILE, file.version.size, task.digest, file.version)
     try:
         _finish(task, context, result)
     except MetadataProblem as problem:  # it is whole and in its place
         result.fail(place, file.split.name, problem, file.version.size)
-        after_representative(context, result, file.split, file.temporary_inode)
+        _link_others(task, context, result, known)
     except Problem as problem:
         split_failed(context, result, file.split, problem)
     else:
-        count_settled(context, result, True, file.version.size)
-        after_representative(context, result, file.split, file.temporary_inode)
+        context.succeeded()
+        result.count(counts.FILES)
+        result.count(counts.BYTES, known.size)
+        alone, name = not file.split.links, file.split.name
+        result.digested(place, name, known, counts.FILES, verify=alone, chunk=task.chunk, writers=task.writers)
+        _link_others(task, context, result, known)
     return result.outcome()
     yield
+
+
+def _link_others(task: FinishFile, context: Context, result: Result, known: Known) -> None:
+    split, made = task.file.split, task.file.temporary_inode
+    after_representative(context, result, split, made, known, chunk=task.chunk, writers=task.writers)
+
+
+def _is_in_place(target: int, name: bytes, file: OpenFile) -> bool:
+    present = look(target, name)
+    return (
+        present is not None
+        and not file.over
+        and (present.st_ino, present.st_size) == (file.temporary_inode, file.version.size)
+        and look(target, file.temporary) is None
+    )
 
 
 def _finish(task: FinishFile, context: Context, result: Result) -> None:
@@ -42,31 +65,45 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
     target = context.open_target(place)
     new_name = context.new_name(place, name)
     shortcoming: MetadataProblem | None = None
+    if context.job.run > 1 and _is_in_place(target, new_name, file):
+        return  # an earlier run has renamed it, and was stopped before that was on record
     try:
-        reading = open_source(context.open_source(place), name)
+        reading = open_source(context.open_source(place), name, follow=context.options.dereference)
         try:
             check_unchanged(reading, file.version)
             status = status_of(reading, on_source=True)
             attributes = read_attributes(reading, status, context.options.preserve)
         finally:
             close_read(reading)
-        present = look(target, new_name)
-        if present is not None and not may_replace(context, place, status, present):
-            raise Problem("create", errno.EEXIST)  # it was not there when the file was split
-        writing = reopen(target, file.temporary, file.temporary_inode)
+        options = context.options
+        present = status_before(file.over) if file.over else look(target, new_name)
+        if present is not None and not file.over:
+            gives_way = may_replace(context, place, status, present) or options.checksum  # which has compared it
+            if not gives_way:
+                raise Problem("create", errno.EEXIST)  # it was not there when the file was split
+        writing = reopen(target, context.written_as(file), file.temporary_inode, file.version.size)
         try:
-            options = context.options
+            if file.over:
+                drop_old_xattrs(writing, attributes, options.preserve)
             applied = apply_attributes(
-                writing, attributes, options.preserve, options.umask, kept=present, inherits=place.inherits
+                writing,
+                attributes,
+                options.preserve,
+                options.umask,
+                kept=present,
+                inherits=place.inherits or bool(file.over),
             )
             result.applied(place, name, applied)
         except MetadataProblem as problem:
             shortcoming = problem
         finally:
             close_written(writing)
-        clear_way(target, new_name, present)
-        put_in_place(target, file.temporary, new_name, file.temporary_inode)
-    except Problem:
+        if not file.over:
+            clear_way(target, new_name, present)
+            put_in_place(target, file.temporary, new_name, file.temporary_inode)
+    except Problem as problem:
+        if file.over:
+            raise incomplete(problem) from problem
         remove(target, file.temporary)
         raise
     if shortcoming is not None:

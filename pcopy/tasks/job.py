@@ -53,15 +53,39 @@ class Options(NamedTuple):
     max_errors: int = 0
     umask: int = 0o022
     termination: str = "tree"
+    checksum: bool = False
+    inplace: bool = False
+    dereference: bool = False
+    one_file_system: bool = False
+    hash: str = ""
+    signature: bytes = b""
+    manifest: bytes = b""
+    verify: bool = False
+    repair: bool = False
+    direct: bool = False
+    drop_cache: bool = False
+
+    @property
+    def signs(self) -> bool:
+        """Is the dataset's digest wanted?"""
+        return bool(self.signature or self.manifest)
 
 
 class Job(NamedTuple):
-    """``name`` is unique per job and part of its temporary files' names; ``run`` counts its (re)starts from 1."""
+    """``name`` is unique per job and part of its temporary files' names; ``run`` counts its (re)starts from 1.
+
+    A job that does not copy reads its sources for their digests only: each root is a dataset of its own, to be compared
+    with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
+    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970.
+    """
 
     name: str
     run: int
     roots: tuple[Root, ...]
     options: Options
+    copies: bool = True
+    against: bytes = b""
+    began: int = 0
 
 
 class Totals(NamedTuple):
@@ -71,7 +95,12 @@ class Totals(NamedTuple):
     changed and vanished are parts of failed. ``bytes`` counts the sizes of files that were copied whole, ``moved``
     all bytes as they move (for progress), ``found_bytes`` the sizes of the regular files found. ``unscanned`` counts
     directories that were found and not yet read (it falls to 0 when scanning is over),
-    ``unsynced`` file systems whose last sync failed, ``for_*`` tasks put aside for a later phase.
+    ``unsynced`` file systems whose last sync failed, ``for_*`` tasks put aside for a later phase, ``extra``
+    target directories that hold more than the source's.
+
+    ``to_verify`` counts the items that are to be read back, ``to_verify_bytes`` the sizes of their files (one inode's
+    once); ``verified`` those that were found right and ``refuted`` those that were not, ``verified_bytes`` all bytes as
+    they are read back. An item that is copied again is to be read back again.
     """
 
     found: int = 0
@@ -97,6 +126,13 @@ class Totals(NamedTuple):
     for_link: int = 0
     for_finish: int = 0
     for_seal: int = 0
+    for_repair: int = 0
+    to_verify: int = 0
+    to_verify_bytes: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
+    refuted: int = 0
+    extra: int = 0
 
     @property
     def copied(self) -> int:

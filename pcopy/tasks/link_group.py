@@ -12,16 +12,20 @@ import stat
 from pcopy.engine.driver import Slices
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
-from pcopy.fsio.source import source_status
+from pcopy.fsio.source import Version, source_status
 from pcopy.fsio.temporary import put_in_place, remove, verify_name
 from pcopy.tasks import counts
-from pcopy.tasks.context import CALL_COST, Context, Result
+from pcopy.tasks.context import CALL_COST, Context
 from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.copy_nodes import copy_one_node
+from pcopy.tasks.hashing import SOCKET, kind_of
 from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_items import read_too, skipped
+from pcopy.tasks.read_values import VerifyLinks
+from pcopy.tasks.result import Result
 from pcopy.tasks.retry import ATTEMPTS, failed_or_retried
 from pcopy.tasks.targets import clear_way, look, may_replace
-from pcopy.tasks.values import LinkGroup, MakeLinks, Place, SplitFile
+from pcopy.tasks.values import Known, LinkGroup, MakeLinks, Place, SplitFile
 from pcopy.tasks.whole_file import Settled, copy_whole
 
 LINKS_AT_ONCE = 4096
@@ -32,17 +36,17 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
     place, name = task.names[0]
     split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:])
     try:
-        status = source_status(context.open_source(place), name)
+        status = source_status(context.open_source(place), name, follow=context.options.dereference)
         if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
             raise changed("stat", "another item has taken its name")
         if not stat.S_ISREG(status.st_mode):
-            settled = copy_one_node(context, result, place, name, task.inode)
+            settled = copy_one_node(context, result, place, name, task.inode, alone=not split.links)
         elif task.size > SMALL_FILE:
             result.spawn(split, task.size)
             return result.outcome()
         else:
             settled = yield from copy_whole(context, result, place, name, task.mount, task.inode)
-            count_settled(context, result, settled.copied, settled.size)
+            count_settled(context, result, place, name, settled, alone=not split.links)
         after_settled(context, result, split, settled)
     except Problem as problem:
         representative_failed(context, result, split, problem)
@@ -58,10 +62,11 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
         result.fail(task.place, task.name, problem, task.size)
         made = _made(context, task)
         if made is not None:
-            after_representative(context, result, task, made.st_ino)
+            known = Known(kind_of(made), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
+            after_representative(context, result, task, made.st_ino, known)
         else:
             _next_represents(result, task)
-    elif problem.changed and task.links and task.attempt + 1 < ATTEMPTS and _still_named(context, task):
+    elif problem.again and task.links and task.attempt + 1 < ATTEMPTS and _still_named(context, task):
         names = ((task.place, task.name), *task.links)
         group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1)
         result.spawn(group, task.size + len(names) * CALL_COST, phase=max(Phase.LINK, result.phase))
@@ -81,7 +86,8 @@ def _made(context: Context, task: SplitFile) -> os.stat_result | None:
 def _still_named(context: Context, task: SplitFile) -> bool:
     """Is the first name still one of this inode?"""
     try:
-        return source_status(context.open_source(task.place), task.name).st_ino == task.inode
+        source = context.open_source(task.place)
+        return source_status(source, task.name, follow=context.options.dereference).st_ino == task.inode
     except Problem:
         return False
 
@@ -96,64 +102,97 @@ def after_settled(context: Context, result: Result, task: SplitFile, settled: Se
     """The first name is copied, or was there and stays. The others become links to that only if it is the same:
     whoever keeps an old file wants no further names of it."""
     if settled.alike:
-        after_representative(context, result, task, settled.inode)
+        after_representative(context, result, task, settled.inode, settled.known)
     else:
         _next_represents(result, task)
 
 
-def after_representative(context: Context, result: Result, task: SplitFile, made: int) -> None:
-    """The first name is there; spawns the making of the others, in parts."""
+def after_representative(
+    context: Context,
+    result: Result,
+    task: SplitFile,
+    made: int,
+    known: Known,
+    *,
+    chunk: int = 0,
+    writers: bytes = b"",
+) -> None:
+    """The first name is there; spawns the making of the others, in parts.
+
+    ``chunk`` and ``writers``: see ``pcopy.tasks.read_values.Contents``; without them this host has written it.
+    """
+    writers = writers or bytes((context.hosts.here,))
     for start in range(0, len(task.links), LINKS_AT_ONCE):
         names = ((task.place, task.name), *task.links[start : start + LINKS_AT_ONCE])
         group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt)
-        result.spawn(MakeLinks(group, made), len(names) * CALL_COST)
+        result.spawn(MakeLinks(group, made, known, chunk, writers, start > 0), len(names) * CALL_COST)
 
 
 def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
     """Links each further name to the first."""
     first, *others = task.group.names
+    linked = [first]
     for index, (place, name) in enumerate(others):
         try:
-            _link(context, result, first, task, place, name)
+            if _link(context, result, first, task, place, name):
+                linked.append((place, name))
         except Problem as problem:
             if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
                 rest = tuple(others[index:])
                 group = LinkGroup(task.group.mount, task.group.inode, task.group.size, rest, task.group.attempt)
                 result.spawn(group, task.group.size + len(rest) * CALL_COST)
                 break
-            result.fail(place, name, problem)
+            alone = task._replace(group=task.group._replace(names=(first, (place, name))), more=True)
+            result.fail(place, name, problem, retry=alone)
         yield
+    if context.options.verify and task.known.digest and len(linked) > task.more:
+        names = tuple(linked[task.more :])
+        group = task.group._replace(names=names)
+        counter = counts.HARDLINKS if task.more else counts.of_kind(task.known.kind)
+        verify = VerifyLinks(group, task.made, task.known, counter, task.chunk, task.writers)
+        result.to_verify(len(names), task.known.size)
+        result.spawn_elsewhere(verify, task.known.size, task.writers[0], phase=result.verify_phase)
     return result.outcome()
 
 
 def _link(
-    context: Context, result: Result, first: tuple[Place, bytes], task: MakeLinks, place: Place, name: bytes
-) -> None:
-    target, name = context.open_target(place), context.new_name(place, name)
+    context: Context, result: Result, first: tuple[Place, bytes], task: MakeLinks, place: Place, source_name: bytes
+) -> bool:
+    """Makes and counts one link, or counts as skipped what is there; returns whether it was made."""
+    target, name = context.open_target(place), context.new_name(place, source_name)
     old_directory = context.open_target(first[0])
     old_name = context.new_name(*first)
     present = look(target, name)
     if present is None:
         _make(old_directory, old_name, target, name)
-        verify_name(target, name, task.made)
+        try:
+            verify_name(target, name, task.made)
+        except Problem:
+            remove(target, name)
+            raise
     else:
         like = look(old_directory, old_name)
-        if like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino):
-            result.count(counts.SKIPPED)
-            return
-        if not _may_relink(context, place, present, like):
-            result.count(counts.SKIPPED)
-            return
-        temporary = context.temporary_names.next()
-        _make(old_directory, old_name, target, temporary)
-        try:
-            clear_way(target, name, present)
-            put_in_place(target, temporary, name, task.made)
-        except Problem:
-            remove(target, temporary)
-            raise
+        linked = like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
+        linked = linked and present.st_ino == task.made
+        if not (linked and context.is_ours(present)):  # else an earlier run of this job has made it
+            if linked or not _may_relink(context, place, present, like):
+                skipped(context, result, place, source_name, task.known)
+                return False
+            temporary = context.temporary_names.next()
+            _make(old_directory, old_name, target, temporary)
+            try:
+                clear_way(target, name, present)
+                put_in_place(target, temporary, name, task.made)
+            except Problem:
+                remove(target, temporary)
+                raise
     context.succeeded()
     result.count(counts.HARDLINKS)
+    if task.known.digest:
+        result.digested(place, source_name, task.known, counts.HARDLINKS, verify=False)
+    elif context.signs and task.known.kind != SOCKET:
+        read_too(result, place, source_name, task.known, counts.HARDLINKS)
+    return True
 
 
 def _may_relink(context: Context, place: Place, present: os.stat_result, like: os.stat_result | None) -> bool:

@@ -9,37 +9,19 @@ from __future__ import annotations
 from pcopy.engine.driver import Slices
 from pcopy.engine.task import Task
 from pcopy.tasks import counts
-from pcopy.tasks.context import CALL_COST, Context, Result
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.context import CALL_COST, Context
 from pcopy.tasks.phases import Phase
-from pcopy.tasks.values import (
-    GroupLinks,
-    LinkGroup,
-    LinkNote,
-    Place,
-    decode,
-    encode,
-    pack_names,
-    pack_numbers,
-    unpack_names,
-    unpack_numbers,
-)
-
-BUCKETS = 64
+from pcopy.tasks.result import Result
+from pcopy.tasks.values import GroupLinks, LinkGroup, LinkNote, Place, unpack_names, unpack_numbers
 
 
 def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
-    """Puts the names into the buckets of their inodes."""
-    rows: dict[int, list[tuple[bytes, int, int, int]]] = {}
-    columns = (unpack_names(task.names), unpack_numbers(task.mounts), unpack_numbers(task.inodes))
-    for name, mount, inode, size in zip(*columns, unpack_numbers(task.sizes), strict=True):
-        rows.setdefault(inode // context.size % BUCKETS, []).append((name, mount, inode, size))
-    for bucket, entries in rows.items():
-        names, mounts, inodes, sizes = (list(column) for column in zip(*entries, strict=True))
-        packed = (pack_names(names), pack_numbers(mounts), pack_numbers(inodes), pack_numbers(sizes))
-        note = LinkNote(task.place, *packed, task.attempt)
-        if bucket not in context.links:
-            result.spawn(GroupLinks(bucket), phase=max(Phase.LINK, result.phase), owner=context.rank)
-        context.bucket(bucket).append(Task((0, 0, 0), Phase.LINK, encode(note), 0))
+    """Puts the names into their bucket."""
+    result.hold()
+    if task.bucket not in context.links:
+        result.spawn(GroupLinks(task.bucket), phase=max(Phase.LINK, result.phase), owner=context.rank)
+    context.bucket(task.bucket).append(Task(result.id, Phase.LINK, encode(task), 0))
     return result.outcome()
     yield
 
@@ -50,6 +32,7 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     backlog = context.links.pop(task.bucket)
     while backlog.count:
         for packed in backlog.take_frame():
+            result.settle((packed.id,))
             note: LinkNote = decode(packed.payload)
             columns = (unpack_names(note.names), unpack_numbers(note.mounts), unpack_numbers(note.inodes))
             for name, mount, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):

@@ -1,4 +1,4 @@
-"""The phases of a copy, in their order. Each begins when the one before is over on every rank."""
+"""The phases of a job, in their order. Each begins when the one before is over on every rank."""
 
 from __future__ import annotations
 
@@ -8,10 +8,33 @@ from enum import IntEnum
 class Phase(IntEnum):
     """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied; FINISH gives
     directories their metadata; SEAL does so for those that their owner could not enter afterwards; SYNC brings
-    everything to stable storage."""
+    everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed again, and its directories,
+    sync and verification come after it. SIGN brings the entries to the owners of their directories; then each LEVEL of
+    directories is digested, the deepest first, in a phase of its own; the manifest is written in the last one."""
 
     COPY = 0
     LINK = 1
     FINISH = 2
     SEAL = 3
     SYNC = 4
+    VERIFY = 5
+    REPAIR = 6
+    REPAIR_FINISH = 7
+    REPAIR_SYNC = 8
+    REPAIR_VERIFY = 9
+    SIGN = 10
+    LEVEL = 11
+
+
+def phase_name(phase: int, *, copies: bool = True) -> str:
+    """What users are told: one name for all phases of the repair but its verification, and one for those of SIGN.
+
+    A job that does not copy reads.
+    """
+    if phase >= Phase.SIGN:
+        return "sign"
+    if phase in (Phase.REPAIR, Phase.REPAIR_FINISH, Phase.REPAIR_SYNC):
+        return "repair"
+    if phase == Phase.REPAIR_VERIFY:
+        return "reverify"
+    return Phase(phase).name.lower() if copies else "read"

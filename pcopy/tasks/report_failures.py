@@ -1,15 +1,55 @@
-"""ReportFailures: rank 0 hears of what failed anywhere."""
+"""ReportFailures: rank 0 hears of what failed anywhere.
+
+For a journal the notes are held to the end: what they tell of is left to do. When a job is resumed, each failed item of
+its earlier runs counts as failed no longer and is tried again.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pcopy.engine.driver import Slices
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks import counts
+from pcopy.tasks.codec import decode
+from pcopy.tasks.context import Context
+from pcopy.tasks.finish_again import finish_again
 from pcopy.tasks.job import Failure
-from pcopy.tasks.values import ReportFailures
+from pcopy.tasks.result import Result
+from pcopy.tasks.values import LinkGroup, MakeLinks, Place, ReportFailures, ScanDir, ScanNames
 
 
 def report_failures(task: ReportFailures, context: Context, result: Result) -> Slices:
     """Passes them on to where the job tells of them."""
-    context.tell([Failure(*failure) for failure in task.failures], task.notices)
+    if result.id[0] < context.job.run:
+        _try_again(task, context, result)
+    else:
+        if task.failures:
+            result.hold()
+        context.tell([Failure(*failure) for failure in task.failures], task.notices)
     return result.outcome()
     yield
+
+
+def _try_again(task: ReportFailures, context: Context, result: Result) -> None:
+    again: set[Place] = set()
+    for packed, phase, counted in task.retries:
+        for counter, number in counted:  # nothing for what was no item's failure, or can't be tried again
+            result.count(counter, -number)
+        if not packed:
+            continue
+        retry = decode(packed)
+        result.spawn(retry, phase=max(phase, result.phase), expands=phase == 0)
+        if isinstance(retry, ScanDir):
+            result.count(counts.UNSCANNED)
+        again.update(_places(retry))
+    for place in again:
+        finish_again(context, result, place)
+
+
+def _places(retry: Any) -> list[Place]:
+    """The directories that a retry puts something into."""
+    if isinstance(retry, ScanNames):
+        return [retry.place]
+    if isinstance(retry, MakeLinks):
+        retry = retry.group
+    return [place for place, _ in retry.names] if isinstance(retry, LinkGroup) else []

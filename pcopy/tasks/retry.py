@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks.context import Context
 from pcopy.tasks.phases import Phase
+from pcopy.tasks.result import Result
 from pcopy.tasks.values import Place, ScanNames
 
 ATTEMPTS = 2
@@ -14,7 +15,7 @@ def failed_or_retried(
     context: Context, result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0
 ) -> None:
     """Counts the item as failed, or spawns another look at its name."""
-    if problem.changed and attempt + 1 < ATTEMPTS:
+    if problem.again and attempt + 1 < ATTEMPTS:
         result.spawn(ScanNames(place, name, attempt + 1), phase=max(Phase.LINK, result.phase), expands=True)
     else:
         result.fail(place, name, problem, size)

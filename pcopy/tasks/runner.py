@@ -7,20 +7,29 @@ from typing import Any
 
 from pcopy.engine.driver import Slices
 from pcopy.engine.task import Task
-from pcopy.tasks import values
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks import read_values, sign_values, values
+from pcopy.tasks.codec import decode
+from pcopy.tasks.context import Context
 from pcopy.tasks.copy_chunk import copy_chunk
 from pcopy.tasks.copy_files import copy_files
 from pcopy.tasks.copy_nodes import copy_nodes
+from pcopy.tasks.digest_level import differences_note, digest_level, directories_note, signature_note
 from pcopy.tasks.finish_dir import finish_dir, seal_dir, seal_dirs
 from pcopy.tasks.finish_file import finish_file
 from pcopy.tasks.link_group import link_group, make_links
 from pcopy.tasks.link_notes import group_links, link_note
+from pcopy.tasks.manifest_lines import lines_note, read_manifest, send_lines, write_manifest
 from pcopy.tasks.open_files import chunk_done, file_opened
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_back import verify_items, verify_links
+from pcopy.tasks.read_items import read_items
 from pcopy.tasks.report_failures import report_failures
+from pcopy.tasks.result import Result
 from pcopy.tasks.scan_dir import scan_dir
 from pcopy.tasks.scan_names import scan_names
+from pcopy.tasks.send_entries import deepest_note, entries_note, send_entries, stored_entries
 from pcopy.tasks.split_file import split_file
+from pcopy.tasks.split_read import chunk_read, read_chunk, read_opened, split_read
 from pcopy.tasks.sync_files import sync_files
 
 _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
@@ -42,6 +51,25 @@ _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     values.SealDirs: seal_dirs,
     values.SyncFiles: sync_files,
     values.ReportFailures: report_failures,
+    read_values.ReadItems: read_items,
+    read_values.VerifyItems: verify_items,
+    read_values.VerifyLinks: verify_links,
+    read_values.SplitRead: split_read,
+    read_values.ReadOpened: read_opened,
+    read_values.ReadChunk: read_chunk,
+    read_values.ChunkRead: chunk_read,
+    sign_values.StoredEntries: stored_entries,
+    sign_values.SendEntries: send_entries,
+    sign_values.EntriesNote: entries_note,
+    sign_values.DeepestNote: deepest_note,
+    sign_values.DigestLevel: digest_level,
+    sign_values.DirectoriesNote: directories_note,
+    sign_values.SignatureNote: signature_note,
+    sign_values.DifferencesNote: differences_note,
+    sign_values.WriteManifest: write_manifest,
+    sign_values.SendLines: send_lines,
+    sign_values.LinesNote: lines_note,
+    sign_values.ReadManifest: read_manifest,
 }
 
 
@@ -52,5 +80,9 @@ class TaskRunner:
         self._context = context
 
     def __call__(self, task: Task) -> Slices:
-        value = values.decode(task.payload)
-        return _RUNNERS[type(value)](value, self._context, Result(self._context, task.phase))
+        self._context.begin(task.phase)
+        value = decode(task.payload)
+        result = Result(self._context, task.phase, task.id)
+        if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
+            result.hold()
+        return _RUNNERS[type(value)](value, self._context, result)

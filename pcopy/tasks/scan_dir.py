@@ -14,19 +14,22 @@ from collections.abc import Generator, Iterator
 from itertools import chain, islice
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.attributes import Attributes, drop_inherited_acls, has_default_acl, read_attributes
+from pcopy.fsio.attributes import Handle, drop_inherited_acls, may_inherit_acl, read_attributes
+from pcopy.fsio.close import let_go
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
-from pcopy.tasks.context import CALL_COST, Context, Result
+from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.followed import check_followed
 from pcopy.tasks.names_spool import NamesSpool
 from pcopy.tasks.phases import Phase
+from pcopy.tasks.result import Result
 from pcopy.tasks.scan_names import Sorter
 from pcopy.tasks.targets import look, may_replace
-from pcopy.tasks.values import FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
+from pcopy.tasks.values import NOWHERE, FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
 
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
@@ -37,25 +40,38 @@ NAMES_AT_ONCE = 2048
 def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
     """One directory; what it holds becomes tasks."""
     result.count(counts.UNSCANNED, -1)
-    place = Place(task.root, task.path, task.source_id, (0, 0), False, False)
+    place = Place(task.root, task.path, task.source_id, NOWHERE, False, False)
     try:
         task = _as_mounted(task, context)
         source = context.sources[task.root].open(task.path, task.source_id)
         status = status_of(source, on_source=True)
-        if context.is_target(task.root, status):
+        reads = not context.job.copies or (task.parent is not None and task.parent.target_id == NOWHERE)
+        if not reads and context.is_target(task.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
-        listing, first = yield from _begin_list(source)  # an unreadable directory fails before its copy is made
-        attributes = read_attributes(source, status, context.options.preserve)
-        made = _make_target(task, context, status)
-        if made is None:
+        if context.options.dereference:
+            check_followed(context, task, source, status)
+        handle: Handle = source
+        listing: Iterator[bytes] = iter(())
+        first: list[bytes] = []
+        if _is_left_out(task, context):
+            handle = handle_of(source)  # it may be open for searching only
+        else:
+            listing, first = yield from _begin_list(source)  # an unreadable one fails before its copy is made
+            if not first:
+                source = handle = _still_there(task, context, source)
+        attributes = read_attributes(handle, status, context.options.preserve)
+        made = None if reads else _make_target(task, context, status)
+        if made is None and not context.signs:
             result.count(counts.SKIPPED)
             return result.outcome()
-        place = made
+        place = made or place._replace(source_id=task.source_id)  # nothing of it is copied, but it is read
     except Problem as problem:
-        result.fail(place, b"", problem)
+        result.fail(place, b"", problem, retry=task)
         return result.outcome()
-    _note_device(context, result, place)
-    complete = True
+    result.found_directory(place)
+    if made is not None:
+        _note_device(context, result, place)
+    complete, entries = True, len(first)
     try:
         if len(first) <= NAMES_AT_ONCE:
             sorter = Sorter(context, result, place)
@@ -63,12 +79,21 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
                 yield
             sorter.finish()
         else:
-            yield from _spread(context, result, place, chain(first, listing))
+            entries = yield from _spread(context, result, place, chain(first, listing))
     except Problem as problem:  # the rest of its names can't be read
         result.fail(place, b"", problem)
         complete = False
-    _spawn_finish(result, place, attributes, complete)
+    if made is None:
+        _count_read(context, result, complete)
+    else:
+        _spawn_finish(result, FinishDir(place, attributes, complete, entries if context.signs else -1))
     return result.outcome()
+
+
+def _count_read(context: Context, result: Result, complete: bool) -> None:
+    """A directory that was read and not copied, unless it has failed."""
+    if complete:
+        result.count(counts.SKIPPED if context.job.copies else counts.DIRECTORIES)
 
 
 def _as_mounted(task: ScanDir, context: Context) -> ScanDir:
@@ -81,6 +106,21 @@ def _as_mounted(task: ScanDir, context: Context) -> ScanDir:
         return task
     found = context.sources[task.root].identity(task.path)
     return task if found[0] == task.parent.source_id[0] else task._replace(source_id=found)
+
+
+def _is_left_out(task: ScanDir, context: Context) -> bool:
+    """Does another file system begin here, of which ``--one-file-system`` wants no more than the mount point?"""
+    if not context.options.one_file_system or task.parent is None:
+        return False
+    return task.source_id[0] != task.parent.source_id[0]
+
+
+def _still_there(task: ScanDir, context: Context, source: int) -> int:
+    """A directory that was removed once it was open looks like an empty one: its descriptor again, or ``Problem``."""
+    if status_of(source, on_source=True).st_nlink:
+        return source
+    context.sources[task.root].forget(task.path)
+    return context.sources[task.root].open(task.path, task.source_id)
 
 
 def _begin_list(source: int) -> Generator[None, None, tuple[Iterator[bytes], list[bytes]]]:
@@ -117,15 +157,17 @@ def _list(source: int) -> Iterator[bytes]:
         raise Problem(operation, number, on_source=True) from error
 
 
-def _spread(context: Context, result: Result, place: Place, names: Iterator[bytes]) -> Iterator[None]:
+def _spread(context: Context, result: Result, place: Place, names: Iterator[bytes]) -> Generator[None, None, int]:
     """A large directory: its names travel in batches, which wait in a spool if they are very many.
 
-    What was read before a ``Problem`` is spawned all the same.
+    Returns their number. What was read before a ``Problem`` is spawned all the same.
     """
     spool = NamesSpool(context.open_spool)
     batch: list[bytes] = []
+    number = 0
     try:
         for name in names:
+            number += 1
             batch.append(name)
             if len(batch) == NAMES_AT_ONCE:
                 spool.append(pack_names(batch))
@@ -135,6 +177,7 @@ def _spread(context: Context, result: Result, place: Place, names: Iterator[byte
         if batch:
             spool.append(pack_names(batch))
         result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
+    return number
 
 
 def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Place | None:
@@ -157,10 +200,10 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
     status = status_of(target)
     if not path and status.st_mode & 0o700 != 0o700:
         _open_up(target, status)
-    inherits = has_default_acl(target)
+    inherits = may_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         drop_inherited_acls(target)
-        inherits = False
+        inherits = status.st_uid != os.geteuid()
     return Place(task.root, task.path, task.source_id, targets.identity(path), fresh, inherits)
 
 
@@ -175,8 +218,8 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
         except OSError as error:
             raise Problem.of("mkdir", error) from error
         present = look(parent, name)
-        if present is not None and stat.S_ISDIR(present.st_mode) and not around.fresh:
-            return False
+        if present is not None and stat.S_ISDIR(present.st_mode) and (context.is_ours(present) or not around.fresh):
+            return _is_unfinished(context, present)
         if present is not None:
             if not may_replace(context, around, source, present):
                 return False
@@ -185,6 +228,12 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
             except OSError as error:
                 raise Problem.of("unlink", error) from error
     raise Problem("mkdir", errno.EEXIST)
+
+
+def _is_unfinished(context: Context, present: os.stat_result) -> bool:
+    """Did an earlier run of this job make this directory? Until it is finished such a one is nobody else's."""
+    ours = context.is_ours(present) and present.st_uid == os.geteuid()
+    return ours and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
 
 
 def _let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
@@ -199,7 +248,7 @@ def _let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
     except OSError as error:
         raise Problem.of("chmod", error) from error
     finally:
-        os.close(held)
+        let_go(held)
 
 
 def _open_up(target: int, status: os.stat_result) -> None:
@@ -225,9 +274,8 @@ def _note_device(context: Context, result: Result, place: Place) -> None:
             result.spawn(SyncFiles(device), phase=Phase.SYNC, owner=context.rank)
 
 
-def _spawn_finish(result: Result, place: Place, attributes: Attributes, complete: bool) -> None:
-    finish = FinishDir(place, attributes, complete)
-    if attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
+def _spawn_finish(result: Result, finish: FinishDir) -> None:
+    if finish.attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
         result.spawn(finish, phase=Phase.FINISH)
     else:  # once its owner can't enter it, nothing below it can be finished
         result.spawn(SealDir(finish), owner=0)

@@ -8,14 +8,20 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.attributes import has_default_acl
+from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.patience import PASSING, patiently
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import FILE, type_of
 from pcopy.tasks import counts
-from pcopy.tasks.context import CALL_COST, SCAN_COST, Context, Result
+from pcopy.tasks.context import CALL_COST, SCAN_COST, Context
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_values import ReadItems
+from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
 from pcopy.tasks.values import (
+    NOWHERE,
     CopyFiles,
     CopyNodes,
     LinkNote,
@@ -27,6 +33,9 @@ from pcopy.tasks.values import (
     pack_numbers,
     unpack_names,
 )
+
+BUCKETS = 64
+"""Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not."""
 
 BATCH_FILES = 256
 BATCH_BYTES = 4 << 20
@@ -41,8 +50,11 @@ def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
     place = task.place
     try:
         source = context.open_source(place)
-        if context.job.roots[place.root].item:  # no scan has looked at the directory that it goes to
-            place = place._replace(inherits=has_default_acl(context.open_target(place)))
+        if (
+            context.job.roots[place.root].item and place.target_id != NOWHERE
+        ):  # no scan has looked at the directory that it goes to
+            target = context.open_target(place)
+            place = place._replace(inherits=may_inherit_acl(target, status_of(target).st_uid))
     except Problem as problem:
         for name in names:
             result.fail(task.place, name, problem)
@@ -56,11 +68,62 @@ def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
     return result.outcome()
 
 
-def _look_again(source: int, name: bytes, first: OSError) -> os.stat_result:
+def _look_again(source: int, name: bytes, first: OSError, follow: bool) -> os.stat_result:
     """The status of a name whose stat failed with an error that may pass; raises ``OSError``."""
     if first.errno not in PASSING:
         raise first
-    return patiently(lambda: os.stat(name, dir_fd=source, follow_symlinks=False))
+    return patiently(lambda: os.stat(name, dir_fd=source, follow_symlinks=follow))
+
+
+def _unseen(source: int, name: bytes, error: OSError, follow: bool) -> Problem:
+    """Why a name has no status: it is gone, or leads nowhere, or can't be asked for."""
+    gone = error.errno == errno.ENOENT
+    if gone and follow:
+        try:
+            os.stat(name, dir_fd=source, follow_symlinks=False)
+        except OSError:
+            pass  # the name itself
+        else:
+            return Problem("stat", errno.ENOENT, on_source=True, text="a symbolic link that leads nowhere")
+    return Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone)
+
+
+class _Reads:
+    """What is only read, in batches."""
+
+    def __init__(self, result: Result, place: Place, attempt: int) -> None:
+        self._result = result
+        self._place = place
+        self._attempt = attempt
+        self._names: list[bytes] = []
+        self._kinds = b""
+        self._inodes: list[int] = []
+        self._bytes = 0
+
+    def add(self, name: bytes, status: os.stat_result) -> None:
+        """One more item that is no directory. Sockets are no part of a dataset."""
+        kind = type_of(status.st_mode)
+        if not kind:
+            self._result.count(counts.SKIPPED)
+            return
+        self._names.append(name)
+        self._kinds += kind
+        self._inodes.append(status.st_ino)
+        self._bytes += status.st_size if kind == FILE else 0
+        if len(self._names) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
+            self.spawn()
+
+    def spawn(self) -> None:
+        """Hands over what has been gathered."""
+        if not self._names:
+            return
+        names, inodes = pack_names(self._names), pack_numbers(self._inodes)
+        task = ReadItems(self._place, names, self._kinds, inodes, self._attempt, -1)
+        self._result.spawn(task, self._bytes + len(self._names) * CALL_COST)
+        self._names.clear()
+        self._kinds = b""
+        self._inodes.clear()
+        self._bytes = 0
 
 
 class Sorter:
@@ -78,31 +141,35 @@ class Sorter:
         self._files: tuple[list[bytes], list[int], list[int]] = ([], [], [])  # names, inodes, sizes
         self._files_bytes = 0
         self._nodes: tuple[list[bytes], list[int]] = ([], [])
+        self._reads = _Reads(result, place, attempt) if place.target_id == NOWHERE else None
         self._links: dict[int, tuple[list[bytes], list[int], list[int], list[int]]] = {}
         self._found = 0
         self._found_bytes = 0
 
     def sort(self, source: int, names: Iterable[bytes]) -> Iterator[None]:
         """Takes ``names`` of the directory with the descriptor ``source``, in their order."""
-        lstat, is_file, is_directory = os.stat, stat.S_ISREG, stat.S_ISDIR
+        look, is_file, is_directory = os.stat, stat.S_ISREG, stat.S_ISDIR
+        follow = self._context.options.dereference
         file_names, file_inodes, file_sizes = self._files
         for number, name in enumerate(names):
             if not number % NAMES_PER_SLICE:
                 yield
             self._found += 1
             try:
-                status = lstat(name, dir_fd=source, follow_symlinks=False)
+                status = look(name, dir_fd=source, follow_symlinks=follow)
             except OSError as first:
                 try:
-                    status = _look_again(source, name, first)
+                    status = _look_again(source, name, first, follow)
                 except OSError as error:
-                    gone = error.errno == errno.ENOENT
-                    problem = Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone)
+                    problem = _unseen(source, name, error, follow)
                     failed_or_retried(self._context, self._result, self._place, name, problem, self._attempt)
                     continue
             mode = status.st_mode
             if is_directory(mode):
                 self._directory(name, status)
+            elif self._reads is not None:
+                self._found_bytes += status.st_size if is_file(mode) else 0
+                self._reads.add(name, status)
             elif status.st_nlink > 1 and self._links_kept:
                 self._link(name, status)
             elif not is_file(mode):
@@ -121,7 +188,11 @@ class Sorter:
                         self._spawn_files()
 
     def _directory(self, name: bytes, status: os.stat_result) -> None:
-        path = self._place.path + b"/" + name if self._place.path else name
+        if self._result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
+            problem = changed("stat", "a directory has taken its name since it was copied")
+            self._result.fail(self._place, name, problem)
+            return
+        path = self._path(name)
         task = ScanDir(
             self._place.root,
             path,
@@ -131,11 +202,19 @@ class Sorter:
         self._result.spawn(task, SCAN_COST, expands=True)
         self._result.count(counts.UNSCANNED)
 
+    def _path(self, name: bytes) -> bytes:
+        return self._place.path + b"/" + name if self._place.path else name
+
+    def _mount(self, name: bytes, status: os.stat_result) -> int:
+        """The mount code of a file."""
+        path = self._path(name) if self._context.options.dereference else b""
+        return self._mounts.file_code(status.st_dev, self._place.source_id[0], path)
+
     def _large(self, name: bytes, status: os.stat_result) -> None:
         task = SplitFile(
             self._place,
             name,
-            self._mounts.file_code(status.st_dev, self._place.source_id[0]),
+            self._mount(name, status),
             status.st_ino,
             status.st_size,
             self._attempt,
@@ -150,9 +229,9 @@ class Sorter:
 
     def _link(self, name: bytes, status: os.stat_result) -> None:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
-        names, mounts, inodes, sizes = self._links.setdefault(status.st_ino % self._context.size, ([], [], [], []))
+        names, mounts, inodes, sizes = self._links.setdefault(status.st_ino % BUCKETS, ([], [], [], []))
         names.append(name)
-        mounts.append(self._mounts.file_code(status.st_dev, self._place.source_id[0]))
+        mounts.append(self._mount(name, status))
         inodes.append(status.st_ino)
         sizes.append(status.st_size if stat.S_ISREG(status.st_mode) else 0)
 
@@ -177,7 +256,9 @@ class Sorter:
             self._spawn_files()
         if self._nodes[0]:
             self._spawn_nodes()
-        for owner, (names, mounts, inodes, sizes) in self._links.items():
+        if self._reads is not None:
+            self._reads.spawn()
+        for bucket, (names, mounts, inodes, sizes) in self._links.items():
             note = LinkNote(
                 self._place,
                 pack_names(names),
@@ -185,8 +266,9 @@ class Sorter:
                 pack_numbers(inodes),
                 pack_numbers(sizes),
                 self._attempt,
+                bucket,
             )
-            self._result.spawn(note, owner=owner)
+            self._result.spawn(note, owner=bucket % self._context.size)
         self._links.clear()
         if not self._attempt:
             self._result.count(counts.FOUND, self._found)

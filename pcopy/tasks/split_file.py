@@ -1,52 +1,40 @@
 """SplitFile: a large file becomes chunks that all ranks copy at once into one temporary file.
 
 The chunk is chosen when the file's turn comes, from what is known by then: about the bytes found so far, divided among
-64 chunks a rank, as a power of two of blocks, so that a chunk is a whole subtree of the file's digest tree.
+64 chunks a rank (``pcopy.tasks.chunks``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from pcopy.engine.driver import Slices
-from pcopy.fsio.close import abandon, close_read, close_written
+from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import set_size
-from pcopy.fsio.existing import alike
+from pcopy.fsio.in_place import incomplete, open_over
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
 from pcopy.fsio.temporary import create, remove
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks.context import Context
 from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.link_group import after_settled, representative_failed
+from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
-from pcopy.tasks.targets import look, may_replace
+from pcopy.tasks.targets import look
 from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, OpenFile, SplitFile
-from pcopy.tasks.whole_file import Settled, copy_whole
-
-CHUNKS_PER_RANK = 64
-SMALLEST_CHUNK = 16 << 20
-LARGEST_CHUNK = 1 << 30
-
-
-def chunk_size(asked: int, block: int, known: int, ranks: int) -> int:
-    """Bytes of one chunk: ``asked`` if that is not 0, else chosen for ``known`` bytes; block·2^k in any case."""
-    wanted = asked or min(max(known // (ranks * CHUNKS_PER_RANK), SMALLEST_CHUNK), LARGEST_CHUNK)
-    chunk = block
-    while chunk < wanted:
-        chunk *= 2
-    return chunk
+from pcopy.tasks.whole_file import copy_whole, settled_already
 
 
 def split_file(task: SplitFile, context: Context, result: Result) -> Slices:
     """Splits the file, or copies it whole if it is under one and a half chunks."""
-    known = max(context.totals()[counts.FOUND_BYTES], context.counters[counts.FOUND_BYTES], task.size)
-    chunk = chunk_size(context.options.chunk_size, context.options.block_size, known, context.size)
     try:
-        if context.size == 1 or 2 * task.size < 3 * chunk:
-            settled = yield from copy_whole(context, result, task.place, task.name, task.mount, task.inode)
-            count_settled(context, result, settled.copied, settled.size)
-            after_settled(context, result, task, settled)
+        if context.splits(task.size):
+            yield from _split(task, context, result, context.chunk(task.size))
         else:
-            _split(task, context, result, chunk)
+            settled = yield from copy_whole(context, result, task.place, task.name, task.mount, task.inode)
+            count_settled(context, result, task.place, task.name, settled, alone=not task.links)
+            after_settled(context, result, task, settled)
     except Problem as problem:
         split_failed(context, result, task, problem)
     return result.outcome()
@@ -60,45 +48,55 @@ def split_failed(context: Context, result: Result, task: SplitFile, problem: Pro
         failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
 
 
-def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> None:
-    """Makes the temporary file and spawns what fills it; raises ``Problem``."""
+def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Generator[None, None, None]:
+    """Makes the temporary file, or empties the existing one, and spawns what fills it; raises ``Problem``."""
     source, target = context.open_source(task.place), context.open_target(task.place)
-    reading = open_source(source, task.name)
+    reading = open_source(source, task.name, follow=context.options.dereference)
     try:
         status = status_of(reading, on_source=True)
         check_found(status, context.source_device(task.place, task.mount), task.inode)
         new_name = context.new_name(task.place, task.name)
         present = look(target, new_name)
-        if present is not None and not may_replace(context, task.place, status, present):
-            count_settled(context, result, False, status.st_size)
-            same = alike(status, present, context.options.modify_window)
-            after_settled(context, result, task, Settled(False, status.st_size, present.st_ino, same))
-            return
+        over = None
+        if present is not None:
+            skipped = yield from settled_already(context, task.place, reading, status, target, new_name, present)
+            if skipped is not None:
+                count_settled(context, result, task.place, task.name, skipped)
+                after_settled(context, result, task, skipped)
+                return
+            if context.options.inplace:
+                over = open_over(target, new_name, present, status)
         temporary = context.temporary_names.next()
-        writing = create(target, temporary)
+        writing = create(target, temporary) if over is None else over
+        was = (present.st_mode, present.st_uid, present.st_gid) if present is not None and over is not None else ()
         try:
             try:
                 new = status_of(writing)
-                file = OpenFile(task, Version.of(status), temporary, new.st_ino)
+                file = OpenFile(task, Version.of(status), temporary, new.st_ino, was)
                 cloned = context.mover.clone(reading, writing, (status.st_dev, new.st_dev))
                 if not cloned:
                     set_size(writing, status.st_size)
+                file = file._replace(cloned=cloned)
             except BaseException:
                 abandon(writing)
                 raise
             close_written(writing)
-        except Problem:
+        except Problem as problem:
+            if over is not None:
+                raise incomplete(problem) from problem
             remove(target, temporary)
             raise
     finally:
-        close_read(reading)
-    if cloned or not status.st_size:  # it may have been emptied since it was found: no chunk would ever be done
+        let_go(reading)  # the chunks and FinishFile open it again
+    nothing_to_read = cloned and not context.digests
+    if nothing_to_read or not status.st_size:  # it may have been emptied since it was found: no chunk would be done
         context.counters[counts.MOVED] += status.st_size
-        result.spawn(FinishFile(file), owner=context.rank)
+        digest = context.hashing.chunks(0, []) if context.digests else b""
+        result.spawn(FinishFile(file, digest, chunk, bytes((context.hosts.here,))), owner=context.rank)
         return
     starts = range(0, status.st_size, chunk)
-    result.spawn(FileOpened(file, len(starts)), owner=context.rank)
+    result.spawn(FileOpened(file, len(starts), chunk), owner=context.rank)
     alone = file._replace(split=task._replace(links=()))  # many links must not travel with each chunk
-    for start in starts:
+    for index, start in enumerate(starts):
         end = min(start + chunk, status.st_size)
-        result.spawn(CopyChunk(alone, start, end, context.rank), end - start)
+        result.spawn(CopyChunk(alone, start, end, index, context.rank), end - start)

@@ -6,7 +6,8 @@ from pcopy.engine.driver import Slices
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.stable import sync_file_system
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context, Result
+from pcopy.tasks.context import Context
+from pcopy.tasks.result import Result
 from pcopy.tasks.values import SyncFiles
 
 

@@ -9,6 +9,7 @@ import stat
 from pcopy.fsio.existing import Decision, decide
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.context import Context
+from pcopy.tasks.phases import Phase
 from pcopy.tasks.values import Place
 
 
@@ -25,13 +26,16 @@ def look(directory: int, name: bytes) -> os.stat_result | None:
 def may_replace(context: Context, place: Place, source: os.stat_result, target: os.stat_result) -> bool:
     """May ``target``, which is there, give way to ``source``? False: it stays, and the item counts as skipped.
 
-    Raises ``Problem`` where the item fails instead.
+    What did not verify does, and what an earlier run of this job made. With ``--checksum`` False says only that their
+    contents are to be compared. Raises ``Problem`` where the item fails instead.
     """
+    if context.phase >= Phase.REPAIR or (context.is_ours(target) and not stat.S_ISDIR(target.st_mode)):
+        return True
     if place.fresh:
         text = "its name in the target is taken by another item of this job (does the file system fold case?)"
         raise Problem("create", errno.EEXIST, text=text)
     options = context.options
-    decision = decide(options.existing, options.modify_window, source, target)
+    decision = decide(options.existing, options.modify_window, source, target, contents=options.checksum)
     if decision is Decision.FAIL:
         raise Problem("create", errno.EEXIST)
     return decision is Decision.REPLACE

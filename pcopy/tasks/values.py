@@ -1,4 +1,4 @@
-"""The tasks as values: small, frozen, made of primitives, with one codec for wire and checkpoint.
+"""The tasks of copying as values: small, frozen, made of primitives (``pcopy.tasks.codec`` packs them).
 
 ``ScanDir`` reads a directory; ``ScanNames`` stats a part of a large one (or what is tried again); ``CopyFiles`` and
 ``CopyNodes`` copy what it found in batches. ``SplitFile`` turns a large file into ``CopyChunk``s, each of which ends in
@@ -9,15 +9,16 @@ links the others to it. ``FinishDir`` gives a directory its metadata, ``SealDirs
 
 from __future__ import annotations
 
-import pickle
 from array import array
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pcopy.engine.messages import load_primitives
-from pcopy.errors import InvariantBroken
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.mounts import Identity
+from pcopy.fsio.problem import Plain
 from pcopy.fsio.source import Version
+
+NOWHERE: Identity = (-1, -1)
+"""The target of a directory that is only read."""
 
 
 class Place(NamedTuple):
@@ -70,6 +71,18 @@ class CopyNodes(NamedTuple):
     attempt: int
 
 
+class Known(NamedTuple):
+    """What is known of an item's contents: its type byte, size in bytes and digest, and the source's version then.
+
+    The digest is empty where none is wanted, or as long as none is known.
+    """
+
+    kind: bytes
+    size: int
+    digest: bytes
+    version: Version
+
+
 class SplitFile(NamedTuple):
     """A large regular file; ``links`` are further names that become hard links to it."""
 
@@ -83,45 +96,62 @@ class SplitFile(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """A split file under way: its version when it was opened, and the temporary file that is being filled."""
+    """A split file under way: its version when it was opened, and the temporary file that is being filled.
+
+    ``over``: mode, owner and group of the existing file that is written over instead. Then there is no temporary file:
+    ``temporary`` is a name for messages between ranks only, and ``temporary_inode`` is the existing file's.
+    """
 
     split: SplitFile
     version: Version
     temporary: bytes
     temporary_inode: int
+    over: tuple[int, ...] = ()
+    cloned: bool = False
 
 
 class FileOpened(NamedTuple):
-    """Tells the owner of a file how many chunks to wait for."""
+    """Tells the owner of a file how many chunks to wait for, of ``chunk`` bytes each but for the last."""
 
     file: OpenFile
     chunks: int
+    chunk: int
 
 
 class CopyChunk(NamedTuple):
-    """The bytes from ``start`` to ``end`` of a file; ``owner`` is the rank that waits for the note."""
+    """The bytes from ``start`` to ``end``, the chunk number ``part``; ``owner`` is the rank that waits for the note."""
 
     file: OpenFile
     start: int
     end: int
+    part: int
     owner: int
 
 
 class ChunkDone(NamedTuple):
-    """A chunk is copied, or met a problem: (operation, errno, text, on the source, changed)."""
+    """A chunk is copied, or met a problem. ``root`` is its content root, if digests are wanted, ``writer`` the host."""
 
     temporary: bytes
-    problem: tuple[str, int, str, bool, bool] | None
+    problem: Plain | None
+    part: int
+    root: bytes
+    writer: int
 
 
 class FinishFile(NamedTuple):
-    """All chunks are there: metadata, and the final name."""
+    """All chunks are there: metadata, and the final name.
+
+    ``digest``, ``chunk`` and ``writers``: see ``pcopy.tasks.read_values.Contents``.
+    """
 
     file: OpenFile
+    digest: bytes
+    chunk: int
+    writers: bytes
 
 
 class LinkNote(NamedTuple):
-    """Names in one directory of inodes with several links; ``attempt`` as in ``ScanNames``."""
+    """Names in one directory of inodes with several links, all of one bucket; ``attempt`` as in ``ScanNames``."""
 
     place: Place
     names: bytes
@@ -129,6 +159,7 @@ class LinkNote(NamedTuple):
     inodes: bytes
     sizes: bytes
     attempt: int
+    bucket: int
 
 
 class GroupLinks(NamedTuple):
@@ -148,18 +179,30 @@ class LinkGroup(NamedTuple):
 
 
 class MakeLinks(NamedTuple):
-    """Links ``names`` to the first name's copy, which is the inode ``made``."""
+    """Links ``names`` to the first name's copy, which is the inode ``made`` and holds what is ``known``.
+
+    ``chunk`` and ``writers`` as in ``pcopy.tasks.read_values.Contents``. ``more``: these are further names, and the
+    first name is verified with others.
+    """
 
     group: LinkGroup
     made: int
+    known: Known
+    chunk: int
+    writers: bytes
+    more: bool
 
 
 class FinishDir(NamedTuple):
-    """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed)."""
+    """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed).
+
+    ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more.
+    """
 
     place: Place
     attributes: Attributes
     counted: bool
+    entries: int
 
 
 class SealDir(NamedTuple):
@@ -179,49 +222,15 @@ class SyncFiles(NamedTuple):
 
 
 class ReportFailures(NamedTuple):
-    """Tells rank 0 of failures: (path, operation, errno, message) each."""
+    """Tells rank 0 of failures: (path, operation, errno, message) each.
+
+    ``retries`` has for each what a resumed job does about it: a packed task (empty: nothing), its phase, and the
+    counters that are to be counted back.
+    """
 
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
-
-
-_TYPES: tuple[type[Any], ...] = (
-    ScanDir, ScanNames, CopyFiles, CopyNodes, SplitFile, FileOpened, CopyChunk, ChunkDone, FinishFile, LinkNote,
-    GroupLinks, LinkGroup, MakeLinks, FinishDir, SealDir, SealDirs, SyncFiles, ReportFailures,
-)  # fmt: skip
-_NESTED: tuple[type[Any], ...] = (Place, Attributes, Version, OpenFile)
-_CODES = {kind: code for code, kind in enumerate((*_TYPES, *_NESTED))}
-_KINDS = (*_TYPES, *_NESTED)
-
-
-def _plain(value: Any) -> Any:
-    """Named tuples as plain ones that begin with their code; other tuples begin with -1."""
-    if isinstance(value, tuple):
-        return (_CODES.get(type(value), -1), *(_plain(field) if isinstance(field, tuple) else field for field in value))
-    return value
-
-
-def _named(value: Any) -> Any:
-    if isinstance(value, tuple):
-        fields = [_named(field) if isinstance(field, tuple) else field for field in value[1:]]
-        return tuple(fields) if value[0] < 0 else _KINDS[value[0]](*fields)
-    return value
-
-
-def encode(task: tuple[Any, ...]) -> bytes:
-    """The packed form of a task."""
-    return pickle.dumps(_plain(task), 5)
-
-
-def decode(payload: bytes) -> Any:
-    """The task whose packed form is ``payload``; raises ``InvariantBroken`` for anything else."""
-    try:
-        task = _named(load_primitives(payload))
-    except Exception as error:
-        raise InvariantBroken(f"a task that is none of pcopy's: {error}") from error
-    if not isinstance(task, _TYPES):
-        raise InvariantBroken(f"a task that is none of pcopy's: {task!r}")
-    return task
+    retries: tuple[tuple[bytes, int, tuple[tuple[int, int], ...]], ...]
 
 
 def pack_names(names: list[bytes]) -> bytes:

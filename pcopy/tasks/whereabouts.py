@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pcopy.engine.task import Task
-from pcopy.tasks import values
+from pcopy.tasks import read_values, sign_values, values
+from pcopy.tasks.codec import decode
 from pcopy.tasks.context import Context
 from pcopy.text import shown
 
@@ -24,12 +25,23 @@ _DOING: dict[type[Any], str] = {
     values.FinishDir: "finishing",
     values.SealDir: "finishing",
     values.SyncFiles: "syncing the destination",
+    read_values.ReadItems: "reading files of",
+    read_values.VerifyItems: "reading back the copies of",
+    read_values.VerifyLinks: "reading back the copies of",
+    read_values.SplitRead: "reading",
+    read_values.ReadOpened: "waiting for the chunks of",
+    read_values.ReadChunk: "reading a part of",
+    sign_values.SendEntries: "sorting the entries of the signature",
+    sign_values.DigestLevel: "digesting directories",
+    sign_values.ReadManifest: "reading the manifest",
+    sign_values.SendLines: "sorting the lines of the manifest",
+    sign_values.WriteManifest: "writing the manifest",
 }
 
 
 def whereabouts(task: Task, context: Context) -> str:
     """For instance ``copying files of data/run7``: the path on the source's side."""
-    value = values.decode(task.payload)
+    value = decode(task.payload)
     doing = _DOING.get(type(value), type(value).__name__)
     found = _place(value)
     return doing if found is None else f"{doing} {shown(context.shown(*found, on_source=True))}"
@@ -39,7 +51,7 @@ def _place(value: Any) -> tuple[values.Place, bytes] | None:
     """The directory, and the name in it, that a task is about."""
     if isinstance(value, values.ScanDir):
         return values.Place(value.root, value.path, value.source_id, (0, 0), False, False), b""
-    if isinstance(value, values.MakeLinks):
+    if isinstance(value, values.MakeLinks | read_values.VerifyLinks):
         return _place(value.group)
     if isinstance(value, values.LinkGroup):
         return value.names[0]
@@ -47,5 +59,7 @@ def _place(value: Any) -> tuple[values.Place, bytes] | None:
         return _place(value.finish)
     if isinstance(value, values.CopyChunk | values.FinishFile | values.FileOpened):
         return _place(value.file.split)
+    if isinstance(value, read_values.SplitRead | read_values.ReadOpened | read_values.ReadChunk):
+        return _place(value.contents)
     place = getattr(value, "place", None)
     return None if place is None else (place, getattr(value, "name", b""))

@@ -1,0 +1,25 @@
+"""What becomes of the tasks that remain of a job when it is resumed, on any number of ranks."""
+
+from __future__ import annotations
+
+from pcopy.engine.task import Task
+from pcopy.tasks.codec import decode
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.sign_values import StoredEntries
+from pcopy.tasks.values import GroupLinks, LinkNote, SealDirs
+
+
+def readdress(task: Task, size: int) -> Task | None:
+    """``task`` for a job of ``size`` ranks; None if those that go on make it anew.
+
+    The sign phase always begins anew, from the entries stored for it.
+    """
+    if task.phase >= Phase.SIGN or task.owner >= 0:
+        value = decode(task.payload)
+        if task.phase >= Phase.SIGN and not isinstance(value, StoredEntries):
+            return None
+        if isinstance(value, GroupLinks | SealDirs):
+            return None
+        if isinstance(value, LinkNote):
+            return task._replace(owner=value.bucket % size)
+    return task._replace(owner=task.owner % size) if task.owner >= 0 else task

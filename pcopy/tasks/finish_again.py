@@ -1,0 +1,36 @@
+"""What is put into a finished directory anew changes its times: it is to be finished once more."""
+
+from __future__ import annotations
+
+from pcopy.fsio.attributes import read_attributes
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.tasks import counts
+from pcopy.tasks.context import Context
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.result import Result
+from pcopy.tasks.values import NOWHERE, FinishDir, Place
+
+
+def finish_again(context: Context, result: Result, place: Place) -> None:
+    """The directory ``place`` gets its metadata again. One that is gone has failed, and counts once."""
+    if place.target_id == NOWHERE or context.job.roots[place.root].item or not is_there(context, place):
+        return
+    result.count(counts.DIRECTORIES, -1)
+    try:
+        source = context.open_source(place)
+        attributes = read_attributes(source, status_of(source, on_source=True), context.options.preserve)
+    except Problem as problem:
+        result.fail(place, b"", problem)
+    else:
+        phase = Phase.REPAIR_FINISH if result.phase >= Phase.VERIFY else max(Phase.FINISH, result.phase)
+        result.spawn(FinishDir(place, attributes, True, -1), phase=phase)
+
+
+def is_there(context: Context, place: Place) -> bool:
+    """Is the target directory still the one that was copied to?"""
+    try:
+        context.open_target(place)
+    except Problem:
+        return False
+    return True

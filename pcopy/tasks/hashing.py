@@ -1,0 +1,129 @@
+"""Digests as tasks use them, and where they are gathered until their task is done.
+
+What is gathered goes two ways: packed, to the rank's store of entries for the signature; and as tasks of the verify
+phase, which read the copies back.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+
+from pcopy.fsio.source import Version
+from pcopy.signature.algorithms import Algorithm, algorithm
+from pcopy.signature.items import DIRECTORY, file_digest, special_digest, symlink_digest, type_of
+from pcopy.signature.tree import ContentHasher, combine, content_root
+from pcopy.tasks.read_values import VerifyItems
+from pcopy.tasks.sign_values import Entries
+from pcopy.tasks.values import Known, Place, pack_names, pack_numbers
+
+SOCKET = b"s"
+"""The type byte of sockets, which are verified, but no part of a dataset."""
+
+_VERSION = struct.Struct("=QQqq")
+
+
+class Hashing:
+    """One job's algorithm and block size (bytes)."""
+
+    def __init__(self, name: str, block_size: int) -> None:
+        self.algorithm: Algorithm = algorithm(name)
+        self.block_size = block_size
+
+    @property
+    def directory(self) -> Known:
+        """What is known of a directory before the sign phase: that it is there."""
+        return Known(DIRECTORY, 0, bytes(self.algorithm.size), Version(0, 0, 0, 0))
+
+    def hasher(self) -> ContentHasher:
+        """For contents that come piece by piece."""
+        return ContentHasher(self.algorithm, self.block_size)
+
+    def whole(self, data: bytes) -> bytes:
+        """The digest of a regular file that holds ``data``."""
+        return file_digest(self.algorithm, len(data), content_root(self.algorithm, self.block_size, data))
+
+    def file(self, hasher: ContentHasher) -> bytes:
+        """The digest of a regular file whose contents went through ``hasher``."""
+        return file_digest(self.algorithm, hasher.size, hasher.root())
+
+    def chunks(self, size: int, roots: list[bytes]) -> bytes:
+        """The digest of a regular file of ``size`` bytes from the content roots of its chunks, in order."""
+        return file_digest(self.algorithm, size, combine(self.algorithm, roots))
+
+    def node(self, status: os.stat_result, link: bytes) -> bytes:
+        """The digest of a symbolic link (to ``link``), FIFO or device; zeros for a socket, which has none."""
+        if stat.S_ISLNK(status.st_mode):
+            return symlink_digest(self.algorithm, link)
+        if stat.S_ISSOCK(status.st_mode):
+            return bytes(self.algorithm.size)
+        return special_digest(self.algorithm, status.st_mode, status.st_rdev)
+
+
+def kind_of(status: os.stat_result) -> bytes:
+    """The type byte, ``SOCKET`` among them."""
+    return type_of(status.st_mode) or SOCKET
+
+
+class Gathered:
+    """What one task has learned of items of one directory, column by column."""
+
+    __slots__ = ("_counters", "_digests", "_kinds", "_names", "_sizes", "_versions")
+
+    def __init__(self) -> None:
+        self._names: list[bytes] = []
+        self._kinds = bytearray()
+        self._counters = bytearray()
+        self._sizes: list[int] = []
+        self._versions: list[Version] = []
+        self._digests: list[bytes] = []
+
+    def add(self, name: bytes, known: Known, counter: int = 0) -> None:
+        """One more item, which has been counted by ``counter``."""
+        self._names.append(name)
+        self._kinds += known.kind
+        self._counters.append(counter)
+        self._sizes.append(known.size)
+        self._versions.append(known.version)
+        self._digests.append(known.digest)
+
+    def entries(self, side: int, path: bytes, round_: int) -> Entries:
+        """Packed for the signature."""
+        return Entries(
+            side,
+            path,
+            pack_names(self._names),
+            bytes(self._kinds),
+            pack_numbers(self._sizes),
+            b"".join(self._digests),
+            round_,
+        )
+
+    def verification(self, place: Place, writer: int) -> VerifyItems:
+        """Packed for the verify phase."""
+        return VerifyItems(
+            place,
+            pack_names(self._names),
+            bytes(self._kinds),
+            bytes(self._counters),
+            pack_numbers(self._sizes),
+            b"".join(_VERSION.pack(*version) for version in self._versions),
+            b"".join(self._digests),
+            writer,
+        )
+
+    @property
+    def bytes(self) -> int:
+        """The sizes of all items."""
+        return sum(self._sizes)
+
+
+def unpack_versions(packed: bytes) -> list[Version]:
+    """The versions of a ``VerifyItems``."""
+    return [Version(*fields) for fields in _VERSION.iter_unpack(packed)]
+
+
+def split_digests(packed: bytes, size: int) -> list[bytes]:
+    """Joined digests of ``size`` bytes each."""
+    return [packed[at : at + size] for at in range(0, len(packed), size)]

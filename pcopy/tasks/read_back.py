@@ -1,0 +1,218 @@
+"""VerifyItems and VerifyLinks: copies are read back from storage and compared with what they were meant to be.
+
+Everything that was copied is expected: what is gone or can't be read has failed, as what differs has. The source is
+looked at once more, since a copy of what has changed meanwhile is no copy any longer. What is not as it should be
+counts as failed, or with ``--repair``, the first time, is copied again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+
+from pcopy.engine.driver import Slices
+from pcopy.fsio.close import close_read
+from pcopy.fsio.contents import bypass_cache, digest_contents, drop_pages, has_holes
+from pcopy.fsio.kernel import SMALL_FILE
+from pcopy.fsio.nodes import open_node
+from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import FLAGS, Version, source_status, status_of
+from pcopy.signature.items import DIRECTORY, FILE
+from pcopy.tasks import counts
+from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.finish_again import finish_again, is_there
+from pcopy.tasks.hashing import kind_of, split_digests, unpack_versions
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_items import node_known
+from pcopy.tasks.read_values import Contents, SplitRead, VerifyItems, VerifyLinks
+from pcopy.tasks.result import Result
+from pcopy.tasks.values import Known, LinkGroup, Place, ScanNames, unpack_names, unpack_numbers
+
+
+def verify_items(task: VerifyItems, context: Context, result: Result) -> Slices:
+    """One after the other; large files become tasks of their own."""
+    columns = (
+        unpack_names(task.names),
+        task.kinds,
+        task.counters,
+        unpack_numbers(task.sizes),
+        unpack_versions(task.versions),
+        split_digests(task.digests, context.hashing.algorithm.size),
+    )
+    for name, code, counter, size, version, digest in zip(*columns, strict=True):
+        known = Known(bytes((code,)), size, digest, version)
+        if known.kind == FILE and context.splits(size):
+            contents = Contents(task.place, name, known, False, 0, counter, 0, bytes((task.writer,)))
+            result.spawn_elsewhere(SplitRead(contents), size, task.writer)
+            continue
+        try:
+            yield from _compare(context, task.place, name, known)
+            check_source(context, task.place, name, known)
+        except Problem as problem:
+            not_verified(context, result, task.place, name, known, counter, problem)
+        else:
+            verified(result)
+        yield
+    return result.outcome()
+
+
+def verify_links(task: VerifyLinks, context: Context, result: Result) -> Slices:
+    """All names must be the one inode; its contents are read once, those of large files by tasks of their own."""
+    place, name = task.group.names[0]
+    known = task.known
+    try:
+        first = _copy_status(context, place, name)
+        for other in task.group.names:
+            status = _copy_status(context, *other)
+            if (status.st_dev, status.st_ino) != (first.st_dev, task.made):
+                raise unlike("it is no hard link to the others of its group any more")
+            yield
+        if known.kind == FILE and (task.chunk or context.splits(known.size)):
+            contents = Contents(place, name, known, False, 0, task.counter, task.chunk, task.writers, task.group)
+            result.spawn_elsewhere(SplitRead(contents), known.size, task.writers[0])
+            return result.outcome()
+        yield from _compare(context, place, name, known)
+        check_source(context, place, name, known)
+    except Problem as problem:
+        links_not_verified(context, result, task.group, known, task.counter, problem)
+    else:
+        for _ in task.group.names:
+            verified(result)
+    return result.outcome()
+
+
+def links_not_verified(
+    context: Context, result: Result, group: LinkGroup, known: Known, counter: int, problem: Problem
+) -> None:
+    """As ``not_verified``, for the names of one inode, of which the first has been counted by ``counter``.
+
+    They are copied again as a whole: one name that came alone would be no link any more.
+    """
+    size = known.size
+    again = group._replace(attempt=1)
+    result.count(counts.REFUTED, len(group.names))
+    for number, (place, name) in enumerate(group.names):
+        result.count(counts.HARDLINKS if number else counter, -1)
+        if not number and counter == counts.FILES:
+            result.count(counts.BYTES, -size)
+        if not context.repairs(result.phase):
+            result.fail(place, name, problem, size, retry=() if number else again)
+    if context.repairs(result.phase):
+        names = group.names
+        _tell_repair(result, *names[0], problem)
+        result.spawn(again, size + len(names) * CALL_COST, phase=Phase.REPAIR)
+        for place in {place for place, _ in names}:
+            finish_again(context, result, place)
+
+
+def _copy_status(context: Context, place: Place, name: bytes) -> os.stat_result:
+    try:
+        return os.stat(context.new_name(place, name), dir_fd=context.open_target(place), follow_symlinks=False)
+    except OSError as error:
+        raise Problem.of("stat", error) from error
+
+
+def open_copy(context: Context, place: Place, name: bytes, *, direct: bool) -> int:
+    """A descriptor for reading a regular file of the destination; raises ``Problem``. Its access time stays."""
+    directory, copy = context.open_target(place), context.new_name(place, name)
+    try:
+        try:
+            descriptor = os.open(copy, FLAGS | os.O_NOATIME, dir_fd=directory)
+        except PermissionError as error:
+            if error.errno != errno.EPERM:  # O_NOATIME is for owners
+                raise
+            descriptor = os.open(copy, FLAGS, dir_fd=directory)
+    except OSError as error:
+        raise Problem.of("open", error) from error
+    if not stat.S_ISREG(status_of(descriptor).st_mode):
+        os.close(descriptor)
+        raise unlike("it is no regular file any more")
+    if direct:
+        bypass_cache(descriptor)
+    return descriptor
+
+
+def _compare(context: Context, place: Place, name: bytes, known: Known) -> Generator[None, None, None]:
+    """Raises ``Problem`` unless the copy is what is ``known``."""
+    if known.kind == DIRECTORY:
+        context.open_target(place)
+    elif known.kind == FILE:
+        yield from _compare_file(context, place, name, known)
+    else:
+        held = open_node(context.open_target(place), context.new_name(place, name), on_source=False)
+        try:
+            status = status_of(held)
+            if kind_of(status) != known.kind:
+                raise unlike("it is of another type than what was copied")
+            found = node_known(context.hashing, held, status, on_source=False)
+        finally:
+            os.close(held)
+        if found.digest != known.digest:
+            raise unlike("it is not what was copied")
+
+
+def _compare_file(context: Context, place: Place, name: bytes, known: Known) -> Generator[None, None, None]:
+    direct = context.options.direct
+    reading = open_copy(context, place, name, direct=direct)
+    try:
+        status = status_of(reading)
+        if status.st_size != known.size:
+            raise unlike(f"it has {status.st_size} bytes, not {known.size}")
+        drop_pages(reading)
+        hasher = context.hashing.hasher()
+        for read in digest_contents(
+            reading, 0, known.size, hasher, holes=has_holes(status), on_source=False, direct=direct
+        ):
+            context.counters[counts.VERIFIED_BYTES] += read
+            yield
+        if context.hashing.file(hasher) != known.digest:
+            raise unlike("its contents differ from what was copied")
+    finally:
+        close_read(reading)
+
+
+def check_source(context: Context, place: Place, name: bytes, known: Known) -> None:
+    """Raises ``Problem`` if the source is no longer what was copied."""
+    if known.kind == DIRECTORY:
+        return
+    source = context.open_source(place)
+    status = source_status(source, name, follow=context.options.dereference)
+    if Version.of(status) != known.version:
+        raise changed("verify", "the source has changed since it was copied")
+
+
+def unlike(text: str) -> Problem:
+    """The copy is not what it was meant to be."""
+    return Problem("verify", 0, text=text)
+
+
+def verified(result: Result) -> None:
+    """One more item is proved."""
+    result.count(counts.VERIFIED)
+
+
+def not_verified(
+    context: Context, result: Result, place: Place, name: bytes, known: Known, counter: int, problem: Problem
+) -> None:
+    """The item, which has been counted by ``counter``, has failed, or is copied again."""
+    result.count(counts.REFUTED)
+    result.count(counter, -1)
+    if counter == counts.FILES:
+        result.count(counts.BYTES, -known.size)
+    elif counter == counts.SKIPPED:
+        result.count(counts.SKIPPED_BYTES, -known.size)
+    if known.kind == DIRECTORY or not context.repairs(result.phase) or not is_there(context, place):
+        result.fail(place, name, problem, known.size)
+        return
+    _tell_repair(result, place, name, problem)
+    cost = known.size if known.size > SMALL_FILE else CALL_COST
+    result.spawn(ScanNames(place, name, 1), cost, phase=Phase.REPAIR, expands=True)
+    finish_again(context, result, place)
+
+
+def _tell_repair(result: Result, place: Place, name: bytes, problem: Problem) -> None:
+    """Storage that loses what was written is news to its owner, even where that was mended."""
+    reason = problem.strerror or os.strerror(problem.errno or 0)
+    result.warn(place, name, f"{problem.operation}: {reason}; it is copied again", on_source=problem.on_source)

@@ -1,0 +1,195 @@
+"""Gathers what one task spawns, counts, digests and reports, until it is done: all of it becomes known at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from pcopy.engine.driver import Outcome
+from pcopy.engine.task import ANYBODY, Spawn, TaskId
+from pcopy.fsio.attributes import Applied
+from pcopy.fsio.problem import Problem
+from pcopy.tasks import counts
+from pcopy.tasks.codec import encode
+from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.hashing import SOCKET, Gathered
+from pcopy.tasks.job import Failure
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_values import Contents, SplitRead
+from pcopy.tasks.sign_values import StoredEntries
+from pcopy.tasks.values import Known, Place, ReportFailures, ScanNames
+
+_PUT_ASIDE: dict[int, int] = {
+    Phase.LINK: counts.FOR_LINK,
+    Phase.FINISH: counts.FOR_FINISH,
+    Phase.SEAL: counts.FOR_SEAL,
+    Phase.REPAIR: counts.FOR_REPAIR,
+}
+
+
+class Result:
+    """Gathers what one task spawns, counts and reports."""
+
+    __slots__ = (
+        "_context", "_counts", "_entries", "_failures", "_held", "_notices", "_own", "_retries", "_settled", "_spawned",
+        "_verifications", "id", "phase",
+    )  # fmt: skip
+
+    def __init__(self, context: Context, phase: int, task_id: TaskId) -> None:
+        self._context = context
+        self.phase = int(phase)
+        self.id = task_id
+        self._held = False
+        self._settled: list[TaskId] = []
+        self._counts = [0] * counts.COUNTERS
+        self._own: list[Spawn] = []
+        self._spawned: Iterable[Spawn] = self._own
+        self._failures: list[Failure] = []
+        self._retries: list[tuple[bytes, int, tuple[tuple[int, int], ...]]] = []
+        self._notices: list[str] = []
+        self._entries: dict[tuple[int, bytes], Gathered] = {}
+        self._verifications: dict[Place, Gathered] = {}
+
+    def spawn(
+        self,
+        task: tuple[Any, ...],
+        cost: int = 0,
+        *,
+        phase: int | None = None,
+        expands: bool = False,
+        owner: int = ANYBODY,
+    ) -> None:
+        """A new task, of this phase unless another is named."""
+        at = self.phase if phase is None else int(phase)  # primitives only: an enum's member is none
+        if at > self.phase and (counter := _PUT_ASIDE.get(at)) is not None:
+            self.count(counter)
+        self._own.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
+
+    def spawn_elsewhere(self, task: tuple[Any, ...], cost: int, writer: int, *, phase: int | None = None) -> None:
+        """A task that with several hosts must not run on the host ``writer``, whose memory holds what is to be read."""
+        self.spawn(task, cost, phase=phase, owner=self._context.hosts.elsewhere(writer))
+
+    def spawn_each(self, tasks: Iterator[tuple[Any, ...]], cost: int, *, expands: bool) -> None:
+        """Very many tasks of this phase, which are made one by one as they are handed over."""
+        made = (Spawn(self.phase, encode(task), cost, expands) for task in tasks)
+        self._spawned = chain(self._spawned, made)
+
+    def hold(self) -> None:
+        """The task's effect is in this rank's memory only, until another one settles it (``Outcome``)."""
+        self._held = True
+
+    def settle(self, tasks: Iterable[TaskId]) -> None:
+        """What ``tasks`` had left in memory is used up by this one, which is therefore not held itself."""
+        self._settled += (task for task in tasks if task != self.id)
+        self._held = False
+
+    def count(self, counter: int, number: int = 1) -> None:
+        self._counts[counter] += number
+
+    def digested(
+        self,
+        place: Place,
+        name: bytes,
+        known: Known,
+        counter: int,
+        *,
+        verify: bool = True,
+        chunk: int = 0,
+        writers: bytes = b"",
+    ) -> None:
+        """The item's digest is known, and it has been counted by ``counter``; it is to be verified if ``verify``.
+
+        ``chunk`` and ``writers``: see ``pcopy.tasks.read_values.Contents``.
+        """
+        context = self._context
+        if context.signs and name and known.kind != SOCKET:
+            side, path, entry = context.entry(place, name)
+            self._entries.setdefault((side, path), Gathered()).add(entry, known)
+        if not (verify and context.options.verify):
+            return
+        self.to_verify(1, known.size)
+        if chunk:
+            contents = Contents(place, name, known, False, 0, counter, chunk, writers)
+            self.spawn_elsewhere(SplitRead(contents), known.size, writers[0], phase=self.verify_phase)
+        else:
+            self._verifications.setdefault(place, Gathered()).add(name, known, counter)
+
+    def to_verify(self, items: int, size: int) -> None:
+        """So many items, with ``size`` bytes together, will be read back."""
+        self.count(counts.TO_VERIFY, items)
+        self.count(counts.TO_VERIFY_BYTES, size)
+
+    def found_directory(self, place: Place) -> None:
+        """The directory is one of the dataset's."""
+        if self._context.signs:
+            side, path, _ = self._context.entry(place, b"")
+            self._entries.setdefault((side, path), Gathered()).add(b"", self._context.hashing.directory)
+
+    @property
+    def verify_phase(self) -> int:
+        """When what this task has copied is read back."""
+        return Phase.VERIFY if self.phase < Phase.VERIFY else Phase.REPAIR_VERIFY
+
+    def fail(
+        self,
+        place: Place,
+        name: bytes,
+        problem: Problem,
+        size: int = 0,
+        *,
+        retry: tuple[Any, ...] | None = None,
+        retry_in: int = Phase.COPY,
+    ) -> None:
+        """The item ``name`` (``b""``: the directory itself) is not in the target as it should be.
+
+        A job that is resumed tries ``retry``, in the phase ``retry_in``; by default it looks at the name again. With an
+        empty ``retry`` another item's is this one's too.
+        """
+        counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
+        if problem.changed:
+            counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
+        for counter, number in counted:
+            self.count(counter, number)
+        self._context.failed(problem)
+        if retry is None and name:
+            retry = ScanNames(place, name, 1)
+        if retry is None:  # it stays failed
+            self._retries.append((b"", 0, ()))
+        else:
+            self._retries.append((encode(retry) if retry else b"", int(retry_in), tuple(counted)))
+        path = self._context.shown(place, name, on_source=problem.on_source)
+        self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
+
+    def report(self, path: bytes, problem: Problem) -> None:
+        """A failure that is no item's."""
+        self._retries.append((b"", 0, ()))
+        self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
+
+    def applied(self, place: Place, name: bytes, applied: Applied) -> None:
+        """What was excused or is worth a notice when metadata was set."""
+        self.count(counts.EXCUSED, applied.excused)
+        for notice in applied.notices:
+            self.warn(place, name, notice)
+
+    def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
+        """Something that the user should know of an item, and no failure."""
+        self.count(counts.WARNINGS)
+        self._notices.append(os.fsdecode(self._context.shown(place, name, on_source=on_source)) + ": " + text)
+
+    def outcome(self) -> Outcome:
+        """Everything at once, failures as a note for rank 0."""
+        for (side, path), gathered in self._entries.items():
+            again = 2 * (self._context.job.run - 1) + (self.phase >= Phase.REPAIR)
+            entries = StoredEntries(gathered.entries(side, path, min(again, 255)))
+            self.spawn(entries, phase=Phase.SIGN, owner=self._context.rank)
+        here = self._context.hosts.here
+        for place, gathered in self._verifications.items():
+            self.spawn_elsewhere(gathered.verification(place, here), gathered.bytes, here, phase=self.verify_phase)
+        if self._failures or self._notices:
+            failures = tuple(tuple(failure) for failure in self._failures)
+            note = ReportFailures(failures, tuple(self._notices), tuple(self._retries))  # type: ignore[arg-type]
+            self.spawn(note, owner=0)
+        return Outcome(self._spawned, self._counts, self._settled, self._held)
