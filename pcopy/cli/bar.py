@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from pcopy.cli.gauge import Reading, items, percent, remaining, silence, sizes
+from pcopy.cli.gauge import Reading, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.cli.screen import Clock, FailureLog, Screen
-from pcopy.cli.units import show_clock, show_size
+from pcopy.cli.units import show_clock
 from pcopy.tasks.job import Totals
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
         "silent": silence(silent),
         "bytes": sizes(reading),
         "items": items(reading),
-        "rate": f"{show_size(reading.rate)}/s",
-        "mean": f"mean {show_size(reading.mean_rate)}/s",
+        "rate": rate(reading),
+        "mean": mean_rate(reading),
         "elapsed": show_clock(reading.elapsed),
     }
     for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):

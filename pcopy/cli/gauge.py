@@ -2,8 +2,12 @@
 
 What is done is measured in *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, since trees of
 small files take their time by the item and large files by the byte. Bytes are handled when they have moved, or when
-their file was skipped or has failed. A file that fails half way counts twice there, and a hole in a sparse file moves
-no bytes; so the sum is bounded by what was found, never goes back, and is whole only when every item is done.
+their file was skipped or has failed. A file that fails half way counts twice there, and a clone moves no bytes; so the
+sum is bounded by what was found, never goes back, and is whole only when every item is done.
+
+A job has *stages*, each measured on its own: the copy (with all that belongs to it, up to the sync), the verification,
+the repair, its verification, and the signature. Of the repair nobody knows beforehand how much it is, and of the
+signature only that it goes over all items; so there is no fraction of these.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ _NAMED_RANKS = 8
 class Reading(NamedTuple):
     """One look at the gauge. Times in seconds, rates in bytes per second, ``item_rate``s in items per second.
 
-    ``fraction`` (0 to 1) is None as long as the total is not known, ``left`` as long as it cannot be told.
+    ``elapsed`` is the job's, all else its stage's. ``fraction`` (0 to 1) is None as long as the total is not known,
+    ``left`` as long as it cannot be told. ``scanning``: the total will be known later. ``measured`` is false where
+    nothing is counted while it is done: items and bytes are just those of the job then.
     """
 
     elapsed: float
@@ -43,6 +49,40 @@ class Reading(NamedTuple):
     mean_item_rate: float
     left: float | None
     failed: int
+    scanning: bool
+    measured: bool
+
+
+class _Done(NamedTuple):
+    """What a stage has done of what; ``moved`` are the bytes that make its rate, ``final``: the whole is known."""
+
+    items: int
+    items_whole: int
+    bytes: int
+    bytes_whole: int
+    moved: int
+    final: bool
+
+
+def _copied(totals: Totals) -> _Done:
+    items = totals.copied + totals.skipped + totals.failed
+    handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
+    return _Done(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
+
+
+def _verified(totals: Totals) -> _Done:
+    read, items = totals.verified_bytes, totals.verified + totals.refuted
+    return _Done(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
+
+
+def _in_place(totals: Totals) -> _Done:
+    """What is there, or won't be, whatever has moved for it."""
+    settled = totals.bytes + totals.skipped_bytes + totals.failed_bytes
+    return _copied(totals)._replace(bytes=settled, final=False)
+
+
+_COPY, _SIGN = "copy", "sign"
+_STAGES = {_COPY: _copied, "verify": _verified, "repair": _in_place, "reverify": _verified, _SIGN: _in_place}
 
 
 class Gauge:
@@ -50,60 +90,89 @@ class Gauge:
 
     def __init__(self, now: float) -> None:
         self._start = now
+        self._begin(_COPY, now, 0, 0, 0)
+
+    def _begin(self, stage: str, now: float, moved: int, items: int, weight: int) -> None:
+        self._stage = stage
         self._bytes_done = 0
-        self._samples = deque([(now, 0, 0, 0)])
+        self._first = (now, moved, items, weight)
+        self._samples = deque([self._first])
+
+    def enter(self, now: float, phase: str, totals: Totals) -> None:
+        """From now on the job is in this phase. Costs nothing where that is the same stage as before."""
+        stage = phase if phase in _STAGES else _COPY
+        if stage != self._stage:
+            done = _STAGES[stage](totals)
+            weight = min(done.bytes, done.bytes_whole) + done.items * ITEM_WEIGHT
+            self._begin(stage, now, done.moved, done.items, weight)
 
     def read(self, now: float, totals: Totals) -> Reading:
         """The state at ``now``, when ``totals`` were known."""
-        items_done = totals.copied + totals.skipped + totals.failed
-        handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
-        is_over = totals.unscanned == 0 and 0 < totals.found <= items_done
-        self._bytes_done = totals.found_bytes if is_over else max(self._bytes_done, min(handled, totals.found_bytes))
-        weight = self._bytes_done + items_done * ITEM_WEIGHT
-        whole = totals.found_bytes + totals.found * ITEM_WEIGHT
+        done = _STAGES[self._stage](totals)
+        is_over = done.final and 0 < done.items_whole <= done.items
+        handled = done.bytes_whole if is_over else min(done.bytes, done.bytes_whole)
+        self._bytes_done = max(self._bytes_done, handled)
+        weight = self._bytes_done + done.items * ITEM_WEIGHT
+        whole = done.bytes_whole + done.items_whole * ITEM_WEIGHT
 
-        self._samples.append((now, totals.moved, items_done, weight))
+        self._samples.append((now, done.moved, done.items, weight))
         while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW:
             self._samples.popleft()
         then, moved_then, items_then, weight_then = self._samples[0]
-        span = now - then
-        elapsed = now - self._start
+        began, moved_before, items_before, _ = self._first
+        span, whole_span = now - then, now - began
         pace = (weight - weight_then) / span if span > 0 else 0.0
 
         fraction = None
-        if totals.unscanned == 0 and totals.found:
+        if done.final and done.items_whole:
             fraction = 1.0 if is_over else min(weight / whole, _ALMOST)
         return Reading(
-            elapsed=elapsed,
-            items_done=items_done,
-            items_found=totals.found,
+            elapsed=now - self._start,
+            items_done=done.items,
+            items_found=done.items_whole,
             bytes_done=self._bytes_done,
-            bytes_found=totals.found_bytes,
+            bytes_found=done.bytes_whole,
             fraction=fraction,
-            rate=max(0.0, (totals.moved - moved_then) / span) if span > 0 else 0.0,
-            mean_rate=totals.moved / elapsed if elapsed > 0 else 0.0,
-            item_rate=max(0.0, (items_done - items_then) / span) if span > 0 else 0.0,
-            mean_item_rate=items_done / elapsed if elapsed > 0 else 0.0,
+            rate=max(0.0, (done.moved - moved_then) / span) if span > 0 else 0.0,
+            mean_rate=(done.moved - moved_before) / whole_span if whole_span > 0 else 0.0,
+            item_rate=max(0.0, (done.items - items_then) / span) if span > 0 else 0.0,
+            mean_item_rate=(done.items - items_before) / whole_span if whole_span > 0 else 0.0,
             left=max(0, whole - weight) / pace if fraction is not None and pace > 0 else None,
             failed=totals.failed,
+            scanning=self._stage == _COPY and fraction is None,
+            measured=self._stage != _SIGN,
         )
 
 
 def percent(reading: Reading) -> str:
-    """``45.2 %``, rounded down; ``scanning`` while the total is not known."""
+    """``45.2 %``, rounded down; ``scanning`` while the total is not known yet, empty where it never is."""
     if reading.fraction is None:
-        return "scanning"
+        return "scanning" if reading.scanning else ""
     return f"{int(reading.fraction * 1000) / 10:.1f} %"
 
 
 def items(reading: Reading) -> str:
-    """``3 of 7 items``."""
+    """``3 of 7 items``; ``7 items`` where nothing is measured."""
+    if not reading.measured:
+        return f"{reading.items_done:,} items"
     return f"{reading.items_done:,} of {reading.items_found:,} items"
 
 
 def sizes(reading: Reading) -> str:
-    """``1.20 GiB of 3.40 GiB``."""
+    """``1.20 GiB of 3.40 GiB``; ``3.40 GiB`` where nothing is measured."""
+    if not reading.measured:
+        return show_size(reading.bytes_done)
     return f"{show_size(reading.bytes_done)} of {show_size(reading.bytes_found)}"
+
+
+def rate(reading: Reading) -> str:
+    """``12.3 MiB/s``; empty where nothing is measured."""
+    return f"{show_size(reading.rate)}/s" if reading.measured else ""
+
+
+def mean_rate(reading: Reading) -> str:
+    """``mean 12.3 MiB/s``; empty where nothing is measured."""
+    return f"mean {show_size(reading.mean_rate)}/s" if reading.measured else ""
 
 
 def remaining(reading: Reading) -> str:

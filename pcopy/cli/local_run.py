@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from pcopy.cli.command import Command
 from pcopy.cli.notes import Notes
-from pcopy.cli.prepare import Preparation
 from pcopy.cli.rank import Ended, open_roots, run_rank
 from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StopSignals
@@ -22,11 +22,14 @@ KILL_GRACE = 2.0
 """Seconds that the other ranks have to end after a failure."""
 
 
-def run_locally(words: Sequence[str]) -> int:
+def run_locally(words: Sequence[str], command: Command) -> int:
     """Runs the job; returns its exit status. Raises ``PcopyError``."""
-    preparation = Preparation(words)
+    preparation = command.prepare(words)
     ranks = preparation.arguments.ranks or min(len(os.sched_getaffinity(0)), MOST_RANKS)
-    roots = open_roots(preparation.job)
+    preparation.begin(ranks)
+    job, kept = preparation.job, preparation.kept
+    keeping = preparation.keeping
+    roots = open_roots(job)
     with open_screen(preparation.arguments, sys.stderr) as screen:
         preparation.announce()
         signals = StopSignals()
@@ -36,10 +39,21 @@ def run_locally(words: Sequence[str]) -> int:
         transport = fork_ranks(ranks)
         notes.keep(transport.rank)
         if transport.rank:
-            _run_child(lambda: run_rank(preparation.job, transport, roots, (0,), None, signals, notes=notes))
+            _run_child(lambda: run_rank(job, transport, roots, (0,), None, signals, notes=notes, keeping=keeping))
         try:
             sink = preparation.sink(screen)
-            ended = run_rank(preparation.job, transport, roots, (0,), sink, signals, notes=notes)
+            ended = run_rank(
+                job,
+                transport,
+                roots,
+                (0,),
+                sink,
+                signals,
+                notes=notes,
+                settle=preparation.settle,
+                keeping=keeping,
+                create=kept.create if kept else None,
+            )
         except JobAborted as abort:
             screen.close()
             sys.stderr.write(str(abort))
@@ -48,6 +62,7 @@ def run_locally(words: Sequence[str]) -> int:
             else:
                 transport.close()  # which tells the others that this has been printed
             transport.reap(KILL_GRACE)
+            preparation.tell_how_to_go_on()
             return INTERNAL
         transport.reap(KILL_GRACE)
         for _, text in notes.take():

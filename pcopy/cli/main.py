@@ -9,39 +9,79 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pcopy import errors
+
+if TYPE_CHECKING:
+    from pcopy.cli.command import Preparation
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
+    return run_command("pcopy", sys.argv[1:] if argv is None else argv, _answer, _prepare)
+
+
+def _answer(words: Sequence[str]) -> str | None:
+    """What needs no ranks: the version, help, and what is asked of the jobs that there are."""
+    from pcopy.cli.options import early_answer
+
+    if (text := early_answer(words)) is not None:
+        return text
+    if not any(word == "--jobs" or word.startswith("--discard") for word in words):
+        return None
+    from pcopy.cli.job_commands import answer
+
+    return answer(words)
+
+
+def _prepare(words: Sequence[str]) -> Preparation:
+    from pcopy.cli.prepare import CopyPreparation
+
+    return CopyPreparation(words)
+
+
+def run_command(
+    name: str,
+    words: Sequence[str],
+    early_answer: Callable[[Sequence[str]], str | None],
+    prepare: Callable[[Sequence[str]], Preparation],
+) -> int:
+    """Runs the command ``name``, which gives an early answer (the version, for instance) or prepares a job."""
     from pcopy.cli.streams import standard_streams
 
     with standard_streams() as streams:
         try:
-            status = _run(sys.argv[1:] if argv is None else argv)
+            status = _run(name, words, early_answer, prepare)
         except KeyboardInterrupt:  # before signals stop a job in order, and before anything is touched
             status = 128 + signal.SIGINT
         return streams.settle(status)
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(
+    name: str,
+    words: Sequence[str],
+    early_answer: Callable[[Sequence[str]], str | None],
+    prepare: Callable[[Sequence[str]], Preparation],
+) -> int:
     from pcopy.cli.launcher import is_launched, speaks
-    from pcopy.cli.options import early_answer
 
-    if (text := early_answer(words)) is not None:
-        if speaks(os.environ):
-            print(text)
-        return errors.OK
     try:
+        if (text := early_answer(words)) is not None:
+            if speaks(os.environ):
+                print(text)
+            return errors.OK
+        from pcopy.cli.command import Command
+
+        command = Command(name, prepare)
         if is_launched(os.environ):
             from pcopy.cli.mpi_run import run_under_launcher
 
-            return run_under_launcher(words)
+            return run_under_launcher(words, command)
         from pcopy.cli.local_run import run_locally
 
-        return run_locally(words)
+        return run_locally(words, command)
     except errors.PcopyError as error:
-        print(f"pcopy: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return error.status

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcopy.cli import hosts
+from pcopy.cli.command import Command, Preparation
+from pcopy.cli.keeping import Keeping
 from pcopy.cli.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
 from pcopy.cli.local_run import run_locally
 from pcopy.cli.mpi_library import alone, load
-from pcopy.cli.prepare import Preparation
 from pcopy.cli.rank import open_roots, run_rank
 from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StopSignals
@@ -39,21 +40,21 @@ DISORDER_PATIENCE = 5.0
 """Seconds that a rank waits for the others to end with it, before it has all of them killed."""
 
 
-def run_under_launcher(words: Sequence[str]) -> int:
+def run_under_launcher(words: Sequence[str], command: Command) -> int:
     """Runs this rank; returns the exit status on which all ranks agree. Raises ``PcopyError`` if it is alone."""
     try:
         launch = identify(os.environ)
         transport = None if launch.alone else _join(launch, words)
     except Refused as refusal:
-        return _leave(refusal)
+        return _leave(refusal, command)
     if transport is None:
-        return run_locally(words if launch.is_plain else ["-n", "1", *words])
+        return run_locally(words if launch.is_plain else ["-n", "1", *words], command)
     try:
-        return _run(transport, words)
+        return _run(transport, words, command)
     except KeyboardInterrupt:
         transport.abort(128 + signal.SIGINT)
     except PcopyError as error:
-        print(f"pcopy: {error}", file=sys.stderr, flush=True)
+        print(f"{command.name}: {error}", file=sys.stderr, flush=True)
         transport.abort(error.status)
     except BaseException:  # without an end of MPI the others would wait for this rank
         traceback.print_exc()
@@ -80,7 +81,7 @@ def _join(launch: Launch, words: Sequence[str]) -> Any:
     return transport
 
 
-def _leave(refusal: Refused) -> int:
+def _leave(refusal: Refused, command: Command) -> int:
     """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job."""
     if not speaks(os.environ):
         if is_killed_with_others(os.environ):
@@ -88,59 +89,76 @@ def _leave(refusal: Refused) -> int:
         if not speaks_for_host(os.environ):
             return refusal.status
         refusal = Refused(f"on {socket.gethostname()}: {refusal}")
-    print(f"pcopy: {refusal}", file=sys.stderr, flush=True)
+    print(f"{command.name}: {refusal}", file=sys.stderr, flush=True)
     return refusal.status
 
 
-def _run(transport: Any, words: Sequence[str]) -> int:
+def _run(transport: Any, words: Sequence[str], command: Command) -> int:
     told = transport.gather(tuple(hosts.introduce(words)))
     try:
         hellos = hosts.read_hellos(told)
     except Refused as refused:
-        return _refuse(transport, refused)
+        return _refuse(transport, refused, command)
     following = hosts.neighbour(hellos, transport.rank)
     if following is not None:
         transport.watch(following, hellos[following].pid)
-    preparation, refusal = _prepare(transport, words)
-    plain = transport.broadcast(_to_primitives(preparation.job) if preparation else None)
+    preparation, refusal = _prepare(transport, words, command)
+    plain = transport.broadcast(_to_primitives(preparation) if preparation else None)
     if plain is None:
-        return _refuse(transport, refusal)
-    job = preparation.job if preparation else _from_primitives(plain)
+        return _refuse(transport, refusal, command)
+    job, keeping = _from_primitives(plain)
     signals = StopSignals()
     signals.install()  # before the ranks meet for the last time: whoever works can be sure that all can be stopped
     try:
         roots = _open_roots(transport, job, hellos)
         where = job.roots[0]
         name = f".pcopy-{job.name}-probe"
-        hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
+        if job.copies:  # else nothing may be written there
+            hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
     except Refused as refused:
-        return _refuse(transport, refused)
+        return _refuse(transport, refused, command)
     os.umask(0o077)
     leaders, names = hosts.leaders(hellos), [hello.host for hello in hellos]
     try:
         if preparation is None:
-            status = run_rank(job, transport, roots, leaders, None, signals, hosts=names).status
+            status = run_rank(job, transport, roots, leaders, None, signals, hosts=names, keeping=keeping).status
         else:
             with open_screen(preparation.arguments, sys.stderr) as screen:
                 preparation.announce()
-                ended = run_rank(job, transport, roots, leaders, preparation.sink(screen), signals, hosts=names)
+                sink, settle = preparation.sink(screen), preparation.settle
+                create = preparation.kept.create if preparation.kept else None
+                ended = run_rank(
+                    job,
+                    transport,
+                    roots,
+                    leaders,
+                    sink,
+                    signals,
+                    hosts=names,
+                    settle=settle,
+                    keeping=keeping,
+                    create=create,
+                )
             status = preparation.tell_end(ended, transport.size)
     except JobAborted as abort:
+        if preparation is not None:
+            preparation.tell_how_to_go_on()
         return _end_in_disorder(transport, str(abort))
     transport.end()
     return status
 
 
-def _prepare(transport: Any, words: Sequence[str]) -> tuple[Preparation | None, Refused | None]:
+def _prepare(transport: Any, words: Sequence[str], command: Command) -> tuple[Preparation | None, Refused | None]:
     """The job, or why there is none; neither on the other ranks."""
     if transport.rank:
         return None, None
     try:
-        preparation = Preparation(words)
+        preparation = command.prepare(words)
         if preparation.arguments.ranks:
             raise Refused(
                 f"-n {preparation.arguments.ranks}: the launcher has started {transport.size} ranks; leave -n out"
             )
+        preparation.begin(transport.size)
     except Refused as refusal:
         return None, refusal
     return preparation, None
@@ -160,11 +178,11 @@ def _open_roots(transport: Any, job: Job, hellos: Sequence[hosts.Hello]) -> list
     return roots
 
 
-def _refuse(transport: Any, refusal: Refused | None) -> int:
+def _refuse(transport: Any, refusal: Refused | None, command: Command) -> int:
     """Ends all ranks in order, after rank 0 has said why."""
     status = max(transport.gather(refusal.status if refusal else 0))
     if refusal is not None and transport.rank == 0:
-        print(f"pcopy: {refusal}", file=sys.stderr, flush=True)
+        print(f"{command.name}: {refusal}", file=sys.stderr, flush=True)
     transport.end()
     return int(status)
 
@@ -187,10 +205,14 @@ def _end_in_disorder(transport: Any, text: str) -> int:
     return INTERNAL
 
 
-def _to_primitives(job: Job) -> tuple[Any, ...]:
-    return job.name, job.run, [tuple(root) for root in job.roots], tuple(job.options[1:]), tuple(job.options.preserve)
+def _to_primitives(preparation: Preparation) -> tuple[Any, ...]:
+    job = preparation.job
+    roots, options = [tuple(root) for root in job.roots], tuple(job.options[1:])
+    return (job.name, job.run, roots, options, tuple(job.options.preserve), job[4:], tuple(preparation.keeping))
 
 
-def _from_primitives(plain: tuple[Any, ...]) -> Job:
-    name, run, roots, options, preserve = plain
-    return Job(name, run, tuple(Root(*root) for root in roots), Options(Preserve(*preserve), *options))
+def _from_primitives(plain: tuple[Any, ...]) -> tuple[Job, Keeping]:
+    name, run, roots, options, preserve, rest, keeping = plain
+    roots = tuple(Root(*root) for root in roots)
+    job = Job(name, run, roots, Options(Preserve(*preserve), *options), *rest)
+    return job, Keeping(*keeping)

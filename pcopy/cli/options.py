@@ -8,20 +8,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
+from pcopy.cli.argument_types import (
+    at_least_0,
+    at_least_1,
+    block_size,
+    chunk_size,
+    make_parser,
+    owner,
+    seconds,
+    taking,
+    wishes_in_order,
+)
+from pcopy.cli.job_options import USAGES, Asked, Checkpoint, add_job_options, asked_of, checkpoint_of
 from pcopy.errors import Refused
+from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.tasks.job import EXISTING, Options, Preserve
-from pcopy.text import harmless, shown
+from pcopy.text import shown
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, Namespace
 
-MINIMUM_BLOCK = 64 << 10
 PROGRESS = ("auto", "bar", "plain", "json", "none")
 _ALL = "all"
-_FLAGS = "aRrTuqvh"  # letters that may stand together, as in -arv
+_FLAGS = "aRrLxTuqvh"  # letters that may stand together, as in -arv
 _USAGE = "pcopy [options] SRC... DST"
 _DESCRIPTION = """\
 Copies files and directory trees faithfully, with several processes at once.
@@ -47,7 +60,8 @@ class Arguments(NamedTuple):
     """A command line, understood.
 
     ``ranks`` is 0 where ``-n`` was not given; ``progress_interval`` is in seconds, None where not given;
-    ``options.umask`` is left at its default.
+    ``options.umask`` is left at its default. Where an older job is ``asked`` for, ``sources`` and ``destination`` are
+    empty.
     """
 
     sources: tuple[bytes, ...]
@@ -61,6 +75,9 @@ class Arguments(NamedTuple):
     progress_interval: float | None = None
     quiet: bool = False
     verbose: int = 0
+    program: str = "pcopy"
+    checkpoint: Checkpoint = Checkpoint()
+    asked: Asked = Asked()
 
 
 def early_answer(argv: Sequence[bytes | str]) -> str | None:
@@ -89,9 +106,12 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
             name = shown(os.fsencode(word.partition("=")[0]))
             raise Refused(f"unknown option {name}; see pcopy --help (for a file of that name write ./{name})")
     operands = [os.fsencode(word) for word in others + words[end + 1 :]]
-    if not operands:
+    asked = asked_of(values, operands, words[:end], _parser)
+    if asked.anything:
+        operands = [b""]  # no SRC, and an empty DST
+    elif not operands:
         raise Refused(f"SRC and DST are missing: {_USAGE}; see pcopy --help")
-    if len(operands) == 1:
+    elif len(operands) == 1:
         raise Refused(f"DST is missing after {shown(operands[0])}: {_USAGE}; see pcopy --help")
     return Arguments(
         sources=tuple(operands[:-1]),
@@ -99,14 +119,24 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
         no_target_directory=values.no_target_directory,
         ranks=values.ranks,
         options=Options(
-            preserve=_preserved(values.preserve or []),
-            existing=values.existing,
+            preserve=_preserved(values.preserve or [])._replace(chown=values.chown),
+            existing=_existing(values.existing, values.checksum),
             modify_window=values.modify_window,
             chunk_size=values.chunk_size,
             block_size=values.block_size,
             sync=not values.no_sync,
             max_errors=values.max_errors,
+            hash=_hash(values),
+            signature=os.path.abspath(os.fsencode(values.signature)) if values.signature else b"",
+            manifest=os.path.abspath(os.fsencode(values.manifest)) if values.manifest else b"",
+            verify=values.verify or values.repair,
+            repair=values.repair,
+            direct=values.direct,
             termination=values.termination,
+            checksum=values.checksum,
+            inplace=values.inplace,
+            dereference=values.dereference,
+            one_file_system=values.one_file_system,
         ),
         errors=None if values.errors is None else os.fsencode(values.errors),
         json=values.json,
@@ -114,12 +144,40 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
         progress_interval=values.progress_interval,
         quiet=values.quiet,
         verbose=values.verbose,
+        checkpoint=checkpoint_of(values),
+        asked=asked,
     )
+
+
+def _hash(values: Namespace) -> str:
+    """The algorithm, empty for none; raises ``Refused`` where one is needed and was refused."""
+    for name in ("signature", "manifest"):
+        if getattr(values, name) == "":
+            raise Refused(f"--{name}: the empty string names no file; see pcopy --help")
+    wanting = [name for name in ("signature", "manifest", "verify", "repair") if getattr(values, name)]
+    if values.hash == "none" and wanting:
+        raise Refused(f"--{wanting[0]} needs digests, which --hash none leaves out; see pcopy --help")
+    if values.no_sync and (values.verify or values.repair):
+        raise Refused("--verify reads back from storage, where --no-sync leaves nothing: leave one out")
+    if values.direct and not (values.verify or values.repair):
+        raise Refused("--direct says how --verify reads back: give that too; see pcopy --help")
+    if values.hash in (None, "none"):
+        return DEFAULT_ALGORITHM if wanting else ""
+    return str(values.hash)
+
+
+def _existing(asked: str | None, checksum: bool) -> str:
+    """The policy; contents are compared where size and time would be otherwise. Raises ``Refused``."""
+    if not checksum:
+        return asked or Options().existing
+    if asked not in (None, "changed"):
+        raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
+    return "changed"
 
 
 def _preserved(wishes: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
     """``wishes`` in order: the first ``preserve`` replaces the default, later ones add, ``no_preserve`` subtracts."""
-    kept = set(Preserve._fields)
+    kept = set(ATTRIBUTES)
     replaced = False
     for wish, words in wishes:
         if wish == "no_preserve":
@@ -127,138 +185,89 @@ def _preserved(wishes: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
         else:
             kept = kept.union(words) if replaced else set(words)
             replaced = True
-    return Preserve(**{name: name in kept for name in Preserve._fields})
+    return Preserve(**{name: name in kept for name in ATTRIBUTES})  # type: ignore[arg-type]
 
 
 def _attributes(text: str) -> tuple[str, ...]:
     words = text.split(",")
-    valid = (*Preserve._fields, _ALL)
+    valid = (*ATTRIBUTES, _ALL)
     for word in words:
         if word not in valid:
             raise ValueError(f"there is no '{shown(os.fsencode(word))}' to preserve, only {', '.join(valid)}")
-    return Preserve._fields if _ALL in words else tuple(words)
-
-
-def _integer(text: str, minimum: int) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < minimum:
-        raise ValueError(f"not a whole number of {minimum} or more")
-    return int(text)
-
-
-def _at_least_0(text: str) -> int:
-    return _integer(text, 0)
-
-
-def _at_least_1(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _seconds(text: str) -> float:
-    if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
-        raise ValueError("not a number of seconds above 0")
-    return float(text)
-
-
-def _chunk_size(text: str) -> int:
-    from pcopy.cli.units import parse_size
-
-    if text == "auto":
-        return 0
-    size = parse_size(text)
-    if size < 1:
-        raise ValueError("a chunk holds at least one byte")
-    return size
-
-
-def _block_size(text: str) -> int:
-    from pcopy.cli.units import parse_size
-
-    size = parse_size(text)
-    if size < MINIMUM_BLOCK or size & (size - 1):
-        raise ValueError("not a power of two of 64 KiB or more")
-    return size
+    return ATTRIBUTES if _ALL in words else tuple(words)
 
 
 def _parser() -> ArgumentParser:
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value; unknown:")
-            raise Refused(f"{harmless(message)}; see pcopy --help")
-
-    class Wish(argparse.Action):
-        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
-            wishes = getattr(namespace, "preserve", None) or []
-            namespace.preserve = [*wishes, (self.const, values)]
-
-    def taking(convert: Any) -> Any:
-        """``convert``, with the reason that it gives (argparse drops that of a ValueError)."""
-
-        def converted(text: str) -> Any:
-            try:
-                return convert(text)
-            except ValueError as error:
-                raise argparse.ArgumentTypeError(f"{shown(os.fsencode(text))}: {error}") from None
-
-        return converted
-
-    parser = Parser(
-        prog="pcopy",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        allow_abbrev=False,
-        add_help=False,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
-    )
+    usages = (_USAGE, *USAGES)
+    parser, wish = make_parser("pcopy", "\n       ".join(usages), _DESCRIPTION, _EXAMPLES), wishes_in_order()
     defaults = Options()
 
     everyday = parser.add_argument_group("every day")
     add = everyday.add_argument
-    add("-n", "--ranks", metavar="N", type=taking(_at_least_1), default=0,
+    add("-n", "--ranks", metavar="N", type=taking(at_least_1), default=0,
         help="processes that copy (default: the cores that pcopy may use, at most 8)")  # fmt: skip
-    add("-u", "--update", dest="existing", action="store_const", const="newer", default=defaults.existing,
+    add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip
-    add("--existing", choices=EXISTING, metavar="WHAT", default=defaults.existing,
+    add("--existing", choices=EXISTING, metavar="WHAT", default=None,
         help="what becomes of files that are there: replace (default), changed (replaced if size or time differ), "
         "newer (replaced if the source is newer), skip, fail")  # fmt: skip
+    add("--checksum", action="store_true",
+        help="leave files alone that hold the same as the source, whatever their times; replace others")  # fmt: skip
+    add("--inplace", action="store_true", help="write over existing files instead of replacing them by new ones")
+    add("-L", "--dereference", action="store_true", help="copy what symbolic links lead to, instead of the links")
+    add("-x", "--one-file-system", action="store_true",
+        help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
         help="accepted, without effect: trees are copied whole, with all attributes, by default")  # fmt: skip
 
     kept = parser.add_argument_group(
         "what copies keep",
-        f"LIST: words out of {', '.join(Preserve._fields[:-1])},\n{Preserve._fields[-1]}, {_ALL}; with commas",
+        f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas",
     )
     add = kept.add_argument
-    add("--preserve", metavar="LIST", action=Wish, const="preserve", type=taking(_attributes),
+    add("--preserve", metavar="LIST", action=wish, const="preserve", type=taking(_attributes),
         help="keep these attributes only (default: all)")  # fmt: skip
-    add("--no-preserve", dest="preserve", metavar="LIST", action=Wish, const="no_preserve", type=taking(_attributes),
+    add("--no-preserve", dest="preserve", metavar="LIST", action=wish, const="no_preserve", type=taking(_attributes),
         help="keep all attributes but these")  # fmt: skip
-    add("--modify-window", metavar="SECONDS", type=taking(_at_least_0), default=defaults.modify_window,
+    add("--chown", metavar="USER:GROUP", type=taking(owner), default=defaults.preserve.chown,
+        help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
+    add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=defaults.modify_window,
         help="times that differ by no more than this are equal (default 0, in whole seconds)")  # fmt: skip
+
+    proof = parser.add_argument_group("proof")
+    add = proof.add_argument
+    add("--verify", action="store_true", help="read everything back from storage and compare it with what was copied")
+    add("--repair", action="store_true", help="copy once more what did not verify (with --verify, which it means)")
+    add("--signature", metavar="FILE", help="write one value for the whole dataset; pverify compares with it later")
+    add("--manifest", metavar="FILE", help="write a line with a digest for each entry")
+    add("--hash", choices=(*ALGORITHMS, "none"), metavar="HOW", default=None,
+        help="digest while copying: xxh3-128 (finds accidents; the default where a digest is wanted), blake3 "
+        "(withstands forgery), none (the default elsewhere)")  # fmt: skip
+
+    add_job_options(parser)
 
     told = parser.add_argument_group("what it tells")
     add = told.add_argument
     add("-q", "--quiet", action="store_true", help="no progress; errors are shown all the same")
     add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
     add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
-    add("--max-errors", metavar="N", type=taking(_at_least_0), default=defaults.max_errors,
+    add("--max-errors", metavar="N", type=taking(at_least_0), default=defaults.max_errors,
         help="give up after N failed items (default 0: never)")  # fmt: skip
     add("--json", action="store_true", help="the summary as JSON")
     add("--progress", choices=PROGRESS, metavar="HOW", default="auto",
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
-    add("--progress-interval", metavar="SECONDS", type=taking(_seconds), help="time between two lines or redraws")
+    add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
     add("--version", action="store_true", help="print the version and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")
 
     tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
     add = tuning.add_argument
-    add("--chunk-size", metavar="SIZE", type=taking(_chunk_size), default=defaults.chunk_size,
+    add("--chunk-size", metavar="SIZE", type=taking(chunk_size), default=defaults.chunk_size,
         help="large files are copied in pieces of this size (default: auto)")  # fmt: skip
-    add("--block-size", metavar="SIZE", type=taking(_block_size), default=defaults.block_size,
+    add("--block-size", metavar="SIZE", type=taking(block_size), default=defaults.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+    add("--direct", action="store_true", help="read back past the page cache (O_DIRECT) when verifying")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
     add("--termination", choices=("tree", "ring"), default=defaults.termination, metavar="HOW",
         help="how the ranks find out that all is done: tree (default) or ring")  # fmt: skip

@@ -42,14 +42,17 @@ class _Destination(NamedTuple):
     name: bytes
 
 
-def resolve(sources: Sequence[bytes], destination: bytes, no_target_directory: bool) -> tuple[Root, ...]:
+def resolve(
+    sources: Sequence[bytes], destination: bytes, no_target_directory: bool, *, follow: bool = False
+) -> tuple[Root, ...]:
     """One root for each of ``sources``, in their order, all below the same target directory.
 
+    With ``follow`` a source that is a symbolic link stands for what it leads to, and keeps its name.
     Raises ``Refused``, naming the path and what to do, where the paths cannot be copied as they are given.
     """
     if not sources:
         raise Refused("nothing to copy: give SRC and DST")
-    found = [_look_at_source(path) for path in sources]
+    found = [_look_at_source(path, follow) for path in sources]
     wanted = _look_at_destination(destination)
     if len(found) > 1:
         _refuse_mixture(found, wanted, no_target_directory)
@@ -69,14 +72,16 @@ def resolve(sources: Sequence[bytes], destination: bytes, no_target_directory: b
     return tuple(roots)
 
 
-def _look_at_source(path: bytes) -> _Source:
+def _look_at_source(path: bytes, follow: bool) -> _Source:
     if not path:
         raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")
     stem, contents = _split(path)
     parent, name = os.path.split(stem)
     try:
-        status = os.stat(path) if contents else os.lstat(path)
+        status = os.stat(path) if contents or follow else os.lstat(path)
     except FileNotFoundError:
+        if follow and os.path.lexists(stem):
+            raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
         raise Refused(f"{shown(path)}: does not exist; check the name, nothing has been copied") from None
     except NotADirectoryError:
         raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None

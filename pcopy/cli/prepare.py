@@ -6,28 +6,89 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from pcopy.cli.options import Arguments, parse
+from pcopy.checkpoint.jobs import is_job
+from pcopy.cli.job_options import asked_for
+from pcopy.cli.jobs import Resumed, resume, to_standard_error
+from pcopy.cli.keeping import Keeping
+from pcopy.cli.kept_job import KeptJob, go_on, keep_new, other_jobs, unkept
+from pcopy.cli.options import parse
+from pcopy.cli.outputs import check_outputs, holds_more, write_result
 from pcopy.cli.paths import resolve
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
 from pcopy.cli.signals import told
 from pcopy.cli.verbose import Verbose
-from pcopy.tasks.job import Job, Root
+from pcopy.errors import INCOMPLETE, OK, Refused
+from pcopy.tasks.job import Job, Root, Totals
+from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.text import shown
 
 
-class Preparation:
+class CopyPreparation:
     """A job, the arguments that it came from, and the time (seconds) at which it began."""
 
     def __init__(self, words: Sequence[str]) -> None:
         """Raises ``Refused``; nothing is touched."""
         self.began = time.monotonic()
-        self.arguments: Arguments = parse(words)
-        roots = resolve(self.arguments.sources, self.arguments.destination, self.arguments.no_target_directory)
-        options = self.arguments.options._replace(umask=_umask())
-        self.job = Job(os.urandom(5).hex(), 1, roots, options)
+        arguments = self.arguments = parse(words)
+        if arguments.checkpoint.spool and not os.access(arguments.checkpoint.spool, os.W_OK | os.X_OK):
+            raise Refused(f"--spool {shown(arguments.checkpoint.spool)}: not a directory that can be written")
+        self.kept: KeptJob | None = None
+        self._resumed = self._to_resume()
+        if self._resumed is None:
+            roots = resolve(
+                arguments.sources,
+                arguments.destination,
+                arguments.no_target_directory,
+                follow=arguments.options.dereference,
+            )
+            options = arguments.options._replace(umask=_umask())
+            check_outputs(roots, options)
+            self.job = Job(os.urandom(5).hex(), 1, roots, options)
+        self._signature: str | None = None
+        self._unwritten = ""
+        self._remarks: list[str] = []
+
+    def _to_resume(self) -> Resumed | None:
+        """The stored job that is meant, if one is, locked for this process."""
+        arguments = self.arguments
+        if arguments.asked.resume is not None:
+            return resume(arguments.asked.resume, to_standard_error)
+        directory = arguments.checkpoint.directory
+        if directory is None or not is_job(directory):
+            return None
+        resumed = resume(directory + b"/", to_standard_error)
+        different = resumed.job.file.differing(self._asked())
+        if different:
+            resumed.lock.close()
+            raise Refused(
+                f"{shown(directory)}: holds an unfinished job with other arguments ({', '.join(different)} differ): "
+                "name another directory, or go on with it: --resume"
+            )
+        return resumed
+
+    def _asked(self) -> dict[str, Any]:
+        arguments = self.arguments
+        return asked_for(arguments.sources, arguments.destination, arguments.no_target_directory, arguments.options)
+
+    def begin(self, ranks: int) -> None:
+        """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""
+        arguments = self.arguments
+        if self._resumed is not None:
+            given = arguments.asked.given
+            self.job, self.kept = go_on(self._resumed, ranks, arguments.checkpoint, arguments.options, given)
+            _umask()
+        elif arguments.checkpoint.wanted:
+            self._remarks += other_jobs(self.job.roots)
+            self.job, self.kept = keep_new(self.job, arguments.checkpoint, self._asked())
+
+    @property
+    def keeping(self) -> Keeping:
+        """What all ranks have to know of how the job is kept."""
+        return self.kept.keeping if self.kept else unkept(self.arguments.checkpoint)
 
     def announce(self) -> None:
         """The first line of output: what is copied where."""
@@ -36,21 +97,76 @@ class Preparation:
         sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
         stream = sys.stderr if self.arguments.json else sys.stdout
         print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
+        while self._remarks:
+            print(f"pcopy: {self._remarks.pop(0)}", file=sys.stderr)
 
     def sink(self, screen: Sink) -> Sink:
         """Where the job tells what happens: the screen, with more if the user wants more."""
         return Verbose(screen) if self.arguments.verbose else screen
+
+    def settle(self, sign: SignState, totals: Totals) -> int:
+        """Writes the signature; a copy without the one that was asked for is not complete."""
+        if not self.job.options.signs:
+            return OK
+        if totals.extra or holds_more(self.job.roots):
+            self._remarks.append("DST holds more than the source: what is there will not match the signature")
+        if sign.unwritten is not None:
+            manifest = shown(self.job.options.manifest)
+            self._unwritten = f"{manifest}: the manifest could not be written: {sign.unwritten}"
+            return INCOMPLETE
+        digest, tally = sign.signatures[0]
+        sources = [root.source_shown for root in self.job.roots]
+        self._unwritten = write_result(self.job.options, digest, tally, sources)
+        if self._unwritten:
+            return INCOMPLETE
+        self._signature = digest.hex()
+        return OK
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         """Prints the summary; returns the exit status."""
         seconds = time.monotonic() - self.began
         if ended.halted is not None:
             print(f"pcopy: {told(ended.halted)}", file=sys.stderr)
+        for remark in filter(None, (*self._remarks, self._unwritten)):
+            print(f"pcopy: {remark}", file=sys.stderr)
+        if self.job.options.signs and self._signature is None and not self._unwritten:
+            print("pcopy: no signature or manifest was written, since not everything is there", file=sys.stderr)
         if self.arguments.json:
-            print(summary_json(ended.totals, seconds, ranks, ended.status), flush=True)
+            print(
+                summary_json(ended.totals, seconds, ranks, ended.status, self._signature, self._job_name(ended)),
+                flush=True,
+            )
         else:
-            print("\n".join(summary_lines(ended.totals, seconds, ranks, ended.status)), flush=True)
+            lines = summary_lines(ended.totals, seconds, ranks, ended.status)
+            if self._unwritten:
+                lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
+            if self._signature:
+                lines.append(f"signature {self._signature} ({self.job.options.hash})")
+            print("\n".join(lines), flush=True)
+        self._tell_of_job(ended)
         return ended.status
+
+    def _tell_of_job(self, ended: Ended) -> None:
+        if self.kept is None:
+            return
+        try:
+            for remark in self.kept.end(ended.status, ended.totals):
+                print(f"pcopy: {remark}", file=sys.stderr)
+        except Refused as refused:
+            print(f"pcopy: {refused}", file=sys.stderr)
+        if ended.status != OK:
+            self.tell_how_to_go_on()
+
+    def _job_name(self, ended: Ended) -> str | None:
+        """The job that is kept, if it is."""
+        return self.job.name if ended.status != OK and self.kept is not None and self.kept.is_stored else None
+
+    def tell_how_to_go_on(self) -> None:
+        """After an end that left something to do."""
+        if self.kept is not None and self.kept.is_stored:
+            print(f"pcopy: to go on: {self.kept.command}", file=sys.stderr)
+        elif self.kept is not None:
+            print("pcopy: no checkpoint was stored: start it again", file=sys.stderr)
 
 
 def _target(root: Root) -> bytes:

@@ -1,6 +1,7 @@
-"""The command ``pverify``, which is to compare trees with signatures and with each other.
+"""The command ``pverify``: does a tree hold what its signature, its manifest or another tree says?
 
-It is not part of this version; rule: it says so and ends as if in trouble, so that no script takes it for a success.
+Rule: as cmp and diff, 0 is the same, 1 different, 2 trouble; what could not be read is trouble, never a difference and
+never nothing.
 """
 
 from __future__ import annotations
@@ -8,29 +9,150 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
-from pcopy.errors import OK, REFUSED
+from pcopy.cli.argument_types import at_least_1, block_size, make_parser, seconds, taking
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
+from pcopy.text import shown
 
-_HELP = """\
-usage: pverify [options] A B
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
-Will tell whether two directories or files hold the same.
-It is not part of this version of pcopy: it does nothing yet, and ends with
-status 2.
+    from pcopy.cli.command import Preparation
 
-  --version   print the version and exit
-  -h, --help  print this help and exit"""
+PROGRESS = ("auto", "bar", "plain", "json", "none")
+_FLAGS = "qvh"
+_USAGE = """\
+pverify [options] SIGNATURE PATH
+       pverify [options] --manifest MANIFEST PATH
+       pverify [options] A B
+       pverify [options] --create SIGNATURE [--manifest MANIFEST] PATH"""
+_DESCRIPTION = """\
+Tells whether files and directory trees hold what they are meant to.
+
+  SIGNATURE PATH   does PATH still have this signature?
+  --manifest ...   which entries of PATH differ from the manifest?
+  A B              do two directories, or two files, hold the same?
+  --create ...     write the signature (and the manifest) of PATH
+
+Entries that differ are listed, a line each: changed, missing (only in the
+manifest or A) or extra (only in PATH or B), and the path.
+"""
+_EXAMPLES = """\
+examples:
+  pverify data.sig /archive/data
+  pverify --manifest data.manifest /archive/data
+  pverify /scratch/data /archive/data
+  pverify --create data.sig --manifest data.manifest /scratch/data
+
+exit status:
+  0 the same (or created); 1 different; 2 wrong usage, or something could not
+  be read; 70 internal error
+"""
 
 
-def main(argv: Sequence[bytes | str] | None = None) -> int:
+class Request(NamedTuple):
+    """A command line, understood. ``block_size`` and ``hash`` are 0 and empty where they were not given."""
+
+    paths: tuple[bytes, ...]
+    create: bytes = b""
+    manifest: bytes = b""
+    ranks: int = 0
+    hash: str = ""
+    block_size: int = 0
+    direct: bool = False
+    drop_cache: bool = False
+    progress: str = "auto"
+    progress_interval: float | None = None
+    json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with ``argv`` (default: the process's own, without its name); returns the exit status."""
-    words = [os.fsdecode(word) for word in (sys.argv[1:] if argv is None else argv)]
-    if "--version" in words:
-        print(f"pverify {__version__}")
-        return OK
-    if "-h" in words or "--help" in words:
-        print(_HELP)
-        return OK
-    print("pverify: not part of this version of pcopy yet; nothing was compared", file=sys.stderr)
-    return REFUSED
+    from pcopy.cli.main import run_command
+
+    return run_command("pverify", sys.argv[1:] if argv is None else argv, early_answer, _prepare)
+
+
+def _prepare(words: Sequence[str]) -> Preparation:
+    from pcopy.cli.verify import VerifyPreparation
+
+    return VerifyPreparation(words)
+
+
+def early_answer(argv: Sequence[str]) -> str | None:
+    """What ``--version`` or ``-h`` prints; None if neither is asked for."""
+    for argument in argv:
+        if argument == "--":
+            break
+        if argument == "--version":
+            return f"pverify {__version__}"
+        if argument == "--help" or (argument.startswith("-") and "h" in argument and not argument[1:].strip(_FLAGS)):
+            return _parser().format_help().rstrip()
+    return None
+
+
+def parse(argv: Sequence[str]) -> Request:
+    """The meaning of ``argv``; raises ``Refused`` with one line on what is wrong with it."""
+    words = list(argv)
+    end = words.index("--") if "--" in words else len(words)
+    values, others = _parser().parse_known_args(words[:end])
+    for word in others:
+        if word.startswith("-") and word != "-":
+            name = shown(os.fsencode(word.partition("=")[0]))
+            raise Refused(f"unknown option {name}; see pverify --help (for a file of that name write ./{name})")
+    paths = tuple(os.fsencode(word) for word in others + words[end + 1 :])
+    for name in ("create", "manifest"):
+        if getattr(values, name) == "":
+            raise Refused(f"--{name}: the empty string names no file; see pverify --help")
+    if b"" in paths:
+        raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
+    wanted = 1 if values.create or values.manifest else 2
+    if len(paths) != wanted:
+        what = "PATH" if wanted == 1 else "SIGNATURE and PATH, or A and B,"
+        raise Refused(f"{what} expected, and {len(paths)} paths given; see pverify --help")
+    return Request(
+        paths,
+        os.fsencode(values.create or ""),
+        os.fsencode(values.manifest or ""),
+        values.ranks,
+        values.hash or "",
+        values.block_size,
+        values.direct,
+        values.drop_cache,
+        values.progress,
+        values.progress_interval,
+        values.json,
+        values.quiet,
+        values.verbose,
+    )
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser("pverify", _USAGE, _DESCRIPTION, _EXAMPLES)
+    add = parser.add_argument_group("what is compared").add_argument
+    add("--create", metavar="SIGNATURE", help="write the signature of PATH to this file")
+    add("--manifest", metavar="MANIFEST", help="compare with this manifest; with --create: write it")
+    add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
+        help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
+    add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
+        help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+    add = parser.add_argument_group("how it is read").add_argument
+    add("-n", "--ranks", metavar="N", type=taking(at_least_1), default=0,
+        help="processes that read (default: the cores that pverify may use, at most 8)")  # fmt: skip
+    add("--direct", action="store_true", help="read past the page cache (O_DIRECT)")
+    add("--drop-cache", action="store_true", help="leave nothing of what was read in the page cache")
+    add = parser.add_argument_group("what it tells").add_argument
+    add("-q", "--quiet", action="store_true", help="no progress; errors and differences are shown all the same")
+    add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
+    add("--json", action="store_true", help="differences and the summary as JSON, an object a line")
+    add("--progress", choices=PROGRESS, metavar="HOW", default="auto",
+        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
+    add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
+    add("--version", action="store_true", help="print the version and exit")
+    add("-h", "--help", action="store_true", help="print this help and exit")
+    return parser

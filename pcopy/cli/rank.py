@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import BinaryIO, NamedTuple, cast
 
+from pcopy.checkpoint.journal import FOREVER, FactJournal
+from pcopy.cli.keeping import Create, Keeping, RankStore, open_journal, restore_rank
 from pcopy.cli.notes import Notes
-from pcopy.cli.signals import StopSignals, status_of
+from pcopy.cli.signals import StopSignals, status_of, stopped_by
 from pcopy.cli.watchdog import Pulse, Watchdog
+from pcopy.engine.backlog import Store
 from pcopy.engine.driver import Driver, Slices
 from pcopy.engine.limits import Limits
 from pcopy.engine.node import Node
@@ -18,18 +22,27 @@ from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
-from pcopy.errors import Refused
+from pcopy.errors import OK, Refused
 from pcopy.fsio.python_kernel import PythonKernel
+from pcopy.fsio.stable import Storage
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, RootDescriptors
-from pcopy.tasks.director import CopyDirector
+from pcopy.tasks.director import JobDirector
+from pcopy.tasks.hashing import Hashing
 from pcopy.tasks.job import Identity, Job, Totals
 from pcopy.tasks.open_files import discard_all
-from pcopy.tasks.phases import Phase
+from pcopy.tasks.phases import phase_name
 from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.tasks.whereabouts import whereabouts
 from pcopy.text import shown
+
+JOURNAL_PATIENCE = 1.0
+"""Seconds that a rank which ends waits for its journal; by then all that was waited for is recorded."""
+
+DATABASE_WINDOW = 1 << 20
+"""Bytes of waiting work that a rank holds in memory where a database is asked for from the start."""
 
 SPOOL_IN_MEMORY = 1 << 20
 """Bytes of a spool that stay in memory before it becomes a file."""
@@ -41,6 +54,14 @@ class Ended(NamedTuple):
     status: int
     totals: Totals
     halted: str | None
+
+
+Settle = Callable[[SignState, Totals], int]
+
+
+def all_well(sign: SignState, totals: Totals) -> int:
+    """Nothing is left to do at the end."""
+    return OK
 
 
 def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
@@ -87,14 +108,34 @@ def run_rank(
     *,
     hosts: Sequence[str] = (),
     notes: Notes | None = None,
+    settle: Settle = all_well,
+    keeping: Keeping = Keeping(),  # noqa: B008 (an immutable value)
+    create: Create | None = None,
 ) -> Ended:
     """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed.
 
-    ``hosts`` names each rank's host, if they are not all on this one; ``notes`` leads to rank 0 if they are.
+    ``settle`` is asked at rank 0 at the end of a job whose items are all there: what becomes of the signature, and the
+    exit status.
+
+    ``hosts`` names each rank's host, if they are not all on this one; ``notes`` leads to rank 0 if they are. A job with
+    ``keeping`` can be gone on with; on rank 0, ``create`` makes its directory at the first cut.
     """
     rank, size = transport.rank, transport.size
-    limits = _limits(size, size / len(leaders))
-    director = CopyDirector(job, leaders, status_of)
+    limits = _limits(size, size / len(leaders), keeping)
+    options = job.options
+    spool = spool_in(keeping.spool)
+    digest = Hashing(options.hash, options.block_size).whole if options.hash else None
+    kernel = PythonKernel(options.preserve, options.umask, follow=options.dereference, digest=digest)
+    context = Context(job, rank, size, roots, kernel, sink=sink, leaders=leaders, hosts=hosts, open_spool=spool)
+    journal: FactJournal | None = None
+    store: RankStore | None = None
+    if keeping.directory:
+        context.storage = Storage()
+        for root in roots:
+            context.storage.add(root.target, os.fstat(root.target).st_dev)
+        journal, store = open_journal(keeping, job.run, rank, size, context.storage, create, _first_counts(job))
+    status_of_reason = stopped_by if keeping.directory else status_of
+    director = JobDirector(job, leaders, status_of_reason, context, lambda totals: settle(context.sign, totals))
     node = Node(
         rank,
         size,
@@ -102,26 +143,16 @@ def run_rank(
         counters=counts.COUNTERS,
         director=director,
         random=Random(f"{job.name} {job.run} {rank}"),
-        queue=TaskQueue(limits, open_spool),
+        queue=TaskQueue(limits, spool, overflow_of(keeping)),
         limits=limits,
-        termination=job.options.termination,
+        termination=options.termination,
+        journal=journal,
     )
-    if rank == 0:
-        scanned = sum(1 for root in job.roots if not root.item)
-        node.counters[counts.FOUND] += scanned  # what is below them is counted as it is found
-        node.counters[counts.UNSCANNED] += scanned
-    kernel = PythonKernel(job.options.preserve, job.options.umask)
-    context = Context(
-        job,
-        rank,
-        size,
-        roots,
-        kernel,
-        sink=sink,
-        counters=node.counters,
-        totals=lambda: node.totals,
-        open_spool=open_spool,
-    )
+    context.attach(node.counters, lambda: node.totals)
+    if keeping.resumed:
+        restore_rank(node, keeping, job.run)
+    elif rank == 0:
+        node.counters[:] = _first_counts(job)
 
     pulse = Pulse()
     run_task = TaskRunner(context)
@@ -132,12 +163,21 @@ def run_rank(
 
     def stop_reason() -> str | None:  # asked between slices
         pulse.beats += 1
-        return signals.reason or context.stop_reason
+        if journal is not None and journal.warning is not None:
+            warn(journal.warning)
+            journal.warning = None
+        return signals.reason or context.stop_reason or (journal.data_lost if journal else None)
+
+    def warn(text: str) -> None:
+        if sink is not None:
+            sink.notice(text)
+        else:
+            sys.stderr.write(f"pcopy: rank {rank} on {socket.gethostname()}: {text}\n")
 
     def tell(phase: int, report: Report) -> None:
         pulse.silent = report.silent
         if sink is not None:
-            sink.progress(Phase(phase).name.lower(), Totals(*report.totals), report.silent)
+            sink.progress(phase_name(phase, copies=job.copies), Totals(*report.totals), report.silent)
 
     driver = Driver(
         node,
@@ -155,12 +195,24 @@ def run_rank(
         status = driver.run()
     finally:
         watchdog.stop()
-        discard_all(context)
+        if journal is None or journal.durable in (0, FOREVER):  # else a resumed job goes on with what there is
+            discard_all(context)
+        if journal is not None:
+            journal.close(JOURNAL_PATIENCE)
+        if rank and store is not None and store.lock is not None:
+            store.lock.close()
     context.close()
     return Ended(status, director.totals, node.halted)
 
 
-def _limits(size: int, on_host: float) -> Limits:
+def _first_counts(job: Job) -> list[int]:
+    """The roots that are directories; what is below them is counted as it is found."""
+    first = [0] * counts.COUNTERS
+    first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
+    return first
+
+
+def _limits(size: int, on_host: float, keeping: Keeping) -> Limits:
     """The budgets of a host are shared by its ranks.
 
     Where all ranks are on one host, or many share a core, idle ones ask less often: there are few to find work for, and
@@ -172,12 +224,41 @@ def _limits(size: int, on_host: float) -> Limits:
         steal_backoff=limits.steal_backoff * crowd,
         steal_backoff_cap=limits.steal_backoff_cap * min(4.0, max(crowd, 2.0 if size == on_host else 1.0)),
         scan_ahead=2 * limits.scan_ahead // size,
-        in_core=max(1 << 20, 4 * limits.in_core // size),
+        in_core=_in_core(limits.in_core, size, on_host, keeping),
+        cut_interval=keeping.interval,
     )
 
 
-def open_spool() -> BinaryIO:
+def _in_core(most: int, size: int, on_host: float, keeping: Keeping) -> int:
+    """Bytes of waiting work that this rank holds in memory."""
+    if keeping.memory:
+        return int(keeping.memory / on_host)
+    return DATABASE_WINDOW if keeping.store == "lmdb" else max(1 << 20, 4 * most // size)
+
+
+def open_spool(directory: bytes = b"") -> BinaryIO:
     """A file for what waits outside memory; it has no name and vanishes when it is closed."""
     import tempfile
 
-    return cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=SPOOL_IN_MEMORY))
+    where = os.fsdecode(directory) or None
+    return cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=SPOOL_IN_MEMORY, dir=where))
+
+
+def spool_in(directory: bytes) -> Callable[[], BinaryIO]:
+    """``open_spool`` for one directory; empty: where the system has temporary files."""
+    return lambda: open_spool(directory)
+
+
+def overflow_of(keeping: Keeping) -> Callable[[], Store] | None:
+    """Where a full queue goes: into a database, unless the user wants plain files."""
+    if keeping.store == "pickle":
+        return None
+
+    def open_database() -> Store:
+        import tempfile
+
+        from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
+
+        return LmdbBacklog(keeping.spool or os.fsencode(tempfile.gettempdir()))
+
+    return open_database

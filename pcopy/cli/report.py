@@ -38,6 +38,10 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> li
         _count(totals.special, "special file", "special files"),
     ]
     lines += _listed("copied", kinds)
+    if totals.verified:
+        lines += [
+            f"  verified: {_count(totals.verified, 'item', 'items')}, {show_size(totals.verified_bytes)} read back"
+        ]
     if totals.skipped_bytes:
         lines += _listed("skipped", [show_size(totals.skipped_bytes)])
     lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
@@ -56,7 +60,9 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> li
     return lines
 
 
-def summary_json(totals: Totals, seconds: float, ranks: int, status: int) -> str:
+def summary_json(
+    totals: Totals, seconds: float, ranks: int, status: int, signature: str | None = None, job: str | None = None
+) -> str:
     """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number."""
     values = {
         "found": totals.found,
@@ -77,16 +83,16 @@ def summary_json(totals: Totals, seconds: float, ranks: int, status: int) -> str
         "seconds": round(seconds, 3),
         "bytes_per_second": round(_rate(totals, seconds)),
         "ranks": ranks,
-        "signature": None,
-        "job": None,
+        "signature": signature,
+        "job": job,
         "exit_status": status,
     }
     return json.dumps(values)
 
 
-def failure_line(failure: Failure) -> str:
+def failure_line(failure: Failure, program: str = "pcopy") -> str:
     """One line for people, without a newline: ``pcopy: PATH: OPERATION: reason (ERRNO-NAME)``."""
-    line = f"pcopy: {shown(failure.path)}: {failure.operation}: {_reason(failure)}"
+    line = f"{program}: {shown(failure.path)}: {failure.operation}: {_reason(failure)}"
     if not failure.errno:
         return line
     return f"{line} ({errno.errorcode.get(failure.errno, f'errno {failure.errno}')})"

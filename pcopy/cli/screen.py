@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self, TextIO, cast
 
-from pcopy.cli.gauge import Gauge, Reading, items, percent, remaining, silence, sizes
+from pcopy.cli.gauge import Gauge, Reading, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.cli.options import Arguments
 from pcopy.cli.report import failure_json, failure_line
 from pcopy.cli.streams import Tolerant
-from pcopy.cli.units import show_clock, show_size
+from pcopy.cli.units import show_clock
 from pcopy.errors import Refused
 from pcopy.tasks.job import Failure, Totals
 from pcopy.text import harmless, shown
@@ -61,6 +61,8 @@ class Screen:
     def __init__(self, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None) -> None:
         """``interval`` is the least time between two drawings, in seconds of ``clock``; ``log`` is closed with this."""
         self.errors_lost = False
+        self.program = "pcopy"
+        """The name that stands before each line."""
         self._stream = cast(TextIO, Tolerant(stream))
         self._interval = interval
         self._clock = clock
@@ -74,6 +76,7 @@ class Screen:
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Draws if it is time; the first drawing comes after one interval."""
         now = self._clock()
+        self._gauge.enter(now, phase, totals)
         if now < self._due:
             return
         with self._lock:
@@ -87,9 +90,11 @@ class Screen:
 
     def _tell(self, failures: Sequence[Failure]) -> None:
         for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
-            self._print(failure_line(failure))
+            self._print(failure_line(failure, self.program))
         if self._told <= FAILURES_SHOWN < self._told + len(failures):
-            self._print(f"pcopy: more failures: {f'see {shown(self._log.path)}' if self._log else 'use --errors FILE'}")
+            self._print(
+                f"{self.program}: more failures: {f'see {shown(self._log.path)}' if self._log else 'use --errors FILE'}"
+            )
         self._told += len(failures)
         if self._log is not None:
             try:
@@ -100,7 +105,7 @@ class Screen:
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
         with self._lock:
-            self._print(f"pcopy: {harmless(text)}")
+            self._print(f"{self.program}: {harmless(text)}")
 
     def close(self) -> None:
         """Takes the progress away and closes the errors file; may be called again."""
@@ -127,7 +132,9 @@ class Screen:
     def _lose_log(self, log: FailureLog, error: OSError) -> None:
         self.errors_lost = True
         self._log = None
-        self._print(f"pcopy: {shown(log.path)}: cannot write the errors file: {error.strerror}; it is not complete")
+        self._print(
+            f"{self.program}: {shown(log.path)}: cannot write the errors file: {error.strerror}; it is not complete"
+        )
         with contextlib.suppress(OSError):  # the same error again
             log.close()
 
@@ -147,23 +154,29 @@ class PlainScreen(Screen):
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         parts = [
-            f"{show_clock(reading.elapsed)} {phase}: {percent(reading)}",
+            percent(reading),
             items(reading),
             sizes(reading),
-            f"{show_size(reading.rate)}/s (mean {show_size(reading.mean_rate)}/s)",
+            f"{rate(reading)} ({mean_rate(reading)})" if reading.measured else "",
             remaining(reading),
             f"{reading.failed:,} failed" if reading.failed else "",
             silence(silent),
         ]
-        self._print(f"pcopy: {', '.join(filter(None, parts))}")
+        self._print(f"{self.program}: {show_clock(reading.elapsed)} {phase}: {', '.join(filter(None, parts))}")
 
 
 def open_screen(arguments: Arguments, stderr: TextIO, clock: Clock = time.monotonic) -> Screen:
     """The screen that ``arguments`` ask for, on ``stderr``; makes the errors file. For rank 0 only.
 
-    A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused``
-    if the errors file cannot be made.
+    Raises ``Refused`` if the errors file cannot be made.
     """
+    screen = _open(arguments, stderr, clock)
+    screen.program = arguments.program
+    return screen
+
+
+def _open(arguments: Arguments, stderr: TextIO, clock: Clock) -> Screen:
+    """A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place."""
     log = FailureLog(arguments.errors) if arguments.errors is not None else None
     if arguments.quiet or arguments.progress == "none":
         return SilentScreen(stderr, clock, log)

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+from pcopy.errors import STOPPED
+
 _PREFIX = "signal "
 
 ORDERLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -58,10 +60,18 @@ def status_of(reason: str) -> int | None:
     return 128 + int(reason.removeprefix(_PREFIX)) if reason.startswith(_PREFIX) else None
 
 
+def stopped_by(reason: str) -> int | None:
+    """75 if a signal is the reason: there is a checkpoint to go on with."""
+    return STOPPED if reason.startswith(_PREFIX) else None
+
+
 def told(reason: str) -> str:
     """The reason in words, and what that means for the copy."""
+    return f"{told_briefly(reason)}; every file that has been copied is whole"
+
+
+def told_briefly(reason: str) -> str:
+    """The reason in words."""
     if reason.startswith(_PREFIX):
-        reason = f"by {signal.Signals(int(reason.removeprefix(_PREFIX))).name}"
-    else:
-        reason = f"early: {reason}"
-    return f"stopped {reason}; every file that has been copied is whole"
+        return f"stopped by {signal.Signals(int(reason.removeprefix(_PREFIX))).name}"
+    return f"stopped early: {reason}"

@@ -1,0 +1,109 @@
+"""What the command lines of pcopy and pverify share: the parser, and what their options take.
+
+argparse is imported only when there is something to parse, so that ``--version`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pcopy.errors import Refused
+from pcopy.text import harmless, shown
+
+if TYPE_CHECKING:
+    from argparse import Action, ArgumentParser
+
+MINIMUM_BLOCK = 64 << 10
+
+
+def make_parser(program: str, usage: str, description: str, examples: str) -> ArgumentParser:
+    """A parser that raises ``Refused`` with one line for whatever is wrong, and guesses nothing."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value; unknown:")
+            raise Refused(f"{harmless(message)}; see {program} --help")
+
+    return Parser(
+        prog=program,
+        usage=usage,
+        description=description,
+        epilog=examples,
+        allow_abbrev=False,
+        add_help=False,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
+    )
+
+
+def wishes_in_order() -> type[Action]:
+    """An action that gathers (const, values) in ``preserve``, in the order of the command line."""
+    import argparse
+
+    class Wish(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
+            wishes = getattr(namespace, "preserve", None) or []
+            namespace.preserve = [*wishes, (self.const, values)]
+
+    return Wish
+
+
+def taking(convert: Any) -> Any:
+    """``convert``, with the reason that it gives (argparse drops that of a ValueError)."""
+    import argparse
+
+    def converted(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{shown(os.fsencode(text))}: {error}" if text else str(error)) from None
+
+    return converted
+
+
+def integer(text: str, minimum: int) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < minimum:
+        raise ValueError(f"not a whole number of {minimum} or more")
+    return int(text)
+
+
+def at_least_0(text: str) -> int:
+    return integer(text, 0)
+
+
+def at_least_1(text: str) -> int:
+    return integer(text, 1)
+
+
+def seconds(text: str) -> float:
+    if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
+        raise ValueError("not a number of seconds above 0")
+    return float(text)
+
+
+def chunk_size(text: str) -> int:
+    from pcopy.cli.units import parse_size
+
+    if text == "auto":
+        return 0
+    size = parse_size(text)
+    if size < 1:
+        raise ValueError("a chunk holds at least one byte")
+    return size
+
+
+def block_size(text: str) -> int:
+    from pcopy.cli.units import parse_size
+
+    size = parse_size(text)
+    if size < MINIMUM_BLOCK or size & (size - 1):
+        raise ValueError("not a power of two of 64 KiB or more")
+    return size
+
+
+def owner(text: str) -> tuple[int, int]:
+    """Uid and gid; raises ``ValueError``."""
+    from pcopy.cli.owner import parse_owner
+
+    return parse_owner(text)

@@ -1,0 +1,131 @@
+"""How a job is kept, so that it can be gone on with: on rank 0 the job's file and its end, on each rank its journal.
+
+Nothing is written before the first cut. Then rank 0 makes the job directory, and every other rank waits until it sees
+there the very job that it works on: a job directory that hosts do not share would lose what they record.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from pcopy.checkpoint.jobs import StoredJob, open_job
+from pcopy.checkpoint.journal import FactJournal
+from pcopy.checkpoint.lock import Lock, hold
+from pcopy.checkpoint.record import Record, Window
+from pcopy.checkpoint.resume import begin, read_base
+from pcopy.checkpoint.segments import SegmentWriter
+from pcopy.engine.node import Node
+from pcopy.engine.restore import restore
+from pcopy.engine.task import Task
+from pcopy.errors import Refused
+from pcopy.fsio.stable import Storage
+from pcopy.text import shown
+
+APPEARS_WITHIN = 30.0
+"""Seconds in which a job directory that rank 0 has made has to be seen by the others."""
+
+_LOOKS = 0.1
+
+Create = Callable[[], tuple[StoredJob, Lock]]
+
+
+class Keeping(NamedTuple):
+    """What every rank has to know. ``directory`` is an absolute path, or empty: the job is not kept.
+
+    ``interval`` is in seconds, ``memory`` in bytes of waiting work on one host (0: automatic). A resumed job goes on
+    with ``phase``; ``counts`` are what its earlier runs have counted.
+    """
+
+    directory: bytes = b""
+    nonce: str = ""
+    interval: float = 60.0
+    store: str = "auto"
+    spool: bytes = b""
+    memory: int = 0
+    resumed: bool = False
+    phase: int = 0
+    counts: tuple[int, ...] = ()
+
+
+class RankStore:
+    """Fills ``pcopy.checkpoint.journal.Store``; on rank 0 of a new job with what makes the directory."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        run: int,
+        rank: int,
+        size: int,
+        create: Create | None = None,
+        counts: Sequence[int] = (),
+    ) -> None:
+        """``counts`` are what a new job has counted before its first task."""
+        self._counts = tuple(counts)
+        self._keeping = keeping
+        self._run = run
+        self._rank = rank
+        self._size = size
+        self._create = create
+        self._writer: SegmentWriter | None = None
+        self.lock: Lock | None = None
+        self.job: StoredJob | None = None
+
+    def begin(self, phase: int, tasks: Sequence[Task]) -> None:
+        assert self._create is not None
+        self.job, self.lock = self._create()
+        begin(self._keeping.directory, self._size, self._counts, tasks, phase=phase)
+
+    def append(self, record: Record) -> None:
+        if self._writer is None:
+            if self._rank:  # rank 0 holds its lock since it has made the directory, or found it
+                if not self._keeping.resumed:
+                    self._wait_for_job()
+                self.take_lock()
+            self._writer = SegmentWriter(self._keeping.directory, self._run, self._rank)
+        self._writer.append(record)
+        if self.lock is not None:
+            with suppress(OSError):  # which says nothing of the record
+                self.lock.beat()
+
+    def take_lock(self) -> None:
+        """Raises ``Refused``."""
+        if self.lock is None:
+            self.lock = hold(self._keeping.directory, self._rank)
+
+    def _wait_for_job(self) -> None:
+        keeping = self._keeping
+        until = time.monotonic() + APPEARS_WITHIN
+        while True:
+            if os.path.lexists(os.path.join(keeping.directory, b"current")):
+                if open_job(keeping.directory).file.nonce == keeping.nonce:
+                    return
+                break
+            if time.monotonic() > until:
+                break
+            time.sleep(_LOOKS)
+        raise Refused(f"{shown(keeping.directory)}: not a directory that all hosts share; name one: --checkpoint DIR")
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def open_journal(
+    keeping: Keeping, run: int, rank: int, size: int, storage: Storage, create: Create | None, counts: Sequence[int]
+) -> tuple[FactJournal, RankStore]:
+    """This rank's journal; that of a resumed job holds its lock from the beginning. Raises ``Refused``."""
+    store = RankStore(keeping, run, rank, size, create, counts)
+    if keeping.resumed and rank:
+        store.take_lock()
+    return FactJournal(Window(run, rank, size), store, storage.sync), store
+
+
+def restore_rank(node: Node, keeping: Keeping, run: int) -> None:
+    """Gives ``node`` what remains for it; rank 0 also has what has been counted."""
+    tasks = read_base(keeping.directory, run, node.rank)
+    restore(node, keeping.phase, tasks, () if node.rank else keeping.counts)

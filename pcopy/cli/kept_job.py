@@ -1,0 +1,161 @@
+"""A job on rank 0 between its command line and its end: stored for the first time, gone on with, or over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pcopy.checkpoint.job_file import FAILED_ITEMS, RUNNING, STOPPED, JobFile
+from pcopy.checkpoint.jobs import StoredJob, check_place, create, remove, state_directory, unfinished, update
+from pcopy.checkpoint.lock import Lock
+from pcopy.checkpoint.resume import compact
+from pcopy.checkpoint.roots import with_places
+from pcopy.cli.job_options import Checkpoint, renewed
+from pcopy.cli.jobs import Resumed
+from pcopy.cli.keeping import Keeping
+from pcopy.cli.rank import open_spool
+from pcopy.engine.task import Task
+from pcopy.errors import INCOMPLETE, OK, Refused
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.addresses import readdress
+from pcopy.tasks.job import Job, Options, Root, Totals
+from pcopy.tasks.phases import Phase
+from pcopy.text import shown
+
+
+class KeptJob:
+    """Rank 0's knowledge of where a job is kept. ``keeping`` is for all ranks."""
+
+    def __init__(self, keeping: Keeping, file: JobFile, directory: bytes | None, lock: Lock | None = None) -> None:
+        """``directory`` is None for one that is to be made below the state directory."""
+        self.keeping = keeping
+        self._file = file
+        self._directory = directory
+        self._stored = StoredJob(keeping.directory, file) if lock is not None else None
+        self._lock = lock
+
+    def create(self) -> tuple[StoredJob, Lock]:
+        """Makes the job's directory, at the first cut; raises ``Refused``. May run in another thread."""
+        self._stored, self._lock = create(self._directory, self._file)
+        return self._stored, self._lock
+
+    @property
+    def is_stored(self) -> bool:
+        return self._stored is not None
+
+    @property
+    def command(self) -> str:
+        """What goes on with the job."""
+        state = os.path.join(state_directory(), self._file.name.encode())
+        return f"pcopy --resume {self._file.name if self.keeping.directory == state else shown(self.keeping.directory)}"
+
+    def end(self, status: int, totals: Totals) -> list[str]:
+        """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``."""
+        if self._stored is None or self._lock is None:
+            return []
+        if status == OK:
+            left = remove(self._stored, self._lock)
+            return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
+        state = FAILED_ITEMS if status == INCOMPLETE else STOPPED
+        update(self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict())))
+        self._lock.close()
+        return []
+
+
+def unkept(checkpoint: Checkpoint) -> Keeping:
+    """What the user wants of queues and cuts, for a job without a directory."""
+    return Keeping(
+        interval=checkpoint.interval, store=checkpoint.store, spool=checkpoint.spool, memory=checkpoint.memory
+    )
+
+
+def keep_new(job: Job, checkpoint: Checkpoint, asked: dict[str, Any]) -> tuple[Job, KeptJob]:
+    """A job that begins; nothing is stored yet. Raises ``Refused`` if it could not be."""
+    check_place(checkpoint.directory)
+    began = _destination_time(job)
+    file = JobFile(
+        job.name,
+        time.time(),
+        tuple(with_places(tuple(root)) for root in job.roots),
+        _options_as_primitives(job.options),
+        asked,
+        began,
+        job.options.umask,
+        os.geteuid(),
+        os.urandom(16).hex(),
+    )
+    directory = checkpoint.directory or os.path.join(state_directory(), job.name.encode())
+    keeping = unkept(checkpoint)._replace(directory=directory, nonce=file.nonce)
+    return job._replace(began=began), KeptJob(keeping, file, checkpoint.directory)
+
+
+def other_jobs(roots: Sequence[Root]) -> list[str]:
+    """What there is to say of unfinished jobs with the same destination."""
+    try:
+        listed = unfinished(state_directory())
+    except Refused:
+        return []  # it will be said when this job is to be stored
+    mine = {(root.target, root.name) for root in roots}
+    names = [
+        job.file.name for job in listed if job.file and mine & {(root.target, root.name) for root in job.file.roots}
+    ]
+    return [
+        f"job {name} has not finished with this destination: pcopy --resume {name} goes on with it" for name in names
+    ]
+
+
+def go_on(
+    resumed: Resumed, size: int, checkpoint: Checkpoint, options: Options, given: frozenset[str]
+) -> tuple[Job, KeptJob]:
+    """The next run of a stored job, on ``size`` ranks; raises ``Refused``. From here on the earlier run is gone."""
+    file = resumed.job.file
+    options = renewed(_options_from_primitives(file.options), options, given)._replace(umask=file.umask)
+    least = int(Phase.REPAIR_VERIFY)
+
+    def address(task: Task) -> Task | None:
+        nonlocal least
+        new = readdress(task, size)
+        if new is not None:
+            least = min(least, new.phase)
+        return new
+
+    remaining = compact(resumed.job.path, size, address=address, open_spool=open_spool)
+    roots = tuple(Root(*root[:8]) for root in resumed.roots)
+    job = Job(file.name, remaining.run, roots, options, began=file.t0)
+    file = file._replace(runs=remaining.run, state=RUNNING)
+    update(StoredJob(resumed.job.path, file))
+    phase = min(least, remaining.phase)
+    keeping = unkept(checkpoint)._replace(
+        directory=resumed.job.path, nonce=file.nonce, resumed=True, phase=phase, counts=remaining.counts
+    )
+    return job, KeptJob(keeping, file, resumed.job.path, resumed.lock)
+
+
+def _destination_time(job: Job) -> int:
+    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and removed again."""
+    target = job.roots[0].target
+    name = os.path.join(target, b".pcopy-%s-clock" % job.name.encode())
+    try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return time.time_ns()  # what can't be written will be told of by the copy
+    try:
+        return os.fstat(descriptor).st_ctime_ns
+    finally:
+        os.close(descriptor)
+        os.unlink(name)
+
+
+def _options_as_primitives(options: Options) -> dict[str, Any]:
+    return {**options._asdict(), "preserve": options.preserve._asdict()}
+
+
+def _options_from_primitives(plain: Any) -> Options:
+    fields = dict(plain)
+    preserve = dict(fields.pop("preserve"))
+    try:
+        return Options(Preserve(**{**preserve, "chown": tuple(preserve["chown"])}), **fields)
+    except (TypeError, KeyError) as error:
+        raise Refused(f"the job was begun by another version of pcopy: {error}") from None

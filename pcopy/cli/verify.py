@@ -1,0 +1,236 @@
+"""``pverify``'s jobs: what is read, what it is compared with, and what is told at the end. On rank 0 only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Sequence
+
+from pcopy.cli.keeping import Keeping
+from pcopy.cli.options import Arguments
+from pcopy.cli.outputs import check_outputs, write_result
+from pcopy.cli.pverify import Request, parse
+from pcopy.cli.rank import Ended
+from pcopy.cli.signals import told_briefly
+from pcopy.cli.units import show_seconds, show_size
+from pcopy.cli.verbose import Verbose
+from pcopy.errors import OK, REFUSED, Refused
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM, algorithm
+from pcopy.signature.manifest import ROOT, ManifestReader
+from pcopy.signature.signature_file import FORMAT, Signature, read_signature
+from pcopy.tasks.job import Job, Options, Root, Totals
+from pcopy.tasks.sign_state import SignState
+from pcopy.tasks.sinks import Sink
+from pcopy.text import shown
+
+DIFFERENT = 1
+"""The exit status for data that are not the same."""
+
+_LOOK = 4096  # bytes at the beginning of a file that tell whether it is a signature
+
+
+class VerifyPreparation:
+    """Fills ``pcopy.cli.command.Preparation``."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """Raises ``Refused``; nothing is written."""
+        self.began = time.monotonic()
+        request = self._request = parse(words)
+        self.arguments = Arguments(
+            sources=(),
+            destination=b"",
+            ranks=request.ranks,
+            json=request.json,
+            progress=request.progress,
+            progress_interval=request.progress_interval,
+            quiet=request.quiet,
+            verbose=request.verbose,
+            program="pverify",
+        )
+        self._expected: Signature | None = None
+        self._found: str | None = None
+        self._remarks: list[str] = []
+        self._differences = {"changed": 0, "missing": 0, "extra": 0}
+        paths, options, against = self._compared(request)
+        roots = tuple(_root(path) for path in paths)
+        check_outputs(roots, options, copies=False)
+        algorithm(options.hash)  # is its library there?
+        self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
+
+    def _compared(self, request: Request) -> tuple[tuple[bytes, ...], Options, bytes]:
+        """What is read, how, and the manifest that it is compared with."""
+        options = Options(
+            hash=request.hash or DEFAULT_ALGORITHM,
+            block_size=request.block_size or Options().block_size,
+            sync=False,
+            direct=request.direct,
+            drop_cache=request.drop_cache,
+        )
+        paths, against = request.paths, b""
+        if request.create:
+            manifest = os.path.abspath(request.manifest) if request.manifest else b""
+            options = options._replace(signature=os.path.abspath(request.create), manifest=manifest)
+        elif request.manifest:
+            _check_regular(request.manifest)
+            reader = ManifestReader(request.manifest)
+            options = _as_told(request, options, reader.algorithm.name, reader.block_size, request.manifest)
+            against = os.path.abspath(request.manifest)
+        elif _is_signature(*paths):
+            self._expected = read_signature(paths[0])
+            options = _as_told(request, options, self._expected.algorithm, self._expected.block_size, paths[0])
+            paths = paths[1:]
+        return paths, options, against
+
+    kept = None
+    """There is nothing to go on with: reading again costs the same."""
+    keeping = Keeping()
+
+    def begin(self, ranks: int) -> None:
+        """Nothing depends on it."""
+
+    def tell_how_to_go_on(self) -> None:
+        """By starting again."""
+
+    def announce(self) -> None:
+        """Nothing: what differs is all that is printed."""
+
+    def sink(self, screen: Sink) -> Sink:
+        """The screen, with more if the user wants more."""
+        return Verbose(screen) if self.arguments.verbose else screen
+
+    def settle(self, sign: SignState, totals: Totals) -> int:
+        """Everything was read: writes the signature, or compares."""
+        digest, tally = sign.signatures[0]
+        self._found = digest.hex()
+        options = self.job.options
+        if self._request.create:
+            trouble = write_result(options, digest, tally, [root.source_shown for root in self.job.roots])
+            if sign.unwritten is not None:
+                trouble = f"{shown(options.manifest)}: the manifest could not be written: {sign.unwritten}"
+            if trouble:
+                self._remarks.append(trouble)
+            return REFUSED if trouble else OK
+        if self._expected is not None:
+            return OK if self._found == self._expected.signature else DIFFERENT
+        if digest == sign.signatures[1][0]:
+            return OK
+        for key, what in sign.differences.sorted():
+            word = what.decode()
+            if self.job.against:  # the manifest is the second side, but what the first one is measured by
+                word = {"missing": "extra", "extra": "missing"}.get(word, word)
+            self._tell_difference(word, key.replace(b"\0", b"/") or ROOT)
+        return DIFFERENT
+
+    def _tell_difference(self, what: str, path: bytes) -> None:
+        self._differences[what] += 1
+        if self.arguments.json:
+            exact = base64.b64encode(path).decode("ascii")
+            print(json.dumps({"difference": what, "path": shown(path), "path_b64": exact}))
+        else:
+            print(f"{what} {shown(path)}")
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        """Prints how it ended; returns the exit status."""
+        elapsed = time.monotonic() - self.began
+        totals = ended.totals
+        if ended.halted is not None:
+            self._remarks.append(told_briefly(ended.halted))
+        elif totals.failed:
+            self._remarks.append(f"{totals.failed:,} of {totals.found:,} items could not be read: nothing is proved")
+        for remark in self._remarks:
+            print(f"pverify: {remark}", file=sys.stderr)
+        if self.arguments.json:
+            print(json.dumps(self._summary(ended, elapsed, ranks)))
+        elif not self.arguments.quiet:
+            print("\n".join(f"pverify: {line}" for line in self._lines(ended, elapsed)), file=sys.stderr)
+        sys.stdout.flush()
+        return ended.status
+
+    def _lines(self, ended: Ended, elapsed: float) -> list[str]:
+        lines = []
+        if ended.status == OK:
+            lines.append("created" if self._request.create else "the same")
+        elif ended.status == DIFFERENT:
+            counts = [f"{number:,} {what}" for what, number in self._differences.items() if number]
+            lines.append(": ".join(filter(None, ("different", ", ".join(counts)))))
+        if self._expected is not None and self._found not in (None, self._expected.signature):
+            lines.append(f"expected signature {self._expected.signature}")
+        if self._found is not None and len(self.job.roots) == 1 and not self.job.against:
+            lines.append(f"signature {self._found} ({self.job.options.hash})")
+        size, rate = ended.totals.bytes, ended.totals.bytes / elapsed
+        lines.append(
+            f"{ended.totals.copied:,} items of {show_size(size)} in {show_seconds(elapsed)}: {show_size(rate)}/s"
+        )
+        return lines
+
+    def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:
+        totals = ended.totals
+        return {
+            "same": {OK: True, DIFFERENT: False}.get(ended.status) if not self._request.create else None,
+            "signature": self._found,
+            "expected": self._expected.signature if self._expected else None,
+            **self._differences,
+            "files": totals.files,
+            "directories": totals.directories,
+            "symlinks": totals.symlinks,
+            "special": totals.special,
+            "bytes": totals.bytes,
+            "failed": totals.failed,
+            "seconds": round(elapsed, 3),
+            "bytes_per_second": round(totals.bytes / elapsed) if elapsed > 0 else 0,
+            "ranks": ranks,
+            "exit_status": ended.status,
+        }
+
+
+def _root(path: bytes) -> Root:
+    """``path``, or what it leads to if it is a symbolic link, to be read only; raises ``Refused``."""
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            identity = status.st_dev, status.st_ino
+            return Root(real, real, b"", b"", path, path, identity, identity)
+        directory, name = os.path.split(real)
+        around = os.stat(directory)
+    except OSError as error:
+        raise Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; check the name") from None
+    if stat.S_ISSOCK(status.st_mode):
+        raise Refused(f"{shown(path)}: is a socket, which holds nothing to compare")
+    identity = around.st_dev, around.st_ino
+    return Root(directory, directory, name, name, path, path, identity, identity)
+
+
+def _is_signature(first: bytes, second: bytes) -> bool:
+    """Is the first path a signature (else the two are compared)? A file that stands against a directory must be one."""
+    try:
+        if not stat.S_ISREG(os.stat(first).st_mode):
+            return False
+        with open(first, "rb") as file:
+            if FORMAT.encode() in file.read(_LOOK):
+                return True
+    except OSError as error:
+        raise Refused(f"{shown(first)}: {error.strerror}; check the name") from None
+    return os.path.isdir(second)
+
+
+def _check_regular(manifest: bytes) -> None:
+    """Raises ``Refused`` for what cannot be read twice, such as a pipe."""
+    try:
+        mode = os.stat(manifest).st_mode
+    except OSError:
+        return  # the reader says what is wrong
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Refused(f"{shown(manifest)}: is no regular file; put the manifest into one")
+
+
+def _as_told(request: Request, options: Options, name: str, size: int, path: bytes) -> Options:
+    """Algorithm and block size as the file ``path`` has them; raises ``Refused`` for other wishes."""
+    for option, asked, there in (("--hash", request.hash, name), ("--block-size", request.block_size, size)):
+        if asked and asked != there:
+            raise Refused(f"{option} {asked}: {shown(path)} was made with {there}; leave the option out")
+    return options._replace(hash=name, block_size=size)
