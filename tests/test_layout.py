@@ -20,7 +20,24 @@ MOST_LINES = 400
 MAY_IMPORT = {
     "engine": ("pcopy.engine", "pcopy.errors"),
     "fsio": ("pcopy.fsio", "pcopy.errors"),
-    "tasks": ("pcopy.tasks", "pcopy.engine", "pcopy.fsio", "pcopy.errors", "pcopy.text"),
+    "checkpoint": (
+        "pcopy.checkpoint",
+        "pcopy.engine.backlog",
+        "pcopy.engine.messages",
+        "pcopy.engine.task",
+        "pcopy.errors",
+        "pcopy.text",
+    ),
+    "signature": ("pcopy.signature", "pcopy.errors", "pcopy.text"),
+    "tasks": (
+        "pcopy.tasks",
+        "pcopy.engine",
+        "pcopy.fsio",
+        "pcopy.signature",
+        "pcopy.checkpoint",
+        "pcopy.errors",
+        "pcopy.text",
+    ),
     "cli": ("pcopy",),
     "errors": (),
     "text": (),
@@ -29,7 +46,20 @@ MAY_IMPORT = {
 }
 """What of pcopy each part of it may import. Only ``cli`` composes everything."""
 
-HEAVY = ("argparse", "asyncio", "ctypes", "lmdb", "mpi4py", "multiprocessing", "pickle", "rich", "tempfile", "yaml")
+HEAVY = (
+    "argparse",
+    "asyncio",
+    "blake3",
+    "ctypes",
+    "lmdb",
+    "mpi4py",
+    "multiprocessing",
+    "pickle",
+    "rich",
+    "tempfile",
+    "xxhash",
+    "yaml",
+)
 
 
 class Import(NamedTuple):

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
+from pcopy.cli.job_options import Checkpoint
 from pcopy.cli.options import Arguments, early_answer, parse
 from pcopy.cli.units import parse_size, show_clock, show_seconds, show_size
 from pcopy.errors import Refused
-from pcopy.tasks.job import Options, Preserve
+from pcopy.fsio.preserve import ATTRIBUTES, Preserve
+from pcopy.tasks.job import Options
+from tests.support.users import require_root
 
 
 def refusal(*argv: str | bytes) -> str:
@@ -25,19 +28,20 @@ def refusal(*argv: str | bytes) -> str:
 
 def preserved(*argv: str) -> set[str]:
     preserve = parse([*argv, "a", "b"]).options.preserve
-    return {name for name in Preserve._fields if getattr(preserve, name)}
+    return {name for name in ATTRIBUTES if getattr(preserve, name)}
 
 
-ALL = set(Preserve._fields)
+ALL = set(ATTRIBUTES)
 OPTIONS = (
     *("-n", "-T", "-a", "-r", "-R", "-u", "-q", "-v", "-h", "--version", "--preserve", "--no-preserve", "--existing"),
     *("--modify-window", "--chunk-size", "--block-size", "--no-sync", "--errors", "--json", "--progress"),
-    *("--progress-interval", "--max-errors"),
+    *("--progress-interval", "--max-errors", "--checksum", "--inplace", "-L", "--dereference", "-x"),
+    *("--one-file-system", "--chown"),
 )
 
 
 def test_defaults() -> None:
-    assert parse(["a", "b"]) == Arguments(sources=(b"a",), destination=b"b")
+    assert parse(["a", "b"]) == Arguments(sources=(b"a",), destination=b"b", checkpoint=Checkpoint())
     assert parse(["a", "b"]).options == Options()
 
 
@@ -82,6 +86,47 @@ def test_the_last_word_on_existing_files_counts() -> None:
     assert parse(["--existing", "skip", "-u", "a", "b"]).options.existing == "newer"
 
 
+def test_checksum_compares_where_times_would_be_compared() -> None:
+    for argv in (["--checksum"], ["--checksum", "--existing", "changed"], ["--existing", "changed", "--checksum"]):
+        options = parse([*argv, "a", "b"]).options
+        assert (options.existing, options.checksum) == ("changed", True)
+    assert not parse(["--existing", "changed", "a", "b"]).options.checksum
+
+
+@pytest.mark.parametrize("policy", ["newer", "skip", "fail", "replace"])
+def test_checksum_goes_with_no_other_policy(policy: str) -> None:
+    assert f"--existing {policy}" in refusal("--checksum", "--existing", policy, "a", "b")
+    if policy == "newer":
+        assert "--checksum" in refusal("-u", "--checksum", "a", "b")
+
+
+def test_letters_that_stand_together() -> None:
+    options = parse(["-axL", "a", "b"]).options
+    assert options.one_file_system and options.dereference
+    assert parse(["-a", "--one-file-system", "--dereference", "a", "b"]).options == options
+    assert early_answer(["-Lxh"]) is not None
+    assert parse(["--inplace", "a", "b"]).options.inplace
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("3:4", (3, 4)),
+        ("3", (3, -1)),
+        (":4", (-1, 4)),
+        ("+3:+4", (3, 4)),
+        ("root:root", (0, 0)),
+        ("root:", (0, 0)),
+        ("0:", (0, 0)),
+        ("4294967294", (4294967294, -1)),
+    ],
+)
+def test_owners(text: str, meant: tuple[int, int]) -> None:
+    require_root("name others")
+    preserve = parse(["--chown", text, "--no-preserve", "mode", "a", "b"]).options.preserve
+    assert preserve == Preserve(mode=False, chown=meant)
+
+
 def test_what_is_preserved() -> None:
     assert preserved() == ALL
     assert preserved("--preserve", "mode,timestamps") == {"mode", "timestamps"}
@@ -96,7 +141,7 @@ def test_what_is_preserved() -> None:
 def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
     text = refusal("--preserve", "mode,colour", "a", "b")
     assert "colour" in text
-    for word in (*Preserve._fields, "all"):
+    for word in (*ATTRIBUTES, "all"):
         assert word in text
     assert "''" in refusal("--no-preserve=", "a", "b")
 
@@ -129,6 +174,10 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--block-size", "96K", "a", "b"], "power of two of 64 KiB or more"),
         (["--block-size", "auto", "a", "b"], "not a size"),
         (["--json=3", "a", "b"], "takes no value"),
+        (["--chown", ":", "a", "b"], "names neither"),
+        (["--chown", "root:nobody-of-that-name", "a", "b"], "there is no group nobody-of-that-name"),
+        (["--chown", "4294967295", "a", "b"], "there is no user 4294967295"),
+        (["--chown", "a\nb", "a", "b"], "there is no user"),
     ],
 )
 def test_refused(argv: list[str], culprit: str) -> None:

@@ -83,11 +83,26 @@ def test_failures_for_programs() -> None:
     assert values == {"path": r"\xff\n", "operation": "open", "errno": errno.EACCES, "message": "Permission denied"}
 
 
-def test_pverify_is_not_there_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert pverify.main(["a", b"b"]) == 2
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["a"], "1 paths given"),
+        (["a", "b", "c"], "3 paths given"),
+        (["--create", "sig", "a", "b"], "PATH expected, and 2 paths given"),
+        (["--unknown", "a", "b"], "unknown option --unknown"),
+        (["/nowhere", "/nowhere else"], "/nowhere: No such file or directory"),
+        (["", "b"], "the empty string"),
+    ],
+)
+def test_pverify_refuses_in_one_line(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pverify.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
+    assert err.startswith("pverify: ") and reason in err
     assert err.count("\n") == 1
+
+
+def test_pverify_tells_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert pverify.main(["--version"]) == pverify.main(["-h"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("pverify ")

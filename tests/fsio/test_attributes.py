@@ -55,6 +55,28 @@ def test_set_id_bits_come_with_owner_and_group(area: Path) -> None:
     assert status.st_mode & 0o7777 == 0o750
 
 
+def test_an_owner_that_was_named_is_never_excused(area: Path) -> None:
+    """The source's own may be beyond an ordinary user; what was asked for explicitly has to be."""
+    require_root("become somebody else")
+    area.chmod(0o777)
+
+    def dress(name: str, chown: tuple[int, int]) -> tuple[os.stat_result, int]:
+        return dressed(area / name, source(0o640, OTHER, OTHER), Preserve(chown=chown))
+
+    def as_nobody() -> None:
+        capable.cache_clear()
+        status, excused = dress("group", (-1, NOBODY))
+        assert ((status.st_uid, status.st_gid), excused) == ((NOBODY, NOBODY), 1)
+        status, excused = dress("both", (NOBODY, NOBODY))
+        assert ((status.st_uid, status.st_gid), excused) == ((NOBODY, NOBODY), 0)
+        for name, chown in {"owner": (OTHER, -1), "other group": (-1, OTHER)}.items():
+            with pytest.raises(MetadataProblem) as caught:
+                dress(name, chown)
+            assert (caught.value.operation, caught.value.errno) == ("chown", errno.EPERM)
+
+    as_user(as_nobody)
+
+
 def test_an_existing_files_set_id_bits_are_not_for_another_owner(area: Path) -> None:
     """Without the mode the old file's is kept; but whoever owned that set its set-uid bit for himself alone."""
     require_root("make files of two owners")

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.data import PIECE, Mover, data_extents, has_holes, write_all
+from pcopy.fsio.contents import PIECE, data_extents, has_holes
+from pcopy.fsio.data import Mover, write_all
 from pcopy.fsio.problem import Problem
 from tests.support.filesystems import mounted
 

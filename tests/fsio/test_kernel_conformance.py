@@ -12,21 +12,26 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel import CARE, SMALL_FILE, Kernel, Verdict
-from pcopy.fsio.preserve import Preserve, capable
+from pcopy.fsio.kernel import CARE, SMALL_FILE, Kernel
+from pcopy.fsio.preserve import ATTRIBUTES, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.python_kernel import PythonKernel
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
 from tests.support.filesystems import mounted
+from tests.support.reference_signature import of_file
 from tests.support.users import NOBODY, as_user, is_root
 
-KERNELS: dict[str, Callable[[Preserve, int], Kernel]] = {"python": PythonKernel}
+KERNELS: dict[str, Callable[..., Kernel]] = {"python": PythonKernel}
+"""Each takes what to preserve and the umask, and by name ``follow`` and ``digest``."""
+
+Told = int | Problem
+"""A verdict, of which only the size is left if the file was copied: the rest has been looked at."""
 
 
 class Bench:
     """Two directories and a kernel between them."""
 
-    def __init__(self, kernel: Callable[[Preserve, int], Kernel], place: Path) -> None:
+    def __init__(self, kernel: Callable[..., Kernel], place: Path) -> None:
         self._kernel = kernel
         self.source, self.target = place / "source", place / "target"
         self.source.mkdir()
@@ -45,8 +50,10 @@ class Bench:
         device: int | None = None,
         inherits: bool = False,
         target_names: Sequence[bytes] | None = None,
-    ) -> list[Verdict]:
-        kernel = self._kernel(preserve or Preserve(), 0o022)
+        digest: Callable[[bytes], bytes] | None = None,
+    ) -> list[Told]:
+        """One for each of ``names``, with the file's status and digest as they should be."""
+        kernel = self._kernel(preserve or Preserve(), 0o022, digest=digest)
         source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
         found = [self.source.joinpath(name).lstat().st_ino for name in names] if inodes is None else inodes
         before = len(os.listdir("/proc/self/fd"))
@@ -69,7 +76,16 @@ class Bench:
             os.close(target)
         self.applied = kernel.drain()
         assert kernel.drain() == (0, ()), "what was drained is told once"
-        return verdicts
+        told: list[Told] = []
+        for name, verdict in zip(names, verdicts, strict=True):
+            if isinstance(verdict, tuple):
+                status, size, found = verdict
+                assert identity(status) == identity((self.source / name).lstat())
+                assert found == (digest((self.source / name).read_bytes()) if digest else b"")
+                told.append(size)
+            else:
+                told.append(verdict)
+        return told
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self.target.iterdir())
@@ -87,7 +103,15 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-def problem(verdict: Verdict) -> Problem:
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """What tells whether it is the same file, unchanged."""
+    return (
+        status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid, status.st_nlink, status.st_size,
+        status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip
+
+
+def problem(verdict: Told) -> Problem:
     assert isinstance(verdict, Problem), verdict
     return verdict
 
@@ -97,6 +121,25 @@ def test_contents(bench: Bench, size: int) -> None:
     path = bench.add("file", Random(size).randbytes(size))
     assert bench.copy("file") == [size]
     subprocess.run(["cmp", path, bench.target / "file"], check=True)
+
+
+def reference(data: bytes) -> bytes:
+    return of_file(data, 1 << 16)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 16) + 1, SMALL_FILE])
+def test_digests_are_of_what_was_copied(bench: Bench, size: int) -> None:
+    bench.add("file", Random(size).randbytes(size))
+    assert bench.copy("file", digest=reference) == [size]
+    subprocess.run(["cmp", bench.source / "file", bench.target / "file"], check=True)
+
+
+def test_each_file_has_its_own_digest(bench: Bench) -> None:
+    names = [f"{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        bench.add(name, b"x" * number)
+    (bench.target / "2").touch()
+    assert bench.copy(*names, target_names=[b"a", b"b", b"2", b"d", b"e"], digest=reference) == [0, 1, CARE, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "a\nb", "\udcff\udcfe", "-rf", " ", "\\"])
@@ -143,7 +186,7 @@ def test_what_is_not_preserved(bench: Bench) -> None:
     os.setxattr(path, "user.key", b"value")
     os.utime(path, (1, 1))
     path.chmod(0o6777)
-    nothing = Preserve(*[False] * len(Preserve._fields))
+    nothing = Preserve._make([*[False] * len(ATTRIBUTES), (-1, -1)])
     assert bench.copy("file", preserve=nothing) == [7]
     copied = (bench.target / "file").stat()
     assert copied.st_mode & 0o7777 == 0o755
@@ -265,13 +308,16 @@ def test_contents_without_a_size(bench: Bench) -> None:
     proc = os.open("/proc", os.O_RDONLY)
     target = os.open(bench.target, os.O_RDONLY)
     status = os.stat("/proc/version")
-    kernel = bench._kernel(Preserve(ownership=False), 0o022)
+    kernel = bench._kernel(Preserve(ownership=False), 0o022, digest=reference)
     verdict = next(kernel.copy_new_files(proc, target, [b"version"], [status.st_ino], status.st_dev, inherits=False))
     os.close(proc)
     os.close(target)
     if isinstance(verdict, MetadataProblem):
         pytest.skip("attributes of /proc can't be kept here")
-    assert (bench.target / "version").read_bytes() == Path("/proc/version").read_bytes()
+    contents = Path("/proc/version").read_bytes()
+    assert isinstance(verdict, tuple) and verdict[0].st_size == 0
+    assert verdict[1:] == (len(contents), reference(contents))
+    assert (bench.target / "version").read_bytes() == contents
 
 
 def test_a_full_target_leaves_nothing(bench: Bench, area: Path) -> None:

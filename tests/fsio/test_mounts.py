@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.mounts import Mounts
+from pcopy.fsio.mounts import Followed, Mounts
 
 TREE = [(b"a", 1), (b"a/b", 1), (b"a/m", 2), (b"a/m/x", 2), (b"a/m/back", 1), (b"n", 3), (b"n/o", 2)]
 """Directories in the order of a scan, and the file systems that they lie on."""
@@ -43,3 +43,51 @@ def test_roots_never_share_codes_of_mounts_below_them() -> None:
 def test_unknown_codes_have_no_device() -> None:
     assert Mounts(3, 9).device(3) == 9
     assert Mounts(3, 9).device(4) is None
+
+
+WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
+"""Links to the second, third, second, ... file system and back to the first, followed as far as they lead."""
+
+LEADS_TO = dict(zip(WAYS, [2, 3, 2, 3, 2, 1, 2, 1], strict=True))
+
+
+def follow(mounts: Mounts, devices: dict[int, int]) -> dict[bytes, int]:
+    codes = {b"": mounts.base}
+    for path in WAYS:
+        codes[path] = mounts.code(path, devices[LEADS_TO[path]], codes[path.rpartition(b"/")[0]])
+    return codes
+
+
+@given(st.permutations([11, 22, 33]), st.permutations([44, 55, 66]), st.booleans())
+def test_hosts_agree_where_links_are_followed(here: list[int], there: list[int], second_is_a_root: bool) -> None:
+    """And a path that comes back to a file system comes back to its code."""
+    told = []
+    for devices in (here, there):
+        numbered = dict(enumerate(devices, 1))
+        bases = {numbered[1]: 0, **({numbered[2]: 1} if second_is_a_root else {})}
+        mounts = Mounts(0, numbered[1], Followed(bases, one_host=False))
+        codes = follow(mounts, numbered)
+        assert all(mounts.device(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
+        told.append(codes)
+    one, other = told
+    assert one == other
+    assert one[b"p"] == one[b"p/l/q"] and one[b"r"] == one[b"r/p/r"] == 0
+    if second_is_a_root:
+        assert one[b"p"] == one[b"q"] == one[b"r/p"] == 1
+
+
+def test_files_that_links_lead_to() -> None:
+    """Within the roots' file systems their code is the root's; elsewhere it is the device's, if that is one host's."""
+    bases = {7: 0, 8: 1}
+    alone, together = (Mounts(0, 7, Followed(bases, one_host)) for one_host in (True, False))
+    for mounts in (alone, together):
+        away = mounts.code(b"away", 9, 0)
+        assert mounts.file_code(7, away, b"away/x") == 0
+        assert mounts.file_code(8, away, b"away/x") == 1
+        assert mounts.device(1) == 8
+    one, other = alone.code(b"one", 9, 0), alone.code(b"other", 9, 0)
+    assert one != other
+    assert alone.file_code(9, one, b"one/x") == alone.file_code(9, other, b"other/x") == alone.file_code(9, 0, b"x")
+    assert alone.device(alone.file_code(9, 0, b"x")) == 9
+    assert together.file_code(9, 0, b"x") != together.file_code(9, 0, b"y")
+    assert together.device(together.file_code(9, 0, b"x")) == 9

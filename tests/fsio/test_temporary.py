@@ -62,6 +62,7 @@ TRICKS: dict[str, Callable[[Path], object]] = {
     "readable": lambda path: path.chmod(0o644),
     "set-uid": lambda path: path.chmod(0o4600),
     "another owner": another_owner,
+    "another size": lambda path: os.truncate(path, 1),
     "a FIFO": fifo,
     "a directory": directory_instead,
     "gone": lambda path: path.unlink(),
@@ -74,14 +75,15 @@ def test_refuses(directory: int, area: Path, trick: str) -> None:
     TRICKS[trick](area / "temporary")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Problem) as caught:
-        reopen(directory, b"temporary", inode)
+        reopen(directory, b"temporary", inode, 0)
     assert caught.value.errno in (errno.ESTALE, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOENT)
     assert not caught.value.on_source
+    assert caught.value.again == (caught.value.errno in (errno.ESTALE, errno.ENOENT)), "it may be made again"
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
-    descriptor = reopen(directory, b"temporary", make(directory))
+    descriptor = reopen(directory, b"temporary", make(directory), 0)
     os.pwrite(descriptor, b"content", 0)
     os.close(descriptor)
     assert (area / "temporary").read_bytes() == b"content"

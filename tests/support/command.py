@@ -23,6 +23,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOKEN = "PCOPY_TEST_TOKEN"
 """Marks the environment of every process of a run, so that survivors can be found."""
 
+RUN = {
+    "pcopy": ("-m", "pcopy"),
+    "pverify": ("-c", "import sys; from pcopy.cli.pverify import main; sys.exit(main())"),
+}
+"""What the interpreter is to run for each of the two commands."""
+
 Argument = str | bytes | os.PathLike[str]
 Completed = subprocess.CompletedProcess[bytes]
 
@@ -38,13 +44,14 @@ def pcopy(
     wrap: Sequence[Argument] = (),
     umask: int = 0o022,
     timeout: float = 120,
+    program: str = "pcopy",
 ) -> Completed:
     """Runs ``pcopy arguments`` to its end and hands back status, output and errors, the latter two as bytes.
 
     ``ranks`` becomes ``-n`` or, with ``launcher="mpi"``, the ranks of mpiexec. ``wrap`` is put in front (strace).
     """
     line, environment = command(
-        *arguments, ranks=ranks, launcher=launcher, user=user, groups=groups, env=env, wrap=wrap
+        *arguments, ranks=ranks, launcher=launcher, user=user, groups=groups, env=env, wrap=wrap, program=program
     )
     return subprocess.run(
         line,
@@ -58,6 +65,11 @@ def pcopy(
     )
 
 
+def pverify(*arguments: Argument, **options: Any) -> Completed:
+    """As ``pcopy``, with the other command."""
+    return pcopy(*arguments, **options, program="pverify")
+
+
 def command(
     *arguments: Argument,
     ranks: int | None = None,
@@ -66,6 +78,7 @@ def command(
     groups: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
     wrap: Sequence[Argument] = (),
+    program: str = "pcopy",
 ) -> tuple[list[Argument], dict[str, str]]:
     """The command line and the environment of a run, for tests that need to watch it (``subprocess.Popen``)."""
     if user is not None and not is_root():
@@ -77,10 +90,13 @@ def command(
         line += [f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"]
     if launcher == "mpi":
         line += [mpiexec(), "-n", str(ranks or 1)]
-    line += [python, "-m", "pcopy"]
+    line += [python, *RUN[program]]
     if launcher is None and ranks is not None:
         line += ["-n", str(ranks)]
-    return [*line, *arguments], {**_environment(search), TOKEN: uuid.uuid4().hex, **(env or {})}
+    token = uuid.uuid4().hex
+    # Runs leave unfinished jobs: each has a place of its own for them, which need not be there.
+    own = {TOKEN: token, "XDG_STATE_HOME": f"{_home()}/state-{token}"}
+    return [*line, *arguments], {**_environment(search), **own, **(env or {})}
 
 
 def mpiexec() -> str:

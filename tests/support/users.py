@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -22,7 +22,7 @@ def require_root(why: str) -> None:
         pytest.skip(f"only root can {why}")
 
 
-def as_user(action: Callable[[], object], uid: int = NOBODY) -> None:
+def as_user(action: Callable[[], object], uid: int = NOBODY, groups: Sequence[int] = ()) -> None:
     """Runs ``action`` as an ordinary user, in a child. Without root this process is such a user already."""
     if not is_root():
         action()
@@ -31,7 +31,7 @@ def as_user(action: Callable[[], object], uid: int = NOBODY) -> None:
     if child == 0:
         status = 1
         try:
-            os.setgroups([])
+            os.setgroups(groups)
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
             action()

@@ -16,11 +16,13 @@ from pcopy.engine.task import Spawn, Task
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.python_kernel import PythonKernel
 from pcopy.tasks import counts
+from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.context import Context, RootDescriptors
+from pcopy.tasks.hashing import Hashing
 from pcopy.tasks.job import Failure, Job, Options, Root, Totals
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import Place, ScanDir, ScanNames, decode, encode
+from pcopy.tasks.values import Place, ScanDir, ScanNames
 
 Hook = Callable[[Any], None]
 """Is told of each task just before it runs."""
@@ -65,12 +67,16 @@ def root_of(source: Path, target: Path, item: bytes = b"") -> Root:
 
 
 @contextmanager
-def surroundings(roots: Sequence[Root], options: Options, ranks: int = 1) -> Iterator[tuple[Context, Told]]:
-    """Rank 0 of ``ranks``, the owner of everything."""
+def surroundings(
+    roots: Sequence[Root], options: Options, ranks: int = 1, rank: int = 0, *, against: bytes | None = None
+) -> Iterator[tuple[Context, Told]]:
+    """One of ``ranks``: rank 0, the owner of everything. ``against``: the job only reads, to compare with that."""
     opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
     told = Told()
-    kernel = PythonKernel(options.preserve, options.umask)
-    context = Context(Job("test", 1, tuple(roots), options), 0, ranks, opened, kernel, sink=told)
+    digest = Hashing(options.hash, options.block_size).whole if options.hash else None
+    kernel = PythonKernel(options.preserve, options.umask, digest=digest)
+    job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
+    context = Context(job, rank, ranks, opened, kernel, sink=told)
     try:
         yield context, told
     finally:
@@ -97,7 +103,7 @@ def copy(
             kinds: list[str] = []
             sums = [0] * counts.COUNTERS
             sums[counts.FOUND] = sums[counts.UNSCANNED] = sum(1 for root in roots if not root.item)
-            queues: dict[int, deque[Spawn]] = {phase: deque() for phase in range(Phase.SYNC + 1)}
+            queues: dict[int, deque[Spawn]] = {phase: deque() for phase in range(Phase.SIGN)}
             queues[Phase.COPY].extend(_first(context, number) for number in range(len(roots)))
             run = TaskRunner(context)
             for phase, queue in queues.items():
@@ -107,12 +113,13 @@ def copy(
                     kinds.append(type(value).__name__)
                     assert len(kinds) <= limit, f"no end: {kinds[-8:]}"
                     before(value)
-                    outcome = _outcome(run, Task((0, 0, len(kinds)), phase, spawn.payload, 0))
+                    outcome = _outcome(run, Task((1, 0, len(kinds)), phase, spawn.payload, 0))
                     for new in outcome.spawned:
                         assert new.phase >= phase
                         queues[new.phase].append(new)
                     sums = [have + more for have, more in zip(sums, outcome.counts, strict=True)]
             assert not context.unfinished
+            sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
             return Copied(Totals(*sums), told, kinds)
     finally:
         os.umask(umask)

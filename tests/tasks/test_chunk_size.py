@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.tasks.split_file import CHUNKS_PER_RANK, LARGEST_CHUNK, SMALLEST_CHUNK, chunk_size
+from pcopy.tasks.chunks import CHUNKS_PER_RANK, LARGEST_CHUNK, SMALLEST_CHUNK, chunk_size
 
 BLOCKS = st.integers(12, 26).map(lambda power: 1 << power)
 MIB = 1 << 20

@@ -1,0 +1,170 @@
+"""Where jobs are kept, and that nobody else can have a hand in them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pcopy.checkpoint import jobs
+from pcopy.checkpoint.job_file import encode
+from pcopy.checkpoint.jobs import StoredJob, check_place, create, open_job, take, unfinished, update
+from tests.checkpoint.made import job_of, made, refusal, some_root, tree
+from tests.support.users import NOBODY, as_user, require_root
+
+
+def test_jobs_are_kept_where_xdg_says(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = area / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_STATE_HOME", str(area / "state"))
+    assert jobs.state_directory() == bytes(area / "state/pcopy")
+    for ignored in ("", "relative"):
+        monkeypatch.setenv("XDG_STATE_HOME", ignored)
+        assert jobs.state_directory() == bytes(home / ".local/state/pcopy")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert made(None).path == bytes(home / ".local/state/pcopy/0123456789")
+    assert set(tree(area).values()) == {0o700, 0o600}
+
+
+@pytest.mark.parametrize("home", [None, "", "relative"])
+def test_without_home_the_system_is_asked(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    expected = os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state/pcopy")
+    assert jobs.state_directory() == os.fsencode(expected)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    text = refusal(jobs.state_directory)
+    assert "--checkpoint DIR" in text
+    assert "--checkpoint none" in text
+
+
+def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(area: Path, state: Path) -> None:
+    require_root("make a directory that the user may not write")
+
+    def tried() -> None:
+        for action in (lambda: check_place(None), lambda: create(None, job_of(some_root()))):
+            text = refusal(action)
+            assert text.startswith(str(area))
+            assert "--checkpoint DIR" in text
+            assert "--checkpoint none" in text
+
+    as_user(tried)
+    assert not os.listdir(area)
+    check_place(None)
+    assert not os.listdir(area), "looking has made something"
+
+
+def test_a_state_directory_of_somebody_else_is_refused(state: Path) -> None:
+    require_root("give a directory away")
+    state.mkdir(parents=True)
+    os.chown(state, NOBODY, NOBODY)
+    for action in (lambda: create(None, job_of(some_root())), lambda: unfinished(bytes(state))):
+        assert f"belongs to user {NOBODY}" in refusal(action)
+    assert not os.listdir(state)
+
+
+def test_what_is_no_directory_is_in_the_way(area: Path) -> None:
+    (area / "file").touch()
+    assert "--checkpoint DIR" in refusal(lambda: check_place(bytes(area / "file" / "job")))
+    for path in (area / "file", area / "file" / "job"):
+        refusal(partial(create, bytes(path), job_of(some_root())))
+        refusal(partial(check_place, bytes(path)))
+    assert os.listdir(area) == ["file"]
+
+
+def uses(directory: Path) -> list[Callable[[], object]]:
+    path = bytes(directory)
+    return [
+        lambda: open_job(path),
+        lambda: take(path),
+        lambda: create(path, job_of(some_root())),
+        lambda: check_place(path),
+        lambda: jobs.is_job(path),
+        lambda: update(StoredJob(path, job_of(some_root()))),
+    ]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o720, 0o707, 0o702, 0o1777])
+def test_a_directory_that_others_may_write_is_refused(mode: int, area: Path) -> None:
+    made(area / "job")
+    (area / "job").chmod(mode)
+    for use in uses(area / "job"):
+        assert "others may write" in refusal(use)
+
+
+def test_a_file_that_others_may_write_is_refused(area: Path) -> None:
+    stored = made(area / "job")
+    (area / "job" / "job").chmod(0o620)
+    assert "others may write" in refusal(lambda: open_job(stored.path))
+
+
+@pytest.mark.parametrize("what", ["directory", "file"])
+def test_what_belongs_to_somebody_else_is_refused_also_by_root(what: str, area: Path) -> None:
+    require_root("give a file away")
+    stored = made(area / "job")
+    os.chown(area / "job" if what == "directory" else area / "job" / "job", NOBODY, NOBODY)
+    for use in uses(area / "job")[:1] if what == "file" else uses(area / "job"):
+        assert f"belongs to user {NOBODY}" in refusal(use)
+    assert stored.path == bytes(area / "job")
+
+
+def test_roots_job_is_none_for_others(area: Path) -> None:
+    require_root("be two users")
+    made(area / "job")
+    (area / "job").chmod(0o755)
+    (area / "job" / "job").chmod(0o644)
+    (area / "job" / "lock-0").chmod(0o666)
+
+    def tried() -> None:
+        for use in uses(area / "job"):
+            assert "belongs to user 0" in refusal(use)
+
+    as_user(tried)
+
+
+def test_a_job_of_another_user_is_refused(area: Path) -> None:
+    stored = made(area / "job", user=os.geteuid() + 1)
+    assert f"a job of user {os.geteuid() + 1}" in refusal(lambda: open_job(stored.path))
+
+
+@pytest.mark.parametrize("ending", ["", "/", "//", "/."])
+def test_a_link_to_a_job_is_refused(ending: str, area: Path) -> None:
+    made(area / "job")
+    (area / "link").symlink_to("job")
+    actions: list[Callable[[bytes], object]] = [open_job, take, check_place, jobs.is_job]
+    for action in actions:
+        assert "a symbolic link" in refusal(partial(action, os.fsencode(f"{area}/link{ending}")))
+    assert "a symbolic link" in refusal(lambda: create(os.fsencode(f"{area}/link{ending}"), job_of(some_root())))
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(area: Path) -> None:
+    stored = made(area / "job")
+    (area / "job" / "job").rename(area / "moved")
+    (area / "job" / "job").symlink_to(area / "moved")
+    refusal(lambda: open_job(stored.path))
+    update(stored)
+    assert (area / "moved").read_bytes() == encode(stored.file)
+    assert not (area / "job" / "job").is_symlink()
+
+
+def test_a_fifo_in_place_of_the_file_is_not_waited_for(area: Path) -> None:
+    stored = made(area / "job")
+    (area / "job" / "job").unlink()
+    os.mkfifo(area / "job" / "job", 0o600)
+    assert "no regular file" in refusal(lambda: open_job(stored.path))
+
+
+def test_a_directory_above_may_be_a_link(area: Path) -> None:
+    (area / "real").mkdir()
+    (area / "link").symlink_to("real")
+    assert open_job(made(area / "link" / "job").path).file.name == "0123456789"

@@ -1,0 +1,278 @@
+"""Job directories: what they hold comes back, nobody else has a hand in them, and nothing foreign goes with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.checkpoint import jobs
+from pcopy.checkpoint.job_file import OVER, STOPPED, decode, encode
+from pcopy.checkpoint.jobs import StoredJob, check_place, create, open_job, remove, take, unfinished, update
+from pcopy.checkpoint.lock import Held
+from tests.checkpoint.made import HOLD, child, job_of, made, refusal, some_root, tree
+from tests.support.filesystems import mounted
+
+
+def test_everything_comes_back(area: Path) -> None:
+    job = job_of(some_root(), some_root()._replace(item=b""), runs=3, state=STOPPED)
+    stored, lock = create(bytes(area / "job"), job)
+    lock.close()
+    assert open_job(bytes(area / "job")) == stored == StoredJob(bytes(area / "job"), job)
+
+
+def test_named_tuples_and_lists_come_back_as_tuples(area: Path) -> None:
+    stored = made(area / "job", options={"root": some_root(), "list": [1, [b"2"]], "map": {"bytes": {"map": b"3"}}})
+    options = open_job(stored.path).file.options
+    assert options == {"root": tuple(some_root()), "list": (1, (b"2",)), "map": {"bytes": {"map": b"3"}}}
+    assert type(options["root"]) is tuple
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, {b"k": 2}, float("nan"), {1}])
+def test_only_primitives_are_stored(value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        encode(job_of(some_root(), options={"key": value}))
+
+
+def test_people_can_read_it(area: Path) -> None:
+    stored = made(area / "job")
+    head, _, body = (area / "job" / "job").read_bytes().partition(b"\n")
+    assert head == b"pcopy job 1 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    told = json.loads(body)
+    assert told["name"] == stored.file.name
+    assert told["roots"][0][1] == {"bytes": "/t\\"}
+
+
+def test_any_damage_is_noticed() -> None:
+    contents = encode(job_of(some_root()))
+    for at in range(len(contents)):
+        for damaged in (contents[:at], contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1 :]):
+            with pytest.raises(ValueError, match=r"not a job|another version|damaged"):
+                decode(damaged)
+
+
+BODIES = (
+    b"", b"{", b"[]", b"7", b'{"name": "a"}', b'{"a": {"map": {}, "bytes": ""}}', b'{"a": {"global": "os.system"}}',
+    b'{"a": {}}', b'{"a": {"bytes": 7}}', b"[" * 100_000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:30]))
+def test_what_pcopy_would_not_write_is_refused(body: bytes, area: Path) -> None:
+    stored = made(area / "job")
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    (area / "job" / "job").write_bytes(b"pcopy job 1 %s\n%s" % (digest, body))
+    assert "job/job: not what pcopy writes" in refusal(lambda: open_job(stored.path))
+
+
+def test_a_kind_of_value_that_pcopy_has_not_is_refused() -> None:
+    body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    with pytest.raises(ValueError, match="no kind of value: mop"):
+        decode(b"pcopy job 1 %s\n%s" % (digest, body))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "../x"}, {"name": ""}, {"state": "well"}, {"runs": 0}, {"runs": "1"}, {"totals": ()}]
+)
+def test_values_that_no_job_has_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not what pcopy writes"):
+        decode(encode(job_of(some_root(), **wrong)))
+    with pytest.raises(ValueError, match="not what pcopy writes"):
+        decode(encode(job_of()))
+
+
+def test_all_that_is_made_is_the_owners_only(area: Path) -> None:
+    before = os.umask(0)
+    try:
+        job = made(area / "a" / "b" / "job")
+        update(job)
+    finally:
+        os.umask(before)
+    assert tree(area) == {
+        "a": 0o700, "a/b": 0o700, "a/b/job": 0o700, "a/b/job/job": 0o600, "a/b/job/lock-0": 0o600
+    }  # fmt: skip
+
+
+def test_the_old_file_stays_until_the_new_one_is_on_storage(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = made(area / "job")
+    calls: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(descriptor: int) -> None:
+        calls.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def renamed(source: bytes, target: bytes, **directories: int) -> None:
+        calls.append(f"{source.decode()} to {target.decode()}")
+        rename(source, target, **directories)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    update(stored._replace(file=stored.file._replace(runs=2)))
+    assert calls == ["job.new", "job.new to job", "job"]
+    assert open_job(stored.path).file.runs == 2
+
+
+def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
+    with mounted("tmpfs", session_scratch, size=64 << 10) as point:
+        stored = made(point / "job")
+        with open(point / "filler", "wb") as filler:
+            with pytest.raises(OSError):
+                filler.write(bytes(1 << 20))
+                filler.flush()
+            assert "cannot be stored: No space left" in refusal(lambda: update(stored))
+            assert open_job(stored.path) == stored
+            assert remove(*take(stored.path)) == []
+            filler.truncate(0)
+        assert os.listdir(point) == ["filler"]
+
+
+def test_a_foreign_directory_never_becomes_a_job(area: Path) -> None:
+    (area / "job").mkdir(0o755)
+    (area / "job" / "thesis").write_text("mine")
+    assert "holds thesis, which is no job's" in refusal(lambda: create(bytes(area / "job"), job_of(some_root())))
+    assert "no job is in" in refusal(lambda: take(bytes(area / "job")))
+    assert not jobs.is_job(bytes(area / "job"))
+    assert os.listdir(area / "job") == ["thesis"]
+
+
+def test_an_empty_directory_becomes_one(area: Path) -> None:
+    (area / "job").mkdir(0o755)
+    check_place(bytes(area / "job"))
+    made(area / "job")
+    assert jobs.is_job(bytes(area / "job"))
+
+
+def test_a_job_is_never_written_over(area: Path) -> None:
+    stored = made(area / "job")
+    other = job_of(some_root(), name="other")
+    assert "there is a job already" in refusal(lambda: create(bytes(area / "job"), other))
+    assert open_job(stored.path) == stored
+    job, lock = take(stored.path)
+    with pytest.raises(Held):
+        create(bytes(area / "job"), other)
+    assert job == stored
+    lock.close()
+
+
+def test_what_an_earlier_job_has_left_is_cleared(area: Path) -> None:
+    stored = made(area / "job")
+    update(stored._replace(file=stored.file._replace(state=OVER)))
+    fill(area / "job")
+    assert not jobs.is_job(stored.path)
+    assert "this job is over" in refusal(lambda: take(stored.path))
+    made(area / "job", name="other")
+    assert sorted(os.listdir(area / "job")) == ["job", "lock-0"]
+    assert open_job(stored.path).file.name == "other"
+
+
+OURS = (
+    *("current", "current.new", "job.new", "lock-1", "lock-12", "run-1/base-0", "run-1/facts-0", "run-1/base-1.new"),
+    *("run-12/facts-345",),
+)
+
+
+def fill(directory: Path) -> None:
+    for name in OURS:
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text("x")
+
+
+def test_a_job_goes_without_a_trace(area: Path) -> None:
+    made(area / "job")
+    fill(area / "job")
+    assert remove(*take(bytes(area / "job"))) == []
+    assert not os.listdir(area)
+
+
+def test_only_what_pcopy_made_is_removed(area: Path) -> None:
+    made(area / "job")
+    fill(area / "job")
+    (area / "outside").mkdir()
+    (area / "outside" / "base-0").write_text("mine")
+    foreign = ["thesis", "run-1/thesis", "run-x/base-0", "jobs", "lock-x", "lock-7/base-0", "run-1/base-7/facts-0"]
+    for name in foreign:
+        (area / "job" / name).parent.mkdir(parents=True, exist_ok=True)
+        (area / "job" / name).write_text("mine")
+    (area / "job" / "run-9").symlink_to(area / "outside")
+    left = remove(*take(bytes(area / "job")))
+    paths = [path for path in (area / "job").rglob("*") if path.is_symlink() or not path.is_dir()]
+    assert {str(path.relative_to(area / "job")) for path in paths} == {*foreign, "run-9"}
+    assert set(left) == {os.fsencode(name) for name in os.listdir(area / "job")}
+    assert (area / "outside" / "base-0").read_text() == "mine"
+    assert all((area / "job" / name).read_text() == "mine" for name in foreign)
+
+
+def test_a_job_that_was_half_removed_is_none(area: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = made(None)
+    fill(state / "0123456789")
+    unlink = os.unlink
+
+    def failing(name: bytes, *, dir_fd: int | None = None) -> None:
+        if name == b"facts-345":
+            raise OSError(5, "Input/output error")
+        unlink(name, dir_fd=dir_fd)
+
+    job, lock = take(stored.path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", failing)
+        assert "cannot be removed: Input/output error" in refusal(lambda: remove(job, lock))
+    lock.close()
+    assert unfinished(bytes(state)) == []
+    assert "this job is over" in refusal(lambda: take(stored.path))
+
+
+def test_unfinished_jobs_are_found_newest_first(state: Path) -> None:
+    assert unfinished(bytes(state)) == []
+    for name, created in (("a", 2.0), ("b", 3.5), ("c", 1.0)):
+        made(None, name=name, created=created)
+    over = made(None, name="d", created=9.0)
+    update(over._replace(file=over.file._replace(state=OVER)))
+    (state / "file").write_text("x")
+    (state / "empty").mkdir()
+    (state / "link").symlink_to("a")
+    made(None, name="e", created=9.0)
+    (state / "e" / "job").write_text("x")
+    found = unfinished(bytes(state))
+    assert [os.path.basename(listed.path) for listed in found] == [b"b", b"a", b"c", b"e", b"link"]
+    assert [listed.file.name if listed.file else "" for listed in found] == ["b", "a", "c", "", ""]
+    assert "not a job of pcopy's" in found[3].trouble
+    assert "symbolic link" in found[4].trouble
+
+
+def test_a_job_that_is_worked_on_is_not_taken(area: Path) -> None:
+    stored = made(area / "job")
+    with child(HOLD, stored.path, "3") as holder, pytest.raises(Held, match=rf"rank 3 on .*process {holder.pid}\b"):
+        take(stored.path)
+    _, lock = take(stored.path)
+    lock.close()
+
+
+def test_of_two_that_make_a_job_one_does(area: Path) -> None:
+    first, lock = create(bytes(area / "job"), job_of(some_root()))
+    with pytest.raises(Held):
+        create(bytes(area / "job"), job_of(some_root(), name="other"))
+    assert open_job(first.path) == first
+    lock.close()
+
+
+def test_where_there_is_no_job_no_lock_is_left(area: Path) -> None:
+    (area / "empty").mkdir()
+    refusal(lambda: take(bytes(area / "empty")))
+    refusal(lambda: take(bytes(area / "missing")))
+    assert os.listdir(area) == ["empty"]
+    assert not os.listdir(area / "empty")
+
+
+def test_what_was_asked_is_compared_by_name(area: Path) -> None:
+    asked = {"SRC": [b"/a"], "--existing": "newer", "--preserve": (True, (-1, -1))}
+    stored = open_job(made(area / "job", asked=asked).path).file
+    assert stored.differing(asked) == []
+    assert stored.differing({**asked, "SRC": (b"/a",)}) == []
+    assert stored.differing({**asked, "SRC": (b"/b",), "--delete": True}) == ["SRC", "--delete"]
+    assert stored.differing({"SRC": [b"/a"]}) == ["--existing", "--preserve"]

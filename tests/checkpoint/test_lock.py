@@ -1,0 +1,316 @@
+"""Locks on a job, held by real processes that end as processes do."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pcopy.checkpoint import lock as locks
+from pcopy.checkpoint.lock import Held, hold, hold_alone, holders
+from pcopy.errors import InvariantBroken, Refused
+from tests.checkpoint.made import HOLD, child
+from tests.support.command import REPOSITORY
+from tests.support.processes import wait_until
+
+FORK = """\
+import os, sys, time
+from pcopy.checkpoint.lock import hold
+lock = hold(os.fsencode(sys.argv[1]), 0)
+if os.fork():
+    os.wait()
+assert not lock.held
+own = hold(os.fsencode(sys.argv[1]), 1)
+assert own.held
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+SPAWN = """\
+import os, subprocess, sys, time
+from pcopy.checkpoint.lock import hold
+lock = hold(os.fsencode(sys.argv[1]), 0)
+print(subprocess.Popen(["sleep", "60"], close_fds=False).pid, flush=True)
+time.sleep(60)
+"""
+
+RACE = """\
+import os, sys, time
+from pcopy.checkpoint.lock import Held, hold_alone
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    lock = hold_alone(os.fsencode(sys.argv[1]))
+except Held:
+    sys.exit(3)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(area: Path) -> bytes:
+    (area / "job").mkdir(0o700)
+    return bytes(area / "job")
+
+
+def ranks(path: bytes) -> list[int]:
+    return [holder.rank for holder in holders(path)]
+
+
+def test_a_lock_tells_who_has_it(path: bytes) -> None:
+    before = time.time()
+    with child(HOLD, path, "0", "12") as process:
+        found = holders(path)
+        assert [holder.rank for holder in found] == [0, 12]
+        for holder in found:
+            assert (holder.host, holder.pid) == (os.uname().nodename, process.pid)
+            assert before - 1 <= holder.began <= holder.heartbeat <= time.time()
+        with pytest.raises(Held) as caught:
+            hold(path, 12)
+        assert str(caught.value).startswith(f"{path.decode()}: rank 12 on {os.uname().nodename} (process {process.pid}")
+        assert [holder.rank for holder in caught.value.holders] == [12]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_lock_goes_with_its_process(number: int, path: bytes) -> None:
+    with child(HOLD, path, "0", "3") as process:
+        assert ranks(path) == [0, 3]
+        process.send_signal(number)
+        process.wait()
+        assert holders(path) == []
+        assert sorted(os.listdir(path)) == [b"lock-0", b"lock-3"], "the files stay, and mean nothing"
+        hold_alone(path).close()
+        hold(path, 3).close()
+
+
+def test_a_process_that_stands_still_keeps_its_lock(path: bytes) -> None:
+    with child(HOLD, path, "0") as process:
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(Held):
+            hold_alone(path)
+
+
+def test_a_run_is_kept_out_by_any_rank(path: bytes) -> None:
+    with child(HOLD, path, "5", "7"):
+        with pytest.raises(Held, match=r"rank 5 on .*, and 1 more, still work on this job"):
+            hold_alone(path)
+        assert ranks(path) == [5, 7], "who was refused has left its own lock"
+
+
+def test_a_child_has_not_its_parents_lock(path: bytes) -> None:
+    with child(FORK, path) as parent:
+        assert wait_until(lambda: ranks(path) == [0, 1])
+        grandchild = holders(path)[1].pid
+        try:
+            assert grandchild != parent.pid
+            parent.kill()
+            parent.wait()
+            assert ranks(path) == [1]
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_program_that_is_started_has_not_its_parents_lock(path: bytes) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    parent = subprocess.Popen([sys.executable, "-c", SPAWN, path], env=environment, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    sleeper = int(parent.stdout.readline())
+    try:
+        assert ranks(path) == [0]
+        parent.kill()
+        parent.wait()
+        os.kill(sleeper, 0)
+        assert holders(path) == []
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+        parent.kill()
+        parent.communicate()
+
+
+def test_of_many_that_start_at_once_one_goes_on(path: bytes) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, path],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    try:
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == b"ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(b"\n")
+            racer.stdin.flush()
+        assert wait_until(lambda: sum(racer.poll() == 3 for racer in racers) == 3)
+        (winner,) = [racer for racer in racers if racer.poll() is None]
+        assert winner.stdout is not None
+        assert winner.stdout.readline() == b"held\n"
+        assert [holder.pid for holder in holders(path)] == [winner.pid]
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+def test_the_heartbeat_moves_on(path: bytes) -> None:
+    lock = hold(path, 0)
+    first = holders(path)[0]
+    time.sleep(0.01)
+    lock.beat()
+    (second,) = holders(path)
+    assert second.heartbeat > first.heartbeat
+    assert second._replace(heartbeat=first.heartbeat) == first
+    lock.close()
+    assert holders(path) == []
+    with pytest.raises(InvariantBroken):
+        lock.beat()
+    lock.close()
+
+
+def test_lookers_keep_nobody_out(path: bytes) -> None:
+    hold(path, 0).close()
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.is_set():
+            holders(path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(20):
+            hold(path, 0).close()
+    finally:
+        end.set()
+        for looker in lookers:
+            looker.join()
+
+
+def test_lookers_do_not_see_each_other(path: bytes) -> None:
+    hold(path, 0).close()
+    with open(os.path.join(path, b"lock-0"), "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert holders(path) == []
+
+
+def test_a_lock_is_on_the_file_that_has_the_name(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between open and flock the job may end, and take the file with it."""
+    flock = fcntl.flock
+    opened: list[int] = []
+
+    def late(descriptor: int, how: int) -> None:
+        if not opened:
+            os.unlink(os.path.join(path, b"lock-0"))
+        opened.append(descriptor)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    lock = hold(path, 0)
+    assert len(opened) == 2
+    assert ranks(path) == [0]
+    lock.close()
+
+
+def test_a_file_that_changes_all_the_time_is_not_waited_for(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        os.unlink(os.path.join(path, b"lock-0"))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(Held):
+        hold(path, 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 9999, b"[]", b'{"host": 1}', b'{"host": "h", "pid": "x"}'])
+def test_a_file_that_says_nothing_counts_by_its_lock(content: bytes, path: bytes) -> None:
+    with child(HOLD, path, "4"):
+        Path(os.fsdecode(path), "lock-4").write_bytes(content)
+        assert ranks(path) == [4]
+        with pytest.raises(Held, match="rank 4 on an unknown host"):
+            hold_alone(path)
+    hold_alone(path).close()
+
+
+def test_what_is_no_lock_file_is_not_used(path: bytes, area: Path) -> None:
+    (area / "victim").write_text("mine")
+    (area / "other").write_text("mine")
+    (area / "job" / "lock-0").symlink_to(area / "victim")
+    os.link(area / "other", area / "job" / "lock-1")
+    os.mkfifo(area / "job" / "lock-2")
+    (area / "job" / "lock-3").mkdir()
+    for rank in range(4):
+        with pytest.raises(Refused, match=f"lock-{rank}: "):
+            hold(path, rank)
+    assert (area / "victim").read_text() == (area / "other").read_text() == "mine"
+    for name in ("lock-", "lock-01", "lock-x", "lock-1.new"):
+        (area / "job" / name).touch()
+    assert holders(path) == []
+
+
+def test_other_directories_are_refused(path: bytes, area: Path) -> None:
+    (area / "job").chmod(0o770)
+    for action in (lambda: hold(path, 0), lambda: holders(path)):
+        with pytest.raises(Refused, match="others may write"):
+            action()
+    assert not os.listdir(path)
+
+
+class TestWithoutFlock:
+    """File systems that have none: a file counts by what it says."""
+
+    @pytest.fixture(autouse=True)
+    def no_flock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(descriptor: int, how: int) -> None:
+            raise OSError(38, "Function not implemented")
+
+        monkeypatch.setattr(fcntl, "flock", missing)
+
+    def test_a_living_process_keeps_others_out(self, path: bytes) -> None:
+        with child(HOLD, path, "3") as process:
+            assert ranks(path) == [3]
+            with pytest.raises(Held):
+                hold_alone(path)
+            process.kill()
+            process.wait()
+            assert holders(path) == []
+            hold_alone(path).close()
+
+    def test_a_lock_that_was_given_back_is_free(self, path: bytes) -> None:
+        lock = hold(path, 3)
+        assert ranks(path) == [3]
+        lock.close()
+        hold(path, 3).close()
+        assert holders(path) == []
+
+    def test_another_host_is_believed_while_its_heart_beats(self, path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+        lock = hold(path, 3)
+        monkeypatch.setattr(socket, "gethostname", lambda: "another")
+        assert ranks(path) == [3]
+        with pytest.raises(Held):
+            hold(path, 3)
+        monkeypatch.setattr(locks, "STALE", -1.0)
+        assert holders(path) == []
+        lock.close()
+
+
+def test_trouble_with_locks_is_no_free_lock(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(descriptor: int, how: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", failing)
+    with pytest.raises(Refused, match="cannot be locked: Input/output error"):
+        hold(path, 0)

@@ -1,0 +1,206 @@
+"""Records: what a window gathers, and that nothing but a record is read as one."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcopy.checkpoint.record import (
+    Record,
+    Window,
+    added,
+    as_task,
+    pack_id,
+    read_head,
+    read_record,
+    unpack_id,
+    unpack_ids,
+)
+from pcopy.engine.task import HEADER_BYTES, UNTOLD, Task, TaskId
+from tests.checkpoint.histories import task
+
+IDS = st.tuples(st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1))
+TASKS = st.builds(
+    Task,
+    IDS,
+    st.integers(0, 1 << 40),
+    st.binary(max_size=50),
+    st.integers(0, 1 << 63),
+    st.booleans(),
+    st.integers(-1, 9),
+)
+COUNTS = st.lists(st.integers(0, 1 << 70), max_size=4).map(tuple)
+RECORDS = st.builds(
+    Record,
+    st.integers(1, 9),
+    st.integers(0, 9),
+    st.integers(1, 9),
+    st.integers(1, 1 << 40),
+    st.integers(-1, 20),
+    COUNTS,
+    st.lists(IDS, max_size=6).map(lambda ids: b"".join(map(pack_id, ids))),
+    st.lists(TASKS.map(tuple), max_size=6).map(tuple),
+)
+
+
+@given(st.lists(IDS))
+def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
+    packed = [run.to_bytes(4, "big") + rank.to_bytes(4, "big") + number.to_bytes(8, "big") for run, rank, number in ids]
+    assert [pack_id(each) for each in ids] == packed
+    assert [unpack_id(each) for each in packed] == ids
+    assert list(unpack_ids(b"".join(packed))) == ids
+
+
+@given(RECORDS)
+def test_a_record_is_read_as_it_was_packed(record: Record) -> None:
+    packed = record.pack()
+    assert read_record(packed) == record
+    assert read_head(packed) == (*record[:6], len(record.done) // 16, len(record.spawned))
+    assert [tuple(as_task(each)) for each in record.spawned] == list(record.spawned)
+
+
+def test_a_record_holds_primitives_only() -> None:
+    packed = Record(1, 0, 1, 1, -1, (1,), pack_id((1, 0, 1)), (tuple(task(5)),)).pack()
+    names = {opcode.name for opcode, _, _ in pickletools.genops(packed)}
+    assert not {name for name in names if "GLOBAL" in name or "REDUCE" in name or "OBJ" in name}
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        import os
+
+        return os.system, ("exit 1",)
+
+
+GOOD = (1, 0, 1, 1, -1, (1,), 0, 1)
+ONE = (tuple(task(5)),)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        (GOOD,),
+        (GOOD, b""),
+        (GOOD[:-1], b"", ONE),
+        ((*GOOD, 1), b"", ONE),
+        (list(GOOD), b"", ONE),
+        ((*GOOD[:5], [1], 0, 1), b"", ONE),
+        ((*GOOD[:5], (1.5,), 0, 1), b"", ONE),
+        ((1, 0, 1, "1", -1, (1,), 0, 1), b"", ONE),
+        ((*GOOD[:6], None, 1), b"", ONE),
+        (GOOD, b"", [*ONE]),
+        (GOOD, b"", (7,)),
+        (GOOD, "", ONE),
+        (GOOD, (), ONE),
+        (GOOD, b"x" * 16, ONE),
+        (GOOD, b"x", ONE),
+        (GOOD, b"", ()),
+        (GOOD, b"", ONE, ONE),
+        (GOOD, b"", ONE, 1),
+        (Evil(), b"", ONE),
+        (GOOD, Evil(), ONE),
+        (GOOD, b"", Evil()),
+        (GOOD, b"", (Evil(),)),
+        7,
+    ],
+)
+def test_anything_else_is_no_record(parts: Any) -> None:
+    packed = b"".join(pickle.dumps(part, 5) for part in parts) if isinstance(parts, tuple) else pickle.dumps(parts)
+    with pytest.raises(ValueError, match=r"no |number of tasks"):
+        read_record(packed)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (),
+        7,
+        None,
+        ((1, 0, 1), 0, b"", 1, False, -1, 0),
+        ((1, 0), 0, b"", 1, False, -1),
+        ([1, 0, 1], 0, b"", 1, False, -1),
+        ((1, 0, -1), 0, b"", 1, False, -1),
+        ((1, 0, 1 << 64), 0, b"", 1, False, -1),
+        ((1, 1 << 32, 1), 0, b"", 1, False, -1),
+        ((1 << 32, 0, 1), 0, b"", 1, False, -1),
+        (("1", 0, 1), 0, b"", 1, False, -1),
+        ((1, 0, 1), "0", b"", 1, False, -1),
+        ((1, 0, 1), 0, "", 1, False, -1),
+        ((1, 0, 1), 0, b"", 1.5, False, -1),
+        ((1, 0, 1), 0, b"", 1, 0, -1),
+        ((1, 0, 1), 0, b"", 1, False, None),
+    ],
+)
+def test_anything_else_is_no_task(fields: Any) -> None:
+    with pytest.raises(ValueError, match="no task"):
+        as_task(fields)
+
+
+def test_a_record_of_many_tasks() -> None:
+    """More than one pickle holds."""
+    spawned = tuple(tuple(task(number)) for number in range(1, 2500))
+    record = Record(1, 0, 1, 1, -1, (1,), b"", spawned)
+    assert read_record(record.pack()) == record
+    assert record.pack().count(b"\x80\x05\x95") == 5
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from("sdnc"), st.integers(0, 5), st.integers(0, 3)), max_size=40))
+def test_a_window_holds_what_a_later_reader_needs(actions: list[tuple[str, int, int]]) -> None:
+    """Against a model: spawn a task, end one or more, begin a phase, cut."""
+    window = Window(3, 2, 8)
+    waiting: list[Task] = [task(number, run=2) for number in range(1, 5)]
+    spawned: dict[TaskId, Task] = {}
+    done: list[TaskId] = []
+    counts: tuple[int, ...] = ()
+    phase, number, epoch = -1, 0, 0
+    for action, which, more in actions:
+        if action == "s":
+            number += 1
+            made = task(number, rank=2, run=3, owner=which % 3 - 1, payload=bytes(which + 1))
+            waiting.append(made)
+            spawned[made.id] = made
+            window.spawned(made)
+        elif action == "d" and waiting:
+            first = waiting.pop(which % len(waiting))
+            others = [waiting.pop() for _ in range(min(more, len(waiting)))]
+            window.done(first.id, (which, more), [each.id for each in others])
+            counts = tuple(map(sum, zip(counts or (0, 0), (which, more), strict=True)))
+            for each in (first, *others):
+                if spawned.pop(each.id, None) is None:
+                    done.append(each.id)
+        elif action == "n":
+            phase = which
+            window.begun(which)
+        elif action == "c":
+            epoch += 1
+            record = window.capture(epoch)
+            assert record[:6] == (3, 2, 8, epoch, phase, counts)
+            assert sorted(unpack_ids(record.done)) == sorted(done)
+            assert record.spawned == tuple(tuple(each) for each in spawned.values())
+            assert all(type(each) is tuple for each in record.spawned)
+            assert read_record(record.pack()) == record
+            spawned, done, counts = {}, [], ()
+        assert window.size == sum(HEADER_BYTES + len(each.payload) for each in spawned.values()) + 16 * len(done)
+
+
+def test_a_task_that_is_told_twice_or_not_at_all_is_recorded_so() -> None:
+    """One that settles itself is done once; one that was given no number to tell of leaves its counts only."""
+    window = Window(3, 2, 8)
+    window.done((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
+    window.done((2, 0, UNTOLD), (10,))
+    record = window.capture(1)
+    assert list(unpack_ids(record.done)) == [(2, 0, 5), (2, 0, 6)]
+    assert record.counts == (11,)
+
+
+def test_counters_are_added_one_by_one() -> None:
+    assert added((), ()) == ()
+    assert added((1, 2), ()) == added((), (1, 2)) == (1, 2)
+    assert added((1, 2, 3), (10, 20)) == (11, 22, 3)

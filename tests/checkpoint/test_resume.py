@@ -1,0 +1,285 @@
+"""What remains of a job, against a model that keeps everything in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcopy.checkpoint import dealing
+from pcopy.checkpoint.base import read_header
+from pcopy.checkpoint.record import Record, pack_id
+from pcopy.checkpoint.resume import Remaining, begin, compact, load
+from pcopy.checkpoint.segments import SegmentWriter
+from pcopy.engine.task import ANYBODY, Task
+from pcopy.errors import Refused
+from tests.checkpoint.histories import History, Step, bases, make_job, task
+from tests.support.filesystems import scratch
+
+COUNTS = (100, 20, 3)
+open_spool: Callable[[], BinaryIO] = tempfile.TemporaryFile
+
+STEP = st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 3), st.integers(-1, 6), st.booleans())
+RUN = st.tuples(
+    st.integers(1, 5),
+    st.lists(st.one_of(STEP, st.just("phase")), max_size=40),
+    st.lists(st.integers(0, 12), min_size=5, max_size=5),
+)
+
+
+def played(history: History, steps: list[Step | str]) -> None:
+    for step in steps:
+        if isinstance(step, str):
+            history.begin_phase(history.phase_at(history.epoch(0)) + 1)
+        else:
+            history.step(*step)
+
+
+def check(job: Path, history: History, epoch: int, budget: int) -> dict[tuple[int, int, int], Task]:
+    expected = history.remaining(epoch)
+    told, tasks = load(job, open_spool=open_spool, budget=budget)
+    assert told == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
+    listed = list(tasks)
+    assert {each.id: each for each in listed} == expected
+    assert len(listed) == len(expected)
+    return expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(RUN, min_size=1, max_size=3), st.sampled_from([200, 2000, 1 << 26]), st.integers(1, 5))
+def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[int]]], budget: int, last: int) -> None:
+    """What is told and dealt out after each of several runs, on other numbers of ranks, is what the model holds."""
+    with scratch() as area:
+        job = make_job(area)
+        tasks = {each.id: each for each in (task(number) for number in range(1000, 1004))}
+        told = begin(job, runs[0][0], COUNTS, tasks.values(), phase=0)
+        for number, (ranks, steps, durable) in enumerate(runs, 1):
+            history = History(number, ranks, tasks.values(), told.counts, told.phase)
+            played(history, steps)
+            epoch = history.write(job, durable)
+            expected = check(job, history, epoch, budget)
+            size = runs[number][0] if number < len(runs) else last
+            told = compact(job, size, open_spool=open_spool, budget=budget)
+            assert told == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
+            assert sorted(os.listdir(job)) == ["current", f"run-{number + 1}"]
+            dealt = bases(job, number + 1, size)
+            tasks = {each.id: each for each in chain.from_iterable(dealt)}
+            assert sum(map(len, dealt)) == len(tasks)
+            assert tasks == {
+                key: each if each.owner == ANYBODY else each._replace(owner=each.owner % size)
+                for key, each in expected.items()
+            }
+            for rank, own in enumerate(dealt):
+                assert {each.owner for each in own} <= {ANYBODY, rank}
+            assert load(job, open_spool=open_spool)[0] == told
+
+
+def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:
+    for content in (None, b""):
+        job = make_job(area)
+        begin(job, 2, COUNTS, [task(1), task(2)], phase=1)
+        history = History(1, 2, [task(1), task(2)], COUNTS, 1)
+        history.step(0, 0, 2, ANYBODY, False)
+        history.cut(0)
+        assert history.write(job, (1, 1)) == 0
+        if content is not None:
+            (job / "run-1" / "facts-1").touch(mode=0o600)
+        check(job, history, 0, 1 << 20)
+        job.rename(area / f"done-{content is None}")
+
+
+def test_epochs_behind_a_gap_do_not_count(area: Path) -> None:
+    job = make_job(area)
+    begin(job, 1, COUNTS, [task(1), task(2), task(3)])
+    history = History(1, 1, [task(1), task(2), task(3)], COUNTS)
+    for _ in range(3):
+        history.step(0, 0, 0, ANYBODY, False)
+        history.cut(0)
+    del history.records[0][1]
+    history.write(job, (9,))
+    check(job, history, 1, 1 << 20)
+
+
+@pytest.mark.parametrize("epochs", [(1, 1), (1, 2, 1), (2, 1), (0,)])
+def test_epochs_that_do_not_ascend_are_refused(area: Path, epochs: tuple[int, ...]) -> None:
+    job = make_job(area)
+    begin(job, 1, COUNTS, [task(1)])
+    history = History(1, 1, [], COUNTS)
+    writer = SegmentWriter(job, 1, 0)
+    for epoch in epochs:
+        writer.append(history.windows[0].capture(epoch))
+    writer.close()
+    with pytest.raises(Refused, match=r"facts-0: damaged at byte \d+: epoch \d after epoch \d"):
+        load(job, open_spool=open_spool)
+
+
+@pytest.mark.parametrize(("run", "rank", "size"), [(2, 0, 1), (1, 1, 1), (1, 0, 2)])
+def test_another_ranks_segment_is_refused(area: Path, run: int, rank: int, size: int) -> None:
+    job = make_job(area)
+    begin(job, 1, COUNTS, [task(1)])
+    writer = SegmentWriter(job, 1, 0)
+    writer.append(History(1, 1, [], COUNTS).windows[0].capture(1)._replace(run=run, rank=rank, size=size))
+    writer.close()
+    with pytest.raises(Refused, match=f"facts-0: damaged at byte 0: from run {run}, rank {rank} of {size}"):
+        load(job, open_spool=open_spool)
+
+
+@pytest.mark.parametrize("budget", [100, 1 << 20])
+@pytest.mark.parametrize(
+    ("spawned", "done", "wrong"),
+    [
+        ((77, 77), (), "spawned twice"),
+        ((1,), (), "spawned twice"),
+        ((77,), (77, 77), "done twice"),
+        ((), (1, 1), "done twice"),
+        ((77,), (78,), "done and was never spawned"),
+    ],
+)
+def test_facts_that_contradict_each_other_are_refused(
+    area: Path, spawned: tuple[int, ...], done: tuple[int, ...], wrong: str, budget: int
+) -> None:
+    """Else what remains would be a guess, and a task could be lost in silence. Tasks 1 to 8 are in the base."""
+    job = make_job(area)
+    begin(job, 1, COUNTS, [task(number) for number in range(1, 9)])
+    writer = SegmentWriter(job, 1, 0)
+    facts = [(b"", (tuple(task(number)),)) for number in spawned] + [(pack_id((1, 0, number)), ()) for number in done]
+    for epoch, (ids, tasks) in enumerate(facts, 1):
+        writer.append(Record(1, 0, 1, epoch, 0, (1,), ids, tasks))
+    writer.close()
+    with pytest.raises(Refused, match=f"run-1: damaged: task .* of rank 0 in run 1 was {wrong}"):
+        compact(job, 1, open_spool=open_spool, budget=budget)
+    assert sorted(os.listdir(job)) == ["current", "run-1"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 9, 25])
+def test_tasks_are_dealt_out_evenly(area: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """More ranks than a group has are dealt to as one group is."""
+    monkeypatch.setattr(dealing, "GROUP", 8)
+    job = make_job(area)
+    made = [task(number, owner=number % 40 if number % 5 == 0 else ANYBODY) for number in range(2000)]
+    begin(job, size, COUNTS, made)
+    dealt = bases(job, 1, size)
+    assert sorted(chain.from_iterable(dealt)) == sorted(
+        each if each.owner == ANYBODY else each._replace(owner=each.owner % size) for each in made
+    )
+    anybodys = [sum(each.owner == ANYBODY for each in own) for own in dealt]
+    assert max(anybodys) - min(anybodys) <= dealing.CHUNK
+    for rank, own in enumerate(dealt):
+        assert {each.owner for each in own} <= {ANYBODY, rank}
+
+
+def test_tasks_are_addressed_anew_or_left_out(area: Path) -> None:
+    job = make_job(area)
+    begin(job, 2, COUNTS, [task(number, owner=number % 2) for number in range(10)] + [task(50), task(60)])
+
+    def address(each: Task) -> Task | None:
+        if each.id[2] == 60:
+            return None
+        return each if each.owner == ANYBODY else each._replace(owner=each.id[2])
+
+    compact(job, 4, address=address, open_spool=open_spool)
+    dealt = bases(job, 2, 4)
+    for rank, own in enumerate(dealt):
+        assert sorted(each.id[2] for each in own if each.owner != ANYBODY) == list(range(rank, 10, 4))
+    assert sum(map(len, dealt)) == 11
+
+
+def test_what_is_no_job_directory_is_refused(area: Path) -> None:
+    with pytest.raises(Refused, match="nowhere: "):
+        load(area / "nowhere", open_spool=open_spool)
+    job = make_job(area)
+    with pytest.raises(Refused, match="current: is missing"):
+        load(job, open_spool=open_spool)
+    begin(job, 1, COUNTS, [])
+    with pytest.raises(Refused, match="has begun"):
+        begin(job, 1, COUNTS, [])
+    assert load(job, open_spool=open_spool)[0] == Remaining(1, 1, 0, 0, COUNTS)
+
+
+def test_only_rank_0_tells_the_phase(area: Path) -> None:
+    job = make_job(area)
+    begin(job, 2, COUNTS, [task(1)], phase=1)
+    history = History(1, 2, [task(1)], COUNTS, 1)
+    history.begin_phase(2)
+    history.windows[1].begun(9)
+    for rank in range(2):
+        history.cut(rank)
+    history.write(job, (1, 1))
+    check(job, history, 1, 1 << 20)
+
+
+def test_rank_0_alone_holds_counts_and_phase(area: Path) -> None:
+    job = make_job(area)
+    begin(job, 2, COUNTS, [], phase=3)
+    assert read_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
+    assert read_header(job, 1, 1) == (1, 1, 2, -1, ())
+
+
+def test_what_an_earlier_attempt_left_is_removed(area: Path) -> None:
+    job = make_job(area)
+    begin(job, 1, COUNTS, [task(1)])
+    for stale in ("run-2", "run-0", "run-17"):
+        (job / stale).mkdir()
+        (job / stale / "base-0").write_bytes(b"stale")
+    (job / "run-3").symlink_to(area)
+    (job / "current.new").write_bytes(b"stale")
+    (job / "other").write_bytes(b"not ours")
+    compact(job, 2, open_spool=open_spool)
+    assert sorted(os.listdir(job)) == ["current", "other", "run-2"]
+    assert sorted(chain.from_iterable(bases(job, 2, 2))) == [task(1)]
+    assert area.is_dir()
+
+
+def test_what_cannot_be_removed_is_no_error_once_the_job_is_safe(area: Path) -> None:
+    job = make_job(area)
+    begin(job, 1, COUNTS, [task(1)])
+    (job / "run-1" / "directory").mkdir()
+    assert compact(job, 2, open_spool=open_spool) == load(job, open_spool=open_spool)[0] == (2, 2, 0, 0, COUNTS)
+
+
+MEMORY_PROGRAM = """
+import resource, sys, tempfile
+from pcopy.checkpoint.base import read_header
+from pcopy.checkpoint.record import Record, pack_id
+from pcopy.checkpoint.base import read_header
+from pcopy.checkpoint.record import Record, pack_id
+from pcopy.checkpoint.resume import begin, compact
+from pcopy.checkpoint.segments import SegmentWriter
+
+job, tasks, per_record, budget = sys.argv[1], *map(int, sys.argv[2:])
+begin(job, 2, (0,), [])
+writers = [SegmentWriter(job, 1, rank) for rank in range(2)]
+epoch = 0
+for start in range(0, tasks, per_record):
+    epoch += 1
+    numbers = range(start, start + per_record)
+    spawned = tuple(((1, 0, n), 0, b"%0100d" % n, 1, False, -1) for n in numbers)
+    writers[0].append(Record(1, 0, 2, epoch, 0, (1,), b"", spawned))
+    done = b"".join(pack_id((1, 0, n)) for n in numbers if n % 10 == 0)
+    writers[1].append(Record(1, 1, 2, epoch, -1, (1,), done, ()))
+    del spawned, done
+def peak():
+    return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+open("/proc/self/clear_refs", "w").write("5")
+before = peak()
+compact(job, 3, open_spool=tempfile.TemporaryFile, budget=budget)
+print(peak() - before)
+"""
+
+
+def test_memory_is_bounded(area: Path) -> None:
+    """300,000 tasks: 12 MiB above what the process had for their records; 80 MiB, were the ids held at once."""
+    job = make_job(area)
+    command = [sys.executable, "-c", MEMORY_PROGRAM, str(job), "300000", "2000", str(1 << 20)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 12 << 10
+    assert sum(1 for own in bases(job, 2, 3) for _ in own) == 270000

@@ -1,0 +1,108 @@
+"""A job goes on in the directories that it began with, and in no others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pcopy.checkpoint.roots import check_roots, with_places
+from pcopy.errors import Refused
+from tests.checkpoint.made import job_of, root_of
+from tests.support.filesystems import Place, mounted
+
+
+@pytest.fixture
+def trees(area: Path) -> tuple[Path, Path]:
+    for name in ("source", "target"):
+        (area / name).mkdir()
+    return area / "source", area / "target"
+
+
+def test_roots_are_seen_as_stat_sees_them(on: Place) -> None:
+    paths = [on(kind) for kind in ("ext4", "xfs", "tmpfs")]
+    for source in paths:
+        for target in paths:
+            root = root_of(source, target)
+            assert with_places(root[:8]) == root
+            assert check_roots(job_of(root)) == (root,)
+
+
+def test_device_numbers_may_change(trees: tuple[Path, Path]) -> None:
+    root = root_of(*trees)
+    then = root._replace(source_id=(99, root.source_id[1]), target_id=(98, root.target_id[1]))
+    assert check_roots(job_of(then)) == (root,)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_another_directory_of_the_name_is_refused(side: str, trees: tuple[Path, Path]) -> None:
+    job = job_of(root_of(*trees))
+    path = trees[side == "target"]
+    path.rename(path.with_name("moved"))
+    with pytest.raises(Refused, match=f"{path}: .*cannot be opened: No such file"):
+        check_roots(job)
+    path.mkdir()
+    with pytest.raises(Refused, match=rf"{path}: not the directory that job {job.name} began with: its inode is \d+"):
+        check_roots(job)
+    path.rmdir()
+    path.symlink_to("moved")
+    with pytest.raises(Refused, match=f"{path}: "):
+        check_roots(job)
+    path.unlink()
+    path.with_name("moved").rename(path)
+    check_roots(job)
+
+
+def test_another_type_of_file_system_is_refused(trees: tuple[Path, Path], on: Place) -> None:
+    root = root_of(*trees)
+    job, other = job_of(root), on("tmpfs" if root.target_place[0] == 0xEF53 else "ext4")
+    subprocess.run(["mount", "--bind", other, trees[1]], check=True)
+    try:
+        with pytest.raises(Refused, match=rf"{trees[1]}: .*type of its file system is 0x\w+, was 0x\w+; .*fsid"):
+            check_roots(job)
+    finally:
+        subprocess.run(["umount", trees[1]], check=True)
+    check_roots(job)
+
+
+def test_another_file_system_of_the_same_type_is_refused(session_scratch: Path) -> None:
+    with mounted("ext4", session_scratch, 64 << 20) as first, mounted("ext4", session_scratch, 64 << 20) as second:
+        job = job_of(root_of(first, first))
+        assert os.stat(first).st_ino == os.stat(second).st_ino
+        subprocess.run(["mount", "--bind", second, first], check=True)
+        try:
+            with pytest.raises(Refused, match=rf"{first}: .*began with: its file system \(fsid\) is 0x") as caught:
+                check_roots(job)
+            assert "type" not in str(caught.value)
+        finally:
+            subprocess.run(["umount", first], check=True)
+
+
+def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path, area: Path) -> None:
+    image = session_scratch / "again.image"
+    with open(image, "wb") as file:
+        file.truncate(64 << 20)
+    try:
+        made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, capture_output=True)
+        mounting = ["mount", "-o", "loop", str(image), str(area)]
+        if made.returncode or subprocess.run(mounting, check=False, capture_output=True).returncode:
+            pytest.skip("no ext4 can be mounted here")
+        job = job_of(root_of(area, area))
+        subprocess.run(["umount", area], check=True)
+        with pytest.raises(Refused):
+            check_roots(job)
+        subprocess.run(mounting, check=True)
+        try:
+            check_roots(job)
+        finally:
+            subprocess.run(["umount", area], check=True)
+    finally:
+        image.unlink()
+
+
+def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
+    root = root_of(*trees)
+    with pytest.raises(Refused, match="was replaced by another"):
+        with_places(root._replace(target_id=root.source_id)[:8])

@@ -1,0 +1,200 @@
+"""Options on jobs: what they mean, what cannot be combined, and that they are unknown until jobs outlast a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli import options as command_line
+from pcopy.cli.job_options import MAY_CHANGE, Asked, Checkpoint, asked_for, renewed
+from pcopy.cli.options import Arguments, early_answer, parse
+from pcopy.errors import Refused
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.job import Options
+
+NEW = (
+    *("--resume", "--jobs", "--discard", "--checkpoint", "--checkpoint-interval", "--checkpoint-store", "--spool"),
+    "--memory",
+)
+
+
+@pytest.fixture
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line, "CHECKPOINTS", True)
+
+
+def refusal(*argv: str) -> str:
+    with pytest.raises(Refused) as caught:
+        parse(argv)
+    text = str(caught.value)
+    assert text.isprintable()
+    return text
+
+
+@pytest.mark.parametrize("option", NEW)
+def test_hidden_options_are_unknown(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line, "CHECKPOINTS", False)
+    assert f"unknown option {option}" in refusal(option, "x", "a", "b")
+    told = early_answer(["--help"])
+    assert told is not None
+    assert option not in told
+    assert not parse(["a", "b"]).checkpoint.wanted
+
+
+@pytest.mark.usefixtures("checkpoints")
+class TestJobOptions:
+    @pytest.mark.parametrize("option", NEW)
+    def test_help_names_them(self, option: str) -> None:
+        told = early_answer(["--help"])
+        assert told is not None
+        assert option in told
+        assert all(len(line) < 80 for line in told.splitlines())
+
+    def test_defaults(self) -> None:
+        assert parse(["a", "b"]) == Arguments(sources=(b"a",), destination=b"b")
+        assert Checkpoint() == (True, None, 60.0, "auto", b"", 0)
+
+    def test_values(self) -> None:
+        where = ["--checkpoint", "dir\udcff", "--spool=/tmp/../var"]
+        how = ["--checkpoint-interval", "0.5", "--checkpoint-store", "lmdb", "--memory", "1.5G"]
+        found = parse([*where, *how, "a", "b"])
+        directory = os.path.join(os.getcwdb(), b"dir\xff")
+        assert found.checkpoint == Checkpoint(True, directory, 0.5, "lmdb", b"/var", 3 << 29)
+        assert found.asked == Asked()
+        assert (found.sources, found.destination) == ((b"a",), b"b")
+
+    def test_none_is_no_directory(self) -> None:
+        assert parse(["--checkpoint", "none", "a", "b"]).checkpoint == Checkpoint(wanted=False)
+        directory = os.path.join(os.getcwdb(), b"none")
+        assert parse(["--checkpoint", "./none", "a", "b"]).checkpoint == Checkpoint(directory=directory)
+
+    @pytest.mark.parametrize(
+        ("argv", "asked"),
+        [
+            (["--resume"], Asked(resume=b"")),
+            (["--resume", "j\udcfe"], Asked(resume=b"j\xfe")),
+            (["--resume=../dir/"], Asked(resume=b"../dir/")),
+            (["-q", "--resume"], Asked(resume=b"", given=frozenset({"quiet"}))),
+            (["--resume", "-n", "3"], Asked(resume=b"", given=frozenset({"ranks"}))),
+            (["--jobs"], Asked(jobs=True)),
+            (["--json", "--jobs", "-v"], Asked(jobs=True, given=frozenset({"json", "verbose"}))),
+            (["--discard", "j"], Asked(discard=b"j")),
+        ],
+    )
+    def test_older_jobs(self, argv: list[str], asked: Asked) -> None:
+        found = parse(argv)
+        assert found.asked == asked
+        assert found.asked.anything
+        assert (found.sources, found.destination) == ((), b"")
+
+    def test_how_it_works_may_be_said_anew(self) -> None:
+        how = [
+            *("-n2", "-qvv", "-arR", "--json", "--errors", "e", "--max-errors", "0", "--progress", "auto"),
+            *("--progress-interval", "1", "--no-sync", "--termination", "tree", "--checkpoint-interval", "60"),
+            *("--checkpoint-store", "auto", "--spool", "s", "--memory", "1G"),
+        ]
+        found = parse(["--resume", "j", *how])
+        assert found.asked.given == {
+            *("ranks", "quiet", "verbose", "archive", "json", "errors", "max_errors", "progress"),
+            *("progress_interval", "no_sync", "termination", "checkpoint_interval", "checkpoint_store", "spool"),
+            "memory",
+        }
+        assert (found.ranks, found.verbose, found.quiet, found.checkpoint.memory) == (2, 2, True, 1 << 30)
+
+    @pytest.mark.parametrize(
+        ("option", "named"),
+        [
+            (["-u"], "-u"),
+            (["--update"], "--update"),
+            (["--existing", "replace"], "--existing"),
+            (["--existing=skip"], "--existing"),
+            (["--checksum"], "--checksum"),
+            (["--inplace"], "--inplace"),
+            (["-L"], "-L"),
+            (["-qx"], "--one-file-system"),
+            (["-T"], "-T"),
+            (["--preserve", "all"], "--preserve"),
+            (["--no-preserve=xattr"], "--no-preserve"),
+            (["--chown", f"{os.getuid()}:{os.getgid()}"], "--chown"),
+            (["--modify-window", "0"], "--modify-window"),
+            (["--verify"], "--verify"),
+            (["--repair"], "--repair"),
+            (["--signature", "s"], "--signature"),
+            (["--manifest", "m"], "--manifest"),
+            (["--hash", "blake3"], "--hash"),
+            (["--chunk-size", "auto"], "--chunk-size"),
+            (["--block-size", "4M"], "--block-size"),
+            (["--checkpoint", "d"], "--checkpoint"),
+            (["--checkpoint", "none"], "--checkpoint"),
+        ],
+    )
+    def test_what_is_copied_stays_as_it_was(self, option: list[str], named: str) -> None:
+        for argv in ([*option, "--resume"], ["--resume", "job", *option]):
+            assert refusal(*argv).startswith(f"{named} cannot be given with --resume: ")
+
+    def test_every_option_is_known_to_be_of_one_kind(self) -> None:
+        """One that shows in the destination is refused with ``--resume``, and stands here; others in MAY_CHANGE."""
+        refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
+        refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
+        refused |= {"direct", "chunk_size", "block_size", "checkpoint", "jobs", "discard"}
+        parser = command_line._parser()
+        names = {action.dest for action in parser._actions} - {"resume", "help", "version"}
+        assert names == refused | (names & MAY_CHANGE)
+
+    @pytest.mark.parametrize("argv", [["--resume", "j", "a"], ["a", "b", "--resume"], ["--resume", "--", "a"]])
+    def test_a_resumed_job_takes_no_paths(self, argv: list[str]) -> None:
+        assert "--resume takes no SRC and DST, which the job knows: leave out a" in refusal(*argv)
+
+    @pytest.mark.parametrize("mode", [["--jobs"], ["--discard", "j"]])
+    def test_others_take_neither_paths_nor_options_on_copies(self, mode: list[str]) -> None:
+        assert f"{mode[0]} takes no SRC or DST: leave out a" in refusal(*mode, "a")
+        for option in ("-n2", "-u", "--no-sync", "--memory=1G"):
+            assert f"cannot be given with {mode[0]}: it copies nothing" in refusal(*mode, option)
+
+    def test_one_at_a_time(self) -> None:
+        assert "--resume and --jobs: one at a time" in refusal("--jobs", "--resume")
+        assert "--resume and --discard: one at a time" in refusal("--resume", "--discard", "j")
+        assert "--jobs and --discard: one at a time" in refusal("--discard", "j", "--jobs")
+        assert "--discard: expected one argument" in refusal("--discard")
+
+    @pytest.mark.parametrize(
+        ("argv", "reason"),
+        [
+            (["--resume="], "--resume: the empty string names nothing"),
+            (["--discard", ""], "--discard: the empty string names nothing"),
+            (["--checkpoint", ""], "--checkpoint: the empty string names nothing"),
+            (["--spool", ""], "--spool: the empty string names nothing"),
+            (["--checkpoint-interval", "0"], "--checkpoint-interval: 0: not a number of seconds above 0"),
+            (["--checkpoint-interval", "1m"], "--checkpoint-interval: 1m: not a number of seconds"),
+            (["--checkpoint-store", "sql"], "--checkpoint-store: invalid choice"),
+            (["--memory", "0"], "--memory: 0: work needs at least one byte"),
+            (["--memory", "much"], "--memory: much: not a size"),
+            (["--jobs=1"], "--jobs: takes no value"),
+            (["--check", "d"], "unknown option --check"),
+        ],
+    )
+    def test_wrong_values_are_refused(self, argv: list[str], reason: str) -> None:
+        assert refusal(*argv, "a", "b").startswith(reason)
+
+
+def test_what_is_asked_for_is_told_by_option(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(area)
+    asked = asked_for([b"a/", b"/b"], b"../c", True, Options(existing="newer", preserve=Preserve(chown=(1, 2))))
+    assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")
+    assert asked["DST"] == bytes(area) + b"/../c"
+    assert (asked["--no-target-directory"], asked["--existing"]) == (True, "newer")
+    assert type(asked["--preserve"]) is tuple
+    differing = asked_for([b"a/", b"/b"], b"../c", True, Options(sync=False, max_errors=7, umask=0, termination="ring"))
+    assert {name for name in asked if asked[name] != differing[name]} == {"--existing", "--preserve"}
+
+
+def test_a_resumed_job_keeps_its_options_but_for_those_that_are_given() -> None:
+    stored = Options(existing="skip", max_errors=9, termination="ring", umask=0o27, sync=False)
+    now = Options(max_errors=1)
+    assert renewed(stored, now, frozenset()) == stored
+    assert renewed(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
+    assert renewed(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(termination="tree", sync=True)
+    with pytest.raises(Refused, match="--no-sync leaves nothing on storage"):
+        renewed(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))

@@ -1,0 +1,144 @@
+"""``-x``: mount points become empty directories, as with cp and rsync; files are never left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.attributes import has_xattrs
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.filesystems import Place, mounted
+from tests.support.oracle import differences
+from tests.support.users import require_root
+
+MIB = 1 << 20
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def source(area: Path, session_scratch: Path) -> Iterator[Path]:
+    """A tree with another file system at ``mount``, which has one more below it."""
+    require_root("mount file systems")
+    source = area / "source"
+    write(source / "file", b"content")
+    write(source / "a/inner", b"inner")
+    (source / "mount").mkdir()
+    with mounted("tmpfs", session_scratch, size=64 * MIB) as other:
+        write(other / "left-out", b"elsewhere")
+        write(other / "sub/left-out", b"elsewhere")
+        other.chmod(0o1751)
+        os.chown(other, 1, 2)
+        if has_xattrs(bytes(other)):
+            os.setxattr(other, "user.of", b"the mounted root")
+        os.utime(other, ns=(1, 1_234_567_890_123_456_789))
+        subprocess.run(["mount", "--bind", other, source / "mount"], check=True)
+        try:
+            yield source
+        finally:
+            subprocess.run(["umount", source / "mount"], check=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_mount_points_become_empty_directories(area: Path, source: Path, ranks: int) -> None:
+    subprocess.run(["rsync", "-aHAXx", "--modify-window=-1", f"{source}/", area / "rsync"], check=True)
+    subprocess.run(["cp", "-ax", source, area / "cp"], check=True)
+    told = summary(succeed("--json", "-x", source, area / "copy", ranks=ranks))
+    assert differences(area / "rsync", area / "copy") == []
+    assert differences(area / "cp", area / "copy") == []
+    assert os.listdir(area / "copy/mount") == []
+    assert (area / "copy/mount").stat().st_mode & 0o7777 == 0o1751
+    assert (told["directories"], told["files"], told["skipped"], told["found"]) == (3, 2, 0, 5)
+
+
+def test_without_the_option_everything_is_copied(area: Path, source: Path) -> None:
+    succeed(source, area / "copy", ranks=2)
+    assert differences(source, area / "copy") == []
+
+
+def test_a_mount_point_as_source_is_copied(area: Path, source: Path) -> None:
+    """What counts is the file system of each SRC, not that of the directory around it."""
+    (area / "into").mkdir()
+    succeed("-x", source / "mount", source / "a", area / "into", ranks=2)
+    assert differences(source / "mount", area / "into/mount") == []
+    assert differences(source / "a", area / "into/a") == []
+    succeed("-x", f"{source}/mount/", area / "copy")
+    assert differences(source / "mount", area / "copy") == []
+
+
+def test_what_is_there_stays(area: Path, source: Path) -> None:
+    """An existing directory gets the attributes of the mounted one, and keeps what is in it."""
+    write(area / "copy/mount/old", b"old")
+    succeed("-x", f"{source}/", area / "copy")
+    assert (area / "copy/mount/old").read_bytes() == b"old"
+    assert (area / "copy/mount").stat().st_mode & 0o7777 == 0o1751
+    shutil.rmtree(area / "copy/mount")
+    write(area / "copy/mount", b"a file in the way")
+    succeed("-x", f"{source}/", area / "copy")
+    assert os.listdir(area / "copy/mount") == []
+
+
+def test_with_links_followed(area: Path, source: Path) -> None:
+    """A link to a directory elsewhere is a mount point; a file is copied wherever it lies."""
+    (source / "to-directory").symlink_to("mount/sub")
+    (source / "to-file").symlink_to("mount/left-out")
+    (source / "to-own").symlink_to("a")
+    subprocess.run(["rsync", "-aHAXxL", "--modify-window=-1", f"{source}/", area / "rsync"], check=True)
+    succeed("-xL", source, area / "copy", ranks=3)
+    assert differences(area / "rsync", area / "copy") == []
+    assert os.listdir(area / "copy/to-directory") == []
+    assert (area / "copy/to-file").read_bytes() == b"elsewhere"
+    assert (area / "copy/to-own/inner").read_bytes() == b"inner"
+
+
+def test_a_large_directory_of_mount_points(area: Path, source: Path) -> None:
+    """Its names are spread over all ranks."""
+    for number in range(2500):
+        (source / str(number)).write_bytes(b"")
+    succeed("-x", source, area / "copy", ranks=3)
+    assert os.listdir(area / "copy/mount") == []
+    assert len(os.listdir(area / "copy")) == 2503
+
+
+def test_a_file_that_is_a_mount_is_copied(area: Path, source: Path) -> None:
+    write(area / "elsewhere", b"")
+    subprocess.run(["mount", "--bind", source / "mount/left-out", source / "file"], check=True)
+    try:
+        succeed("-x", source, area / "copy")
+        assert (area / "copy/file").read_bytes() == b"elsewhere"
+    finally:
+        subprocess.run(["umount", source / "file"], check=True)
+
+
+def test_a_mounted_directory_that_may_not_be_read(area: Path, source: Path) -> None:
+    """Nothing in it is wanted, so that it is no failure; an ordinary one would be."""
+    (source / "mount").chmod(0o711)
+    for name in os.listxattr(source / "mount"):  # which nobody else may read either
+        os.removexattr(source / "mount", name)
+    (area / "copy").mkdir()
+    os.chown(area / "copy", 65534, 65534)
+    run = pcopy("-x", source, area / "copy", user=65534)
+    assert run.returncode == 0, show(run)
+    assert (area / "copy/source/mount").stat().st_mode & 0o777 == 0o711
+
+
+def test_subvolumes_count_as_file_systems(area: Path, on: Place) -> None:
+    place = on("btrfs")
+    if not shutil.which("btrfs"):
+        pytest.skip("there is no btrfs program here")
+    write(place / "source/file", b"content")
+    subprocess.run(["btrfs", "subvolume", "create", place / "source/volume"], check=True, capture_output=True)
+    write(place / "source/volume/left-out", b"elsewhere")
+    subprocess.run(["cp", "-ax", place / "source", area / "cp"], check=True)
+    succeed("-x", place / "source", area / "copy")
+    assert differences(area / "cp", area / "copy") == []
+    assert os.listdir(area / "copy/volume") == []
+    subprocess.run(["btrfs", "subvolume", "delete", place / "source/volume"], check=True, capture_output=True)

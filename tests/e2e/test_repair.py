@@ -1,0 +1,150 @@
+"""``--repair``: what did not verify is copied, linked and finished once more, and must verify then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_verify import OPTIONS, damaged, failed_paths, failing_paths
+from tests.support.command import show, succeed, summary
+from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
+from tests.support.held import held
+from tests.support.oracle import differences
+from tests.support.signatures import expected, signed
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+LOST = {"name-of-a-directory", "names-swapped", "directory-to-file", "directory-gone"}
+"""A directory that was taken away is not made again."""
+
+
+def remove_what_is_extra(top: Path) -> None:
+    """What the copy never made stays, and is no concern of the repair."""
+    (top / "name/smalL").unlink()
+    (top / "new-directory/hollow/new").rmdir()
+    (top / "new-file/\n").unlink()
+
+
+def restore_times(source: Path, copy: Path) -> None:
+    """Of the directories from which the test itself has taken something."""
+    for name in ("name", "new-directory/hollow", "new-file"):
+        status = (source / name).stat()
+        os.utime(copy / name, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_damage_is_mended(area: Path, ranks: int) -> None:
+    """Contents, links, types, metadata; directories have the source's times."""
+    make_trees(area / "source")
+    (area / "source/file-to-directory/small").chmod(0o640)
+    empty_again = area / "copy/file-to-directory/small/new"
+
+    def damage(copy: Path) -> None:
+        damage_all(copy, but=LOST)
+        empty_again.unlink()  # a directory gives way only if it is empty
+
+    ended, told = damaged(area, damage, "--repair", "--signature", area / "sig", ranks=ranks)
+    assert ended.returncode == 0, show(ended)
+    remove_what_is_extra(area / "copy")
+    restore_times(area / "source", area / "copy")
+    assert differences(area / "source", area / "copy") == []
+    assert temporaries(os.fsencode(area)) == []
+    assert told["signature"] == signed(area / "sig") == expected(area / "source")
+    paths = list((area / "source").rglob("*"))
+    files = {path.stat().st_ino: path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()}
+    assert told["copied"] == told["found"] == len(paths) + 1
+    assert told["directories"] == 1 + sum(path.is_dir() for path in paths)
+    assert (told["files"], told["bytes"]) == (len(files), sum(files.values()))
+    mended = sum(len(failing_paths(name)) for name in DAMAGES if name not in LOST)
+    assert told["warnings"] == mended - 1  # both names of an inode are told of once
+    assert ended.stderr.count(b"; it is copied again\n") == told["warnings"], show(ended)
+
+
+@pytest.mark.parametrize("name", sorted(LOST))
+def test_a_lost_directory_is_told_of(area: Path, name: str) -> None:
+    make_tree(area / "source")
+    ended, told = damaged(area, DAMAGES[name].do, "--repair")
+    assert ended.returncode == 1, show(ended)
+    failed = failed_paths(area / "errors", area / "copy")
+    assert len(failed) == len(set(failed)) == told["failed"]
+    assert set(failed) <= failing_paths(name)
+
+
+@pytest.mark.parametrize("policy", [["--existing", "changed"], ["--checksum"]], ids=lambda words: words[0])
+def test_an_old_copy_is_mended(area: Path, policy: list[str]) -> None:
+    """What seems to be equal is read, and what is not is replaced; the rest is left alone."""
+    make_tree(area / "source")
+    subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
+    flip(area / "copy/large", 8 * MIB)
+    flip(area / "copy/small", 3)
+    kept = (area / "copy/other").stat()
+    told = summary(succeed("--repair", *OPTIONS, *policy, f"{area}/source/", area / "copy", ranks=2))
+    assert differences(area / "source", area / "copy") == []
+    assert (told["files"], told["warnings"]) == (2, 2 if policy[0] == "--existing" else 0)
+    assert (area / "copy/other").stat() == kept
+
+
+@pytest.mark.parametrize("kind", ["small", "large", "split"])
+def test_one_bit_of_a_file_as_the_source(area: Path, kind: str) -> None:
+    size = {"small": 100, "large": 5 * MIB, "split": 40 * MIB}[kind]
+    (area / "source").write_bytes(os.urandom(size))
+    (area / "source").chmod(0o640)
+    ended, told = damaged(area, lambda copy: flip(copy, size // 3), "--repair", ranks=3)
+    assert ended.returncode == 0, show(ended)
+    assert (told["files"], told["bytes"], told["warnings"]) == (1, size, 1)
+    assert differences(area / "source", area / "copy") == []
+
+
+def test_a_source_that_has_changed_is_copied_as_it_is_now(area: Path) -> None:
+    make_tree(area / "source")
+
+    def change(_: Path) -> None:
+        (area / "source/small").write_bytes(b"of another size")
+        flip(area / "source/linked", 0)
+        (area / "source/large").write_bytes(os.urandom(10 * MIB))
+
+    ended, told = damaged(area, change, "--repair", "--signature", area / "sig", ranks=3)
+    assert ended.returncode == 0, show(ended)
+    assert differences(area / "source", area / "copy") == []
+    assert told["signature"] == expected(area / "source")
+    assert told["changed"] == 0
+    paths = list((area / "source").rglob("*"))
+    files = {path.stat().st_ino: path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()}
+    assert told["bytes"] == sum(files.values())
+
+
+def test_a_source_that_has_vanished(area: Path) -> None:
+    make_tree(area / "source")
+    ended, told = damaged(area, lambda _: (area / "source/small").unlink(), "--repair", "--signature", area / "sig")
+    assert ended.returncode == 1, show(ended)
+    assert (told["failed"], told["vanished"], told["signature"]) == (1, 1, None)
+    assert not (area / "sig").exists()
+
+
+def test_what_is_damaged_again_has_failed(area: Path) -> None:
+    """Once is all: storage that loses data twice is not to be trusted with a third try."""
+    make_tree(area / "source")
+    arguments = ("--repair", *OPTIONS, "--errors", area / "errors", area / "source", area / "copy")
+    with held(area / "log", *arguments, ranks=1, when="1+") as run:
+        flip(area / "copy/small", 5)
+        flip(area / "copy/large", 5)
+        run.next_stop()
+        flip(area / "copy/small", 5)
+        ended = run.go_on()
+    assert ended.returncode == 1, show(ended)
+    assert failed_paths(area / "errors", area / "copy") == ["small"]
+    told = summary(ended)
+    assert (told["failed"], told["warnings"]) == (1, 2)
+
+
+def test_directories_that_their_owner_cannot_enter(area: Path) -> None:
+    """They are closed when everything is in them, and what is in them can be mended all the same."""
+    make_tree(area / "source")
+    (area / "source/directory/inner").chmod(0o555)
+    (area / "source/directory").chmod(0o555)
+    ended, _ = damaged(area, lambda copy: flip(copy / "directory/inner/leaf", 0), "--repair")
+    assert ended.returncode == 0, show(ended)
+    assert differences(area / "source", area / "copy") == []

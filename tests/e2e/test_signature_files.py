@@ -1,0 +1,163 @@
+"""Where `--signature` and `--manifest` may be written; that none is after a failure; what users are warned of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, pverify, show, succeed, summary
+from tests.support.faults import READS, Fault
+from tests.support.filesystems import mounted
+from tests.support.held import held
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.signatures import VECTORS, signed
+from tests.support.users import require_root
+
+OLD = b"what was there\n"
+
+
+@pytest.fixture
+def failing(area: Path) -> Path:
+    """A source, and files of an earlier time in the place of signature and manifest."""
+    VECTORS["outer"].make(area / "source")
+    for name in ("sig", "manifest"):
+        (area / name).write_bytes(OLD)
+    return area / "source"
+
+
+def assert_nothing_written(area: Path) -> None:
+    assert {(area / name).read_bytes() for name in ("sig", "manifest")} == {OLD}
+    assert not [path for path in area.iterdir() if path.name.startswith(".pcopy-")]
+
+
+@pytest.mark.parametrize("policy", ["replace", "skip"])
+def test_after_a_failure_none_is_written(area: Path, failing: Path, policy: str) -> None:
+    if policy == "skip":
+        subprocess.run(["cp", "-a", failing, area / "copy"], check=True)
+    fault = Fault(area / "trace", READS, failing / "sub/b.bin", "EREMOTEIO")
+    options = ("--existing", policy, "--signature", area / "sig", "--manifest", area / "manifest")
+    run = pcopy("--json", *options, f"{failing}/", area / "copy", wrap=fault.wrap(), ranks=2)
+    fault.check()
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert (told["failed"], told["signature"]) == (1, None)
+    assert b"pcopy: no signature or manifest was written, since not everything is there\n" in run.stderr
+    assert_nothing_written(area)
+
+
+def test_after_a_stop_none_is_written(area: Path, failing: Path) -> None:
+    options = ("--signature", area / "sig", "--manifest", area / "manifest")
+    with held(area / "log", *options, failing, area / "copy", ranks=2) as run:
+        for process in run.run.ranks():
+            os.kill(process, signal.SIGTERM)
+        ended = run.go_on()
+    assert ended.returncode == 128 + signal.SIGTERM, show(ended)
+    assert_nothing_written(area)
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "reason"),
+    [
+        ("signature", "source/sig", "lies in"),
+        ("manifest", "source/sub/sig", "lies in"),
+        ("signature", "link/sig", "lies in"),
+        ("signature", "copy/sig", "lies in"),
+        ("manifest", "copy/../copy/sig", "lies in"),
+        ("signature", "copy", "lies in"),
+        ("signature", "source", "lies in"),
+        ("signature", "nowhere/sig", "its directory does not exist"),
+        ("manifest", "sig/sig", "Not a directory"),
+        ("signature", "directory", "is a directory"),
+        ("manifest", "directory/", "is a directory"),
+        ("signature", "pipe", "is no regular file"),
+        ("signature", "", "the empty string"),
+        ("manifest", "", "the empty string"),
+    ],
+)
+def test_places_where_it_cannot_be(area: Path, failing: Path, option: str, path: str, reason: str) -> None:
+    (area / "directory").mkdir()
+    (area / "link").symlink_to("source")
+    os.mkfifo(area / "pipe")
+    before = snapshot(area)
+    file = f"{area}/{path}" if path else ""
+    assert_refused(pcopy(f"--{option}", file, failing, area / "copy"), b"pcopy", reason)
+    if not path.startswith("copy"):  # pverify has no destination
+        words = ("--create", file) if option == "signature" else ("--create", area / "sig2", "--manifest", file)
+        assert_refused(pverify(*words, failing), b"pverify", reason)
+    assert changes(before, snapshot(area)) == []
+
+
+def assert_refused(run: Completed, program: bytes, reason: str) -> None:
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    assert run.stderr.startswith(program + b": ") and reason.encode() in run.stderr
+    assert run.stderr.count(b"\n") == 1, show(run)
+
+
+def test_one_file_cannot_be_both(area: Path, failing: Path) -> None:
+    for one, other in (("new", "new"), ("new", "./new"), ("sig", "directory/../sig")):
+        (area / "directory").mkdir(exist_ok=True)
+        run = pcopy("--signature", f"{area}/{one}", "--manifest", f"{area}/{other}", failing, area / "copy", cwd=area)
+        assert run.returncode == 2 and b"cannot be the same file" in run.stderr, show(run)
+        assert not (area / "copy").exists()
+
+
+def test_a_signature_beside_the_copy_and_over_a_link(area: Path, failing: Path) -> None:
+    (area / "sig").unlink()
+    (area / "sig").symlink_to("manifest")
+    assert succeed("--signature", area / "sig", failing, area / "copy").returncode == 0
+    assert not (area / "sig").is_symlink() and (area / "manifest").read_bytes() == OLD
+    assert signed(area / "sig") == VECTORS["outer"].large
+
+
+@pytest.mark.parametrize("option", ["signature", "manifest"])
+def test_no_room_for_it(area: Path, failing: Path, option: str) -> None:
+    """The copy is there; that what describes it is not must be told, and the old one stays."""
+    require_root("mount a small tmpfs")
+    for number in range(300):
+        (failing / f"{number}-{'x' * 200}").touch()
+    with mounted("tmpfs", area, 32 << 10) as small:
+        (small / "file").write_bytes(OLD)
+        with open(small / "filler", "wb", buffering=0) as filler:
+            while option == "signature":
+                try:
+                    filler.write(bytes(4096))
+                except OSError:
+                    break
+        run = pcopy("--json", f"--{option}", small / "file", failing, area / "copy", ranks=2)
+        assert run.returncode == 1, show(run)
+        told = summary(run)
+        assert (told["failed"], told["signature"]) == (0, None)
+        assert f"pcopy: {small}/file: the {option} could not be written: ".encode() in run.stderr, show(run)
+        assert b"No space left on device" in run.stderr and b"not everything is there" not in run.stderr
+        assert sorted(path.name for path in small.iterdir()) == ["file", "filler"]
+        assert (small / "file").read_bytes() == OLD
+    assert differences(failing, area / "copy") == []
+
+
+WARNING = b"DST holds more than the source"
+
+
+def test_a_destination_that_holds_more_is_warned_of(area: Path, failing: Path) -> None:
+    def copied(*sources: Argument) -> bytes:
+        return succeed("--signature", area / "sig", *sources, area / "copy", ranks=2).stderr
+
+    VECTORS["inner"].make(area / "other")
+    (area / "copy").mkdir()
+    assert WARNING not in copied(f"{failing}/")
+    (area / "copy/sub/more").touch()
+    assert WARNING in copied(f"{failing}/")
+    assert WARNING not in copied(failing)  # its own directory there holds nothing else
+    (area / "copy/sub/more").unlink()
+    assert WARNING in copied(failing, area / "other")
+    shutil.rmtree(area / "copy")
+    (area / "copy").mkdir()
+    assert WARNING not in copied(failing, area / "other")
+    assert WARNING not in copied(failing, area / "other")
+    assert WARNING in copied(f"{failing}/", area / "other")
+    shutil.rmtree(area / "copy/source")
+    assert WARNING not in copied(f"{failing}/", area / "other")

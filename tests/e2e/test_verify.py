@@ -1,0 +1,295 @@
+"""``--verify``: what is read back from the destination must be what was copied, whatever became of it in between.
+
+The runs stand still when everything is copied (at the sync); then the test does its damage, and lets them go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show, succeed, summary
+from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
+from tests.support.filesystems import Place
+from tests.support.held import held
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.traces import READING, Trace
+from tests.support.trees import random_tree
+from tests.support.users import NOBODY, is_root, require_root
+
+MIB = 1 << 20
+OPTIONS = ("--json", "--verify", "--chunk-size", "4M")
+
+UNSEEN = {"name-of-a-directory": {"linked"}, "names-swapped": {"hollow", "directory/inner"}}
+"""What fails besides what pverify names: the other names of a hard link, and directories that are not those made."""
+
+
+def failing_paths(name: str) -> set[str]:
+    """What does not verify after a damage: what is there besides is no concern of the copy's."""
+    told = {line.partition(" ")[2] for line in DAMAGES[name].told if not line.startswith("extra ")}
+    return told | UNSEEN.get(name, set())
+
+
+def failed_paths(errors: Path, *tops: Path) -> list[str]:
+    """The paths of an errors file, relative to the tops of source and copy."""
+    paths = [json.loads(line)["path"] for line in errors.read_text().splitlines()]
+    return sorted(next(path.removeprefix(f"{top}/") for top in tops if path.startswith(f"{top}/")) for path in paths)
+
+
+def damaged(
+    area: Path, damage: Callable[[Path], object], *options: Argument, ranks: int = 2, **others: Any
+) -> tuple[Completed, dict[str, Any]]:
+    """Copies ``source`` to ``copy``, damages that before it is verified, and returns the run with its summary."""
+    arguments = (*OPTIONS, "--errors", area / "errors", *options, area / "source", area / "copy")
+    with held(area / "log", *arguments, ranks=ranks, **others) as run:
+        damage(area / "copy")
+        ended = run.go_on()
+    return ended, summary(ended)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_damage_is_found(area: Path, ranks: int) -> None:
+    make_trees(area / "source")
+    ended, told = damaged(area, damage_all, ranks=ranks)
+    assert ended.returncode == 1, show(ended)
+    wanted = sorted(f"{name}/{path}" for name in DAMAGES for path in failing_paths(name))
+    assert failed_paths(area / "errors", area / "copy") == wanted
+    assert told["failed"] == len(wanted)
+    assert told["changed"] == told["vanished"] == told["skipped"] == 0
+    items = [path for path in (area / "source").rglob("*") if str(path.relative_to(area / "source")) not in wanted]
+    directories = [path for path in items if path.is_dir()]
+    files = {path.stat().st_ino: path.stat().st_size for path in items if path.is_file() and not path.is_symlink()}
+    assert told["directories"] == len(directories) + 1
+    assert (told["files"], told["bytes"]) == (len(files), sum(files.values()))
+    assert told["symlinks"] == sum(path.is_symlink() for path in items)
+    assert told["special"] == sum(path.is_fifo() for path in items)
+    assert told["copied"] == len(items) + 1
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_well_verifies(area: Path, filesystem: Path, ranks: int) -> None:
+    random_tree(filesystem / "source", 21, files=60, directories=8, privileged=is_root())
+    for existing in ("replace", "changed"):
+        run = succeed(
+            *("--verify", "--chunk-size", "4M", "--existing", existing, "-T", filesystem / "source"),
+            filesystem / "copy",
+            ranks=ranks,
+        )
+        items = 1 + sum(1 for _ in walk(filesystem / "source"))
+        assert f"  verified: {items} items, ".encode() in run.stdout or existing == "changed", show(run)
+        assert differences(filesystem / "source", filesystem / "copy") == []
+
+
+def walk(top: Path) -> list[Path]:
+    return list(top.rglob("*"))
+
+
+def test_what_has_size_and_time_of_the_source_is_compared_too(area: Path) -> None:
+    """Who asks for a proof gets one of what was left alone as well."""
+    make_tree(area / "source")
+    subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
+    flip(area / "copy/large", 8 * MIB)
+    flip(area / "copy/small", 3)
+    run = pcopy(
+        *OPTIONS, "--existing", "changed", "--errors", area / "errors", f"{area}/source/", area / "copy", ranks=2
+    )
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert failed_paths(area / "errors", area / "copy") == ["large", "small"]
+    assert (told["failed"], told["files"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "where"),
+    [(1000, "first"), (9 * MIB, "last"), (40 * MIB, "first"), (40 * MIB, "middle"), (40 * MIB, "last")],
+)
+def test_one_bit_of_a_file(area: Path, size: int, where: str) -> None:
+    """Of a small one, of a large one, and of one that was copied and is read in chunks."""
+    (area / "source").write_bytes(os.urandom(size))
+    at = {"first": 0, "middle": size // 2, "last": -1}[where]
+    ended, told = damaged(area, lambda copy: flip(copy, at), ranks=3)
+    assert ended.returncode == 1, show(ended)
+    assert f"pcopy: {area}/copy: verify: its contents differ from what was copied\n".encode() in ended.stderr
+    assert (told["failed"], told["files"], told["bytes"]) == (1, 0, 0)
+
+
+def test_a_source_that_changes_after_it_was_copied(area: Path) -> None:
+    make_tree(area / "source")
+
+    def change(_: Path) -> None:
+        (area / "source/small").write_bytes(b"new")
+        (area / "source/large").unlink()
+        flip(area / "source/linked", 0)
+        (area / "source/link").unlink()
+        (area / "source/link").symlink_to("elsewhere")
+
+    ended, told = damaged(area, change, ranks=2)
+    assert ended.returncode == 1, show(ended)
+    assert failed_paths(area / "errors", area / "source") == ["directory/linked", "large", "link", "linked", "small"]
+    assert (told["failed"], told["changed"], told["vanished"]) == (5, 4, 1)
+
+
+def test_a_directory_moved_away_takes_all_that_is_in_it(area: Path) -> None:
+    """Though it may still be open."""
+    make_tree(area / "source")
+
+    def move(copy: Path) -> None:
+        (copy / "directory").rename(area / "elsewhere")
+        (copy / "directory").symlink_to(area / "elsewhere")
+
+    ended, told = damaged(area, move, ranks=2)
+    assert ended.returncode == 1, show(ended)
+    wanted = ["directory", "directory/inner", "directory/inner/leaf", "directory/linked", "linked"]
+    assert failed_paths(area / "errors", area / "copy") == wanted
+    assert told["failed"] == 5
+
+
+def test_a_hard_link_that_is_one_no_more(area: Path) -> None:
+    make_tree(area / "source")
+
+    def part(copy: Path) -> None:
+        (copy / "linked").unlink()
+        shutil.copy2(copy / "directory/linked", copy / "linked")
+
+    ended, told = damaged(area, part)
+    assert ended.returncode == 1, show(ended)
+    assert failed_paths(area / "errors", area / "copy") == ["directory/linked", "linked"]
+    assert (told["failed"], told["hardlinks"]) == (2, 0)
+
+
+def test_what_may_not_be_read_has_failed(area: Path) -> None:
+    require_root("become somebody else")
+    (area / "source").mkdir()
+    for name, size in (("small", 10), ("large", 9 * MIB), ("well", 5)):
+        (area / f"source/{name}").write_bytes(os.urandom(size))
+    (area / "place").mkdir()
+    for path in ((area / "source"), (area / "place"), area):
+        os.chown(path, NOBODY, NOBODY)
+
+    def close(copy: Path) -> None:
+        for name in ("small", "large"):
+            (copy / name).chmod(0o000)
+
+    arguments = (*OPTIONS, "--errors", area / "place/errors", area / "source", area / "place/copy")
+    with held(area / "log", *arguments, ranks=2, user=NOBODY) as run:
+        close(area / "place/copy")
+        ended = run.go_on()
+    told = summary(ended)
+    assert ended.returncode == 1, show(ended)
+    assert failed_paths(area / "place/errors", area / "place/copy") == ["large", "small"]
+    assert b"open: Permission denied (EACCES)" in ended.stderr
+    assert (told["failed"], told["files"], told["bytes"]) == (2, 1, 5)
+
+
+def replace_by_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replace_by_same_size(path: Path) -> None:
+    status = path.stat()
+    path.unlink()
+    path.write_bytes(os.urandom(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def replace_by_link(path: Path) -> None:
+    path.rename(path.with_name("aside"))
+    path.symlink_to("aside")
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_device(path: Path) -> None:
+    require_root("make devices")
+    path.unlink()
+    os.mknod(path, 0o20600, os.makedev(1, 3))
+
+
+@pytest.mark.parametrize("size", [1000, 9 * MIB])
+@pytest.mark.parametrize(
+    "replace", [replace_by_fifo, replace_by_same_size, replace_by_link, replace_by_directory, replace_by_device]
+)
+def test_another_item_in_its_place(area: Path, size: int, replace: Callable[[Path], None]) -> None:
+    """None of them is followed or waited for."""
+    (area / "source").write_bytes(os.urandom(size))
+    ended, told = damaged(area, replace, ranks=2)
+    assert ended.returncode == 1, show(ended)
+    assert (told["failed"], told["files"], told["bytes"]) == (1, 0, 0)
+    assert f"pcopy: {area}/copy: ".encode() in ended.stderr
+
+
+def test_no_signature_of_what_did_not_verify(area: Path) -> None:
+    make_tree(area / "source")
+    ended, told = damaged(area, lambda copy: flip(copy / "small", 0), "--signature", area / "sig")
+    assert (ended.returncode, told["signature"]) == (1, None), show(ended)
+    assert not (area / "sig").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_page_cache_is_given_up_before_reading(on: Place, area: Path, ranks: int) -> None:
+    place = on("ext4")
+    (place / "source").mkdir()
+    for name, size in (("small", 5000), ("large", 9 * MIB)):
+        (place / f"source/{name}").write_bytes(os.urandom(size))
+    trace = Trace(area / "trace", "syncfs", "fadvise64", *READING)
+    succeed("--verify", "--chunk-size", "4M", place / "source", place / "copy", ranks=ranks, wrap=trace.wrap())
+    for name in ("small", "large"):
+        path = place / "copy" / name
+        assert trace.moved(path, READING) == path.stat().st_size
+        for calls in trace.on(path):  # of one process each
+            assert calls[0].startswith("fadvise64(") and "POSIX_FADV_DONTNEED) = 0" in calls[0], calls
+            assert all(re.match("fadvise64|preadv", call) for call in calls)
+
+
+@pytest.mark.parametrize("user", [None, NOBODY])
+def test_access_times_stay(on_strict_atime: Path, area: Path, user: int | None) -> None:
+    """Those of the source, and those that were copied."""
+    place = on_strict_atime
+    random_tree(place / "source", 8, files=30, directories=5, largest=9 * MIB)
+    for path in [place / "source", *(place / "source").rglob("*")]:
+        os.chown(path, user or 0, user or 0, follow_symlinks=False)
+    for path in (place, area):
+        os.chown(path, user or 0, user or 0)
+    before = snapshot(place / "source")
+    options = ("--verify", "--chunk-size", "4M", "--signature", area / "sig", "--manifest", area / "manifest")
+    succeed(*options, place / "source", place / "copy", ranks=3, user=user)
+    after = snapshot(place / "copy")
+    assert changes(before, snapshot(place / "source")) == []
+    assert {path: record.atime for path, record in after.items()} == {
+        path: record.atime for path, record in before.items()
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: int) -> None:
+    """Where the file system can; a tmpfs of old kernels can't, and is read all the same."""
+    random_tree(filesystem / "source", 4, files=30, directories=3, largest=9 * MIB + 1)
+    trace = Trace(area / "trace", "fcntl", *READING)
+    options = (*OPTIONS, "--direct", "--signature", area / "sig")
+    told = summary(succeed(*options, filesystem / "source", filesystem / "copy", ranks=ranks, wrap=trace.wrap()))
+    assert told["failed"] == 0
+    calls = [line for log in area.glob("trace/*") for line in log.read_text(errors="replace").splitlines()]
+    asked = [line for line in calls if re.search(r"F_SETFL.*\|O_DIRECT\b", line)]
+    files = {path.stat().st_ino for path in (filesystem / "source").rglob("*") if path.is_file()}
+    assert len(asked) >= len(files)
+    assert not [line for line in asked if f"<{filesystem}/source/" in line]
+    flip_one = next(
+        path for path in (filesystem / "copy").rglob("*") if path.is_file() and path.stat().st_size > 9 * MIB
+    )
+    flip(flip_one, -1)
+    again = (*OPTIONS, "--direct", "--existing", "changed", f"{filesystem}/source/", filesystem / "copy")
+    run = pcopy(*again, ranks=ranks)
+    assert run.returncode == 1, show(run)
+    assert summary(run)["failed"] >= 1

@@ -1,0 +1,239 @@
+"""What is digested is what ``cat`` would show, whatever holes are not read; and a file that is too short is no file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.contents import PIECE, digest_contents, digest_to_end, drop_pages, has_holes, pieces
+from pcopy.fsio.problem import Problem
+
+HOLE = 1 << 20
+SECTOR = 4096
+
+
+class Recorder:
+    """Fills ``pcopy.fsio.contents.Digest``: keeps all, and counts what was told of holes."""
+
+    def __init__(self) -> None:
+        self.contents = bytearray()
+        self.hole_bytes = 0
+        self.longest = 0
+
+    def update(self, data: memoryview | bytes) -> None:
+        assert len(data), "nothing is no piece"
+        self.contents += data
+        self.longest = max(self.longest, len(data))
+
+    def zeros(self, count: int) -> None:
+        assert count > 0
+        self.contents += bytes(count)
+        self.hole_bytes += count
+
+
+@contextmanager
+def opened(path: Path, flags: int = 0) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make(path: Path, stretches: Sequence[tuple[int, int]], size: int) -> Path:
+    """A file of ``size`` bytes with random data from the first to the last byte of each stretch."""
+    with open(path, "wb") as file:
+        file.truncate(size)
+        for start, end in stretches:
+            file.seek(start)
+            file.write(Random(start + size).randbytes(end - start))
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def digested(path: Path, start: int, end: int, *, holes: bool, direct: bool = False) -> Recorder:
+    recorder = Recorder()
+    with opened(path, os.O_DIRECT if direct else 0) as descriptor:
+        steps = list(digest_contents(descriptor, start, end, recorder, holes=holes, direct=direct))
+    assert sum(steps) == end - start, "each byte is told once"
+    assert recorder.contents == path.read_bytes()[start:end]
+    assert recorder.longest <= PIECE
+    return recorder
+
+
+LAYOUTS: dict[str, tuple[list[tuple[int, int]], int]] = {
+    "empty": ([], 0),
+    "one byte": ([(0, 1)], 1),
+    "full": ([(0, 3 * PIECE + 1)], 3 * PIECE + 1),
+    "nothing but a hole": ([], 5 * HOLE + 3),
+    "hole first": ([(3 * HOLE, 4 * HOLE)], 4 * HOLE),
+    "hole last": ([(0, HOLE)], 4 * HOLE + 1),
+    "between": ([(0, 10), (2 * HOLE, 2 * HOLE + 5000), (6 * HOLE + 77, 7 * HOLE)], 8 * HOLE),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("holes", [True, False], ids=["holes", "all is read"])
+def test_all_layouts_on_all_file_systems(filesystem: Path, layout: str, holes: bool) -> None:
+    path = make(filesystem / "file", *LAYOUTS[layout])
+    digested(path, 0, path.stat().st_size, holes=holes)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
+def test_direct_reads_give_the_same(on: Any, kind: str, layout: str) -> None:
+    path = make(on(kind) / "file", *LAYOUTS[layout])
+    size = path.stat().st_size
+    for holes in (True, False):
+        digested(path, 0, size, holes=holes, direct=True)
+        if size > 3 * SECTOR:
+            digested(path, SECTOR, size - 1, holes=holes, direct=True)
+
+
+@pytest.mark.parametrize("holes", [True, False])
+def test_any_stretch_of_a_file(on: Any, holes: bool) -> None:
+    path = make(on("ext4") / "file", *LAYOUTS["between"])
+    random = Random(1)
+    edges = [0, 1, 10, 4096, HOLE, 2 * HOLE, 2 * HOLE + 5000, 3 * HOLE, 6 * HOLE, 6 * HOLE + 77, 7 * HOLE, 8 * HOLE]
+    for _ in range(60):
+        start, end = sorted(random.choices(edges, k=2))
+        digested(path, start, end, holes=holes)
+
+
+def test_holes_are_not_read(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make(on("ext4") / "file", [(0, SECTOR), (3 * HOLE, 3 * HOLE + SECTOR)], 6 * HOLE)
+    assert has_holes(path.stat())
+    read = os.preadv
+    got: list[int] = []
+
+    def counted(*arguments: Any) -> int:
+        got.append(read(*arguments))
+        return got[-1]
+
+    monkeypatch.setattr(os, "preadv", counted)
+    assert digested(path, 0, 6 * HOLE, holes=True).hole_bytes == 6 * HOLE - 2 * SECTOR
+    assert sum(got) == 2 * SECTOR
+    assert digested(path, HOLE, 2 * HOLE, holes=True).hole_bytes == HOLE
+    assert sum(got) == 2 * SECTOR
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["cached", "direct"])
+@pytest.mark.parametrize("holes", [False, True], ids=["full", "holes"])
+@pytest.mark.parametrize("on_source", [True, False], ids=["source", "target"])
+@pytest.mark.parametrize("size", [0, 1, SECTOR, PIECE, PIECE + 1])
+def test_a_file_that_has_become_shorter(on: Any, size: int, on_source: bool, holes: bool, direct: bool) -> None:
+    """The source has changed then; the copy is damaged, and nothing passes for a hole."""
+    path = make(on("ext4") / "file", [(0, size)], size)
+    recorder = Recorder()
+    with opened(path, os.O_DIRECT if direct else 0) as descriptor, pytest.raises(Problem) as caught:
+        for _ in digest_contents(descriptor, 0, size + 1, recorder, holes=holes, on_source=on_source, direct=direct):
+            pass
+    assert (caught.value.changed, caught.value.on_source) == (on_source, on_source)
+    assert caught.value.operation in ("read", "lseek")
+    assert f"ended at byte {size}" in str(caught.value)
+    if not on_source:
+        assert caught.value.errno == errno.EIO
+    assert recorder.contents == path.read_bytes()
+
+
+def test_errors_that_pass_are_waited_for(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile empty pieces are an occasion to do something else; what is digested is nothing of them."""
+    path = make(area / "file", [(0, 3 * PIECE)], 3 * PIECE)
+    read = os.preadv
+    calls = 0
+
+    def failing(*arguments: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3, 5):
+            raise OSError(errno.EIO if calls < 5 else errno.ESTALE, "")
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with opened(path) as descriptor:
+        found = [(at, bytes(piece)) for at, piece in pieces(descriptor, 0, 3 * PIECE)]
+    assert calls == 6
+    assert any(not piece for _, piece in found)
+    assert b"".join(piece for _, piece in found) == path.read_bytes()
+    at = 0
+    for told, piece in found:
+        assert told == at
+        at += len(piece)
+
+
+@pytest.mark.parametrize("on_source", [True, False])
+@pytest.mark.parametrize(("number", "tries"), [(errno.EIO, 4), (errno.EISDIR, 1)])
+def test_errors_that_stay(
+    area: Path, monkeypatch: pytest.MonkeyPatch, number: int, tries: int, on_source: bool
+) -> None:
+    path = make(area / "file", [(0, 10)], 10)
+    calls = 0
+
+    def failing(*_: Any) -> int:
+        nonlocal calls
+        calls += 1
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "preadv", failing)
+    recorder = Recorder()
+    with opened(path) as descriptor, pytest.raises(Problem) as caught:
+        for _ in digest_contents(descriptor, 0, 10, FallsForNothing(recorder), holes=False, on_source=on_source):
+            pass
+    problem = caught.value
+    assert (problem.operation, problem.errno, problem.on_source, problem.changed) == ("read", number, on_source, False)
+    assert calls == tries
+    assert not recorder.contents
+
+
+class FallsForNothing:
+    """Takes pieces, also empty ones, as those that stand for a wait."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def update(self, data: memoryview | bytes) -> None:
+        if len(data):
+            self._recorder.update(data)
+
+    def zeros(self, count: int) -> None:
+        self._recorder.zeros(count)
+
+
+def test_files_without_a_size_are_read_to_their_end() -> None:
+    recorder = Recorder()
+    with opened(Path("/proc/version")) as descriptor:
+        assert sum(digest_to_end(descriptor, recorder)) == len(recorder.contents)
+    assert recorder.contents == Path("/proc/version").read_bytes()
+
+
+def test_what_is_dropped_is_read_from_storage(on: Any) -> None:
+    if not shutil.which("fincore"):
+        pytest.skip("there is no fincore here")
+    path = make(on("ext4") / "file", [(0, 2 * HOLE)], 2 * HOLE)
+
+    def cached() -> int:
+        told = subprocess.run(["fincore", "-nb", "-o", "RES", path], check=True, capture_output=True, text=True)
+        return int(told.stdout or 0)
+
+    path.read_bytes()
+    assert cached() == 2 * HOLE
+    with opened(path) as descriptor:
+        drop_pages(descriptor)
+    assert cached() == 0
+
+
+def test_where_there_is_no_cache_nothing_happens() -> None:
+    reading, writing = os.pipe()
+    drop_pages(reading)
+    os.close(reading)
+    os.close(writing)

@@ -1,0 +1,45 @@
+"""The rules that a resume rests on, each of which can be switched off to show that it is needed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rules(NamedTuple):
+    """True: the rule is kept. What each says is told in docs/design/recovery.md."""
+
+    new_ids: bool = True
+    """1. Ids carry the run, so that none is used again."""
+
+    spawned_as_told: bool = True
+    """1. Nothing that was spawned is taken for the same as something else, because it has the same description."""
+
+    markers: bool = True
+    """2. Ranks cut together: who hears from a later epoch cuts first."""
+
+    least_epoch: bool = True
+    """2. Only epochs count that all ranks have on storage."""
+
+    phase_commit: bool = True
+    """3. A phase begins once the last one is on storage."""
+
+    own_leftovers: bool = True
+    """4. What the job itself has made does not count as found."""
+
+    fixed_roots: bool = True
+    """5. The roots are those that the job resolved when it began."""
+
+    run_in_names: bool = True
+    """6. Names of temporary files carry the run."""
+
+    stale_removed: bool = True
+    """6. Temporary files of earlier runs are removed."""
+
+    sync_first: bool = True
+    """A record is written after what it tells of is on storage."""
+
+    notes_held: bool = True
+    """What is only in a rank's memory is not done."""
+
+
+ALL = Rules()

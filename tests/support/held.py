@@ -1,0 +1,82 @@
+"""Runs that stand still at a chosen system call, so that a test can change what they have done, or will do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed
+from tests.support.processes import Run, background, wait_until
+
+SYNC = ("syncfs",)
+"""The call with which the phase SYNC begins: everything is copied, and nothing verified."""
+
+
+class Held:
+    """A run that has stopped; ``go_on`` lets it end."""
+
+    def __init__(self, run: Run, log: Path) -> None:
+        self.run = run
+        self._log = log
+        self._continued: list[int] = []
+
+    def stopped(self) -> list[int]:
+        """The processes that have been stopped."""
+        if not self._log.exists():
+            return []
+        lines = self._log.read_text(errors="replace").splitlines()
+        return [int(line.split()[0]) for line in lines if line.endswith("--- stopped by SIGSTOP ---")]
+
+    def next_stop(self) -> None:
+        """Lets the one process that has stopped run until it stops again."""
+        before = self.stopped()
+        os.kill(before[-1], signal.SIGCONT)
+        assert wait_until(lambda: len(self.stopped()) > len(before)), "it did not stop again"
+        self._continued.extend(before)
+
+    def go_on(self, seconds: float = 60) -> Completed:
+        """Lets it run to its end, and every other of its processes that stops on the way."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for process in self.stopped()[len(self._continued) :]:
+                self._continued.append(process)
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+            with suppress(subprocess.TimeoutExpired):
+                out, err = self.run.process.communicate(timeout=0.02)
+                return Completed((), self.run.process.returncode, out, err)
+            assert time.monotonic() < deadline, "it never ended"
+
+
+@contextmanager
+def held(
+    log: Path,
+    *arguments: Argument,
+    calls: Sequence[str] = SYNC,
+    path: Path | None = None,
+    when: str = "1",
+    **options: Any,
+) -> Iterator[Held]:
+    """A run that has stopped at the first of ``calls`` (on ``path``, if given); strace writes to the file ``log``.
+
+    ``when`` (strace's word) says which of each process's calls stop it.
+    """
+    if not shutil.which("strace"):
+        pytest.skip("there is no strace here")
+    names = ",".join("?" + call for call in calls)
+    wrap = ["strace", "-f", "-qq", "-o", str(log), *(["-P", str(path)] if path else []), "-e", f"trace={names}"]
+    wrap += ["-e", f"inject={names}:signal=SIGSTOP:when={when}"]
+    with background(*arguments, wrap=wrap, **options) as run:
+        held_run = Held(run, log)
+        assert wait_until(lambda: held_run.stopped() or run.process.poll() is not None), "it never stopped"
+        assert run.process.poll() is None, run.process.communicate()
+        yield held_run

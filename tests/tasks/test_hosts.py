@@ -1,0 +1,65 @@
+"""Who may read what a host wrote: a rank of another one, wherever there is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pcopy.engine.task import ANYBODY
+from pcopy.tasks.hosts import Hosts
+
+CLUSTERS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_size=1, max_size=12)
+
+
+@given(CLUSTERS, st.data())
+def test_what_a_host_wrote_is_read_elsewhere(names: list[str], data: st.DataObject) -> None:
+    rank, writer = (data.draw(st.integers(0, len(names) - 1)) for _ in range(2))
+    mine = Hosts(names, rank)
+    written_by = Hosts(names, writer).here
+    others = [other for other, name in enumerate(names) if name != names[writer]]
+    chosen = [mine.elsewhere(written_by) for _ in range(3 * len(names))]
+    if others:
+        assert set(chosen) == set(others), "each in its turn"
+    else:
+        assert set(chosen) == {ANYBODY}
+
+
+@given(CLUSTERS)
+def test_all_ranks_call_a_host_by_the_same_byte(names: list[str]) -> None:
+    called = {(name, Hosts(names, rank).here) for rank, name in enumerate(names)}
+    assert len(called) == len({name for name, _ in called}) == len({byte for _, byte in called})
+    assert all(0 <= byte < 256 for _, byte in called)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_work_is_spread_evenly_over_the_other_hosts(rank: int) -> None:
+    """Two ranks each on three hosts; what the second host wrote is for four of them."""
+    hosts = Hosts(["a", "a", "b", "b", "c", "c"], rank)
+    turns = Counter(hosts.elsewhere(1) for _ in range(400))
+    assert turns.keys() == {0, 1, 4, 5}
+    assert max(turns.values()) <= 2 * min(turns.values())
+
+
+def test_ranks_begin_with_themselves() -> None:
+    """All at once, they don't all choose the same rank."""
+    names = ["a", "b", "c", "d"]
+    assert [Hosts(names, rank).elsewhere(255) for rank in range(4)] == [0, 1, 2, 3]
+
+
+def test_on_one_host_anybody_may() -> None:
+    for hosts in (Hosts((), 0), Hosts((), 5), Hosts(["here", "here"], 1)):
+        assert hosts.here == 0
+        assert hosts.elsewhere(0) == ANYBODY
+
+
+def test_hosts_beyond_the_range_of_a_byte() -> None:
+    """Some share one: they are taken for the same, and nothing is ever read by its writer."""
+    names = [f"{number}" for number in range(300)]
+    bytes_of = [Hosts(names, rank).here for rank in range(300)]
+    assert set(bytes_of) == set(range(256))
+    hosts = Hosts(names, 0)
+    for rank in range(300):
+        assert hosts.elsewhere(bytes_of[rank]) != rank

@@ -1,0 +1,139 @@
+"""Files that are written over while something happens to them: before a chunk, before the end, and at an early stop."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.engine.task import Task
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.job import Options
+from pcopy.tasks.open_files import discard_all
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, Place, SplitFile
+from tests.tasks.one_rank import consistent, copy, root_of, surroundings
+
+SIZE = 12 << 20
+BLOCK = 4 << 20
+OVER: dict[str, Any] = {"ranks": 4, "chunk_size": BLOCK, "block_size": BLOCK, "inplace": True}
+THEN = 1_600_000_000 * 10**9
+
+
+@pytest.fixture
+def places(area: Path) -> tuple[Path, Path]:
+    """A source with one large file, and a target where it exists already."""
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "large").write_bytes(os.urandom(SIZE))
+    (source / "large").chmod(0o644)
+    (target / "large").write_bytes(b"old")
+    os.utime(target / "large", ns=(THEN, THEN))
+    return source, target
+
+
+def at_each(kind: type[Any], action: Any) -> Any:
+    def before(value: Any) -> None:
+        if isinstance(value, kind):
+            action()
+
+    return before
+
+
+def once(kind: type[Any], action: Any) -> Any:
+    done: list[Any] = []
+
+    def before(value: Any) -> None:
+        if isinstance(value, kind) and not done:
+            done.append(value)
+            action()
+
+    return before
+
+
+@pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
+def test_nobody_else_may_read_it_before_it_is_finished(places: tuple[Path, Path], kind: type[Any]) -> None:
+    source, target = places
+    modes: set[int] = set()
+    (target / "large").chmod(0o666)
+    look = at_each(kind, lambda: modes.add(stat.S_IMODE((target / "large").stat().st_mode)))
+    totals = consistent(copy(root_of(source, target), before=look, **OVER))
+    assert (totals.files, modes) == (1, {0o600})
+    assert stat.S_IMODE((target / "large").stat().st_mode) == 0o644
+    assert os.listdir(target) == ["large"]
+
+
+@pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
+def test_a_source_that_changes_is_copied_over_it_again(places: tuple[Path, Path], kind: type[Any]) -> None:
+    source, target = places
+    inode = (target / "large").stat().st_ino
+    totals = consistent(
+        copy(root_of(source, target), before=once(kind, lambda: (source / "large").write_bytes(b"new")), **OVER)
+    )
+    assert (totals.files, totals.failed) == (1, 0)
+    assert (target / "large").read_bytes() == b"new"
+    assert (target / "large").stat().st_ino == inode
+
+
+@pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
+def test_a_source_that_changes_always_leaves_it_incomplete(places: tuple[Path, Path], kind: type[Any]) -> None:
+    source, target = places
+    copied = copy(root_of(source, target), before=at_each(kind, lambda: os.utime(source / "large")), **OVER)
+    totals = consistent(copied)
+    assert (totals.files, totals.failed, totals.changed) == (0, 1, 1)
+    assert copied.failures[0].message.endswith("; the file in the destination is incomplete")
+    status = (target / "large").stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_mtime_ns > THEN
+
+
+@pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
+@pytest.mark.parametrize("how", ["another file", "another link", "a symbolic link"])
+def test_what_takes_its_place_is_not_written(places: tuple[Path, Path], area: Path, kind: type[Any], how: str) -> None:
+    """In a directory of somebody hostile the name may come to mean something else."""
+    source, target = places
+    precious = area / "precious"
+    precious.write_bytes(b"precious")
+
+    def swap() -> None:
+        if how == "another link":
+            os.link(target / "large", area / "second-name")
+            return
+        (target / "large").rename(area / "away")
+        if how == "another file":
+            precious.rename(target / "large")
+        else:
+            (target / "large").symlink_to(precious)
+
+    totals = consistent(copied := copy(root_of(source, target), before=once(kind, swap), **OVER))
+    assert totals.failed == 1, copied.failures
+    if how == "another file":
+        assert (target / "large").read_bytes() == b"precious"
+    elif how == "a symbolic link":
+        assert precious.read_bytes() == b"precious"
+
+
+def test_an_early_stop_leaves_it(places: tuple[Path, Path]) -> None:
+    """What is under way then is nobody's to remove: it is the user's file."""
+    source, target = places
+    options = Options(sync=False, chunk_size=BLOCK, block_size=BLOCK, inplace=True)
+    with surroundings([root_of(source, target)], options, ranks=4) as (context, _):
+        here = context.sources[0].identity(b""), context.targets[0].identity(b"")
+        status = (source / "large").stat()
+        task = SplitFile(Place(0, b"", *here, False, False), b"large", here[0][0], status.st_ino, SIZE, 0)
+        run = TaskRunner(context)
+        steps = run(Task((0, 0, 1), 0, encode(task), 0))
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(steps)
+        for spawn in end.value.value.spawned:
+            if isinstance(decode(spawn.payload), FileOpened):
+                list(run(Task((0, 0, 2), 0, spawn.payload, 0)))
+        assert len(context.unfinished) == 1
+        discard_all(context)
+    assert os.listdir(target) == ["large"]
+    assert stat.S_IMODE((target / "large").stat().st_mode) == 0o600

@@ -1,0 +1,308 @@
+"""The manifest from many ranks: whatever comes first, the lines stand in tree order, and nobody sends unasked.
+
+The oracle is ``tests/support/reference_signature.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pcopy.engine.driver import Outcome
+from pcopy.engine.task import Task
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import algorithm
+from pcopy.signature.manifest import ROOT, Entry, ManifestWriter
+from pcopy.signature.records import pack
+from pcopy.tasks import manifest_lines
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.context import Context
+from pcopy.tasks.hashing import split_digests
+from pcopy.tasks.job import Options
+from pcopy.tasks.manifest_lines import Line, Merging
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.sign_values import EntriesNote, ReadManifest, SendLines, WriteManifest
+from pcopy.tasks.signing import item_tally, owner_of
+from pcopy.tasks.values import unpack_names, unpack_numbers
+from tests.support import reference_signature as reference
+from tests.support.trees import random_tree
+from tests.tasks.one_rank import root_of, surroundings
+
+BLOCK = 1 << 16
+XXH3 = algorithm("xxh3-128")
+
+
+class Written(NamedTuple):
+    """A tree's entries and its manifest, both the reference's."""
+
+    entries: dict[bytes, tuple[bytes, bytes, int]]
+    manifest: bytes
+
+    @property
+    def root(self) -> Entry:
+        kind, digest, size = self.entries[b"."]
+        return Entry(kind, digest, size, ROOT)
+
+    def lines(self) -> list[Line]:
+        """All but the root's, as ranks keep them."""
+        return [pack(Entry(kind, digest, size, path)) for path, (kind, digest, size) in self.entries.items()
+                if path != b"."]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def written(session_scratch: Path) -> Written:
+    with tempfile.TemporaryDirectory(dir=session_scratch) as place:
+        tree = os.path.join(place, "tree")
+        random_tree(tree, 3, files=60, directories=15, largest=1 << 18)
+        path = os.fsencode(tree)
+        return Written(reference.entries(path, BLOCK), reference.manifest(path, BLOCK))
+
+
+def dealt(lines: Sequence[Line], ranks: int, random: Random) -> list[list[Line]]:
+    """Each line to one rank, by chance; each rank's are sorted."""
+    hands: list[list[Line]] = [[] for _ in range(ranks)]
+    for line in lines:
+        random.choice(hands).append(line)
+    return [sorted(hand) for hand in hands]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ranks=st.integers(1, 7), part=st.integers(1, 40), seed=st.integers(0, 999))
+def test_parts_may_come_in_any_order(area: Path, written: Written, ranks: int, part: int, seed: int) -> None:
+    random = Random(seed)
+    waiting = [iter(hand) for hand in dealt(written.lines(), ranks, random)]
+    path = area / "manifest"
+    writer = ManifestWriter(path, XXH3, BLOCK)
+    writer.__enter__()
+    writer.write(written.root)
+    merging = Merging(writer, ranks)
+    asked = merging.to_ask()
+    assert asked == list(range(ranks)), "at first everybody"
+    ended: set[int] = set()
+    while not merging.is_done:
+        rank = asked.pop(random.randrange(len(asked)))
+        rows = tuple(islice(waiting[rank], part))
+        if last := len(rows) < part:
+            ended.add(rank)
+        merging.take(rank, rows, last)
+        for _ in merging.write():
+            pass
+        wanted = merging.to_ask()
+        assert not set(wanted) & set(asked), "nobody is asked again before it has answered"
+        assert not set(wanted) & ended, "nobody is asked after its last part"
+        assert merging.to_ask() == []
+        asked += wanted
+    assert not asked
+    assert ended == set(range(ranks))
+    merging.finish()
+    assert path.read_bytes() == written.manifest
+
+
+def test_what_is_kept_in_memory_is_a_part_of_each_rank(area: Path, written: Written) -> None:
+    """A rank is asked for more when its part is used up, and not before."""
+    lines = sorted(written.lines())
+    with ManifestWriter(area / "manifest", XXH3, BLOCK) as writer:
+        writer.write(written.root)
+        merging = Merging(writer, 2)
+        assert merging.to_ask() == [0, 1]
+        merging.take(0, tuple(lines[:4]), False)
+        assert list(merging.write()) == [], "the other rank's may be less"
+        assert merging.to_ask() == []
+        merging.take(1, tuple(lines[4:8]), False)
+        assert len(list(merging.write())) == 4
+        assert merging.to_ask() == [0]
+        merging.take(0, (), True)
+        assert len(list(merging.write())) == 4
+        assert merging.to_ask() == [1]
+        assert not merging.is_done
+        merging.take(1, (), True)
+        assert merging.is_done
+
+
+class Cluster:
+    """All ranks of a job that signs, without what carries messages between them."""
+
+    def __init__(self, contexts: Sequence[Context], random: Random) -> None:
+        self.contexts = contexts
+        self.asked: list[int] = []
+        self._random = random
+        self._notes: list[tuple[int, Any]] = []
+
+    def begin(self) -> None:
+        self._run(0, WriteManifest())
+        while self._notes:
+            rank, note = self._notes.pop(self._random.randrange(len(self._notes)))
+            if isinstance(note, SendLines):
+                self.asked.append(rank)
+            self._run(rank, note)
+
+    def _run(self, rank: int, note: Any) -> None:
+        for spawn in run(self.contexts[rank], Phase.LEVEL, note).spawned:
+            assert spawn.owner >= 0, "all of these are for one rank"
+            self._notes.append((spawn.owner, decode(spawn.payload)))
+
+
+def run(context: Context, phase: Phase, value: Any) -> Outcome:
+    slices = TaskRunner(context)(Task((1, context.rank, 1), phase, encode(value), 0))
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            found: Outcome = end.value
+            return found
+
+
+@pytest.fixture
+def cluster(area: Path, written: Written) -> Iterator[Cluster]:
+    """Three ranks that have their shares of the lines."""
+    (area / "source").mkdir()
+    (area / "target").mkdir()
+    root = root_of(area / "source", area / "target")
+    options = Options(hash="xxh3-128", block_size=BLOCK, manifest=os.fsencode(area / "manifest"))
+    with ExitStack() as stack:
+        contexts = [stack.enter_context(surroundings([root], options, 3, rank))[0] for rank in range(3)]
+        for path, (kind, digest, size) in written.entries.items():
+            if path != b".":
+                lines = contexts[owner_of(path.rpartition(b"/")[0], 3)].sign.signing.lines
+                assert lines is not None
+                lines.add(*pack(Entry(kind, digest, size, path)))
+        contexts[0].sign.signatures[0] = (written.root.digest, item_tally(b"d", 0))
+        yield Cluster(contexts, Random(1))
+
+
+@pytest.mark.parametrize("part", [1, 3, 1000])
+def test_all_ranks_lines_become_one_manifest(
+    area: Path, cluster: Cluster, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", part)
+    cluster.begin()
+    assert (area / "manifest").read_bytes() == written.manifest
+    assert cluster.contexts[0].sign.unwritten is None and cluster.contexts[0].sign.merging is None
+    owners = Counter(owner_of(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
+    assert Counter(cluster.asked) == {rank: owners[rank] // part + 1 for rank in range(3)}, "nobody is asked twice"
+
+
+def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> None:
+    for context in cluster.contexts:
+        assert context.sign.signing.lines is not None
+        context.sign.signing.lines.close()
+    entry = Entry(b"f", reference.of_file(b"x", BLOCK), 1, ROOT)
+    lines = cluster.contexts[1].sign.signing.lines
+    assert lines is not None
+    lines.add(*pack(entry))
+    cluster.contexts[0].sign.signatures[0] = (entry.digest, item_tally(b"f", 1))
+    cluster.begin()
+    (area / "source" / "x").write_bytes(b"x")
+    assert (area / "manifest").read_bytes() == reference.manifest(os.fsencode(area / "source" / "x"), BLOCK)
+
+
+def test_a_manifest_that_cannot_be_begun(area: Path, cluster: Cluster) -> None:
+    (area / "manifest").mkdir()
+    cluster.begin()
+    assert isinstance(cluster.contexts[0].sign.unwritten, OSError | Refused)
+    assert cluster.asked == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_manifest_that_cannot_be_made_durable_leaves_the_old_one(
+    area: Path, cluster: Cluster, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (area / "manifest").write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, call, fail)
+    cluster.begin()
+    assert isinstance(cluster.contexts[0].sign.unwritten, OSError)
+    assert cluster.contexts[0].sign.merging is None
+    assert (area / "manifest").read_text() == "old"
+    assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
+
+
+@pytest.mark.parametrize("lines", [-1, 0, 10])
+def test_a_manifest_that_cannot_be_written_leaves_the_old_one(
+    area: Path, cluster: Cluster, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", 3)
+    (area / "manifest").write_text("old")
+    write, written = ManifestWriter.write, 0
+
+    def full(writer: ManifestWriter, entry: Entry) -> None:
+        nonlocal written
+        written += 1
+        if written > lines + 1:
+            raise OSError(28, "No space left on device")
+        write(writer, entry)
+
+    monkeypatch.setattr(ManifestWriter, "write", full)
+    cluster.begin()
+    assert isinstance(cluster.contexts[0].sign.unwritten, OSError)
+    assert written == lines + 2, "it is not tried again"
+    assert (area / "manifest").read_text() == "old"
+    assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
+
+
+def test_a_job_that_ends_early_leaves_the_old_one(area: Path, cluster: Cluster) -> None:
+    (area / "manifest").write_text("old")
+    context = cluster.contexts[0]
+    run(context, Phase.LEVEL, WriteManifest())
+    assert len(os.listdir(area)) == 4, "a temporary file"
+    context.sign.close()
+    assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
+    assert (area / "manifest").read_text() == "old"
+
+
+@pytest.fixture
+def reading(area: Path, written: Written) -> Iterator[Context]:
+    """A rank that is to compare with the manifest."""
+    (area / "old").write_bytes(written.manifest)
+    (area / "source").mkdir()
+    root = root_of(area / "source", area / "source")
+    options = Options(hash="xxh3-128", block_size=BLOCK)
+    with surroundings([root], options, against=os.fsencode(area / "old")) as (context, _):
+        yield context
+
+
+@pytest.mark.parametrize("part", [1, 7, 1000])
+def test_a_manifest_that_is_read_is_the_second_side(
+    reading: Context, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", part)
+    run(reading, Phase.COPY, ReadManifest())
+    found: dict[bytes, tuple[bytes, bytes, int]] = {}
+    while reading.sign.entries.count:
+        for packed in reading.sign.entries.take_frame():
+            note: EntriesNote = decode(packed.payload)
+            for entries in note.parts:
+                assert (entries.side, entries.round) == (1, 0)
+                columns = (unpack_names(entries.names), entries.kinds, unpack_numbers(entries.sizes))
+                for name, kind, size, digest in zip(*columns, split_digests(entries.digests, 16), strict=True):
+                    assert bool(name) == (bytes((kind,)) != b"d")
+                    path = b"/".join(part for part in (entries.path, name) if part) or b"."
+                    assert path not in found
+                    found[path] = (bytes((kind,)), digest, size)
+    assert found == written.entries
+    assert reading.stop_reason is None
+
+
+@pytest.mark.parametrize("damage", [b"#pcopy-manifest 2 ", b"#pcopy-manifest 1 md5 ", b""])
+def test_a_damaged_manifest_stops_the_job(area: Path, reading: Context, written: Written, damage: bytes) -> None:
+    if damage:
+        (area / "old").write_bytes(damage + written.manifest[len(damage) :])
+    else:
+        (area / "old").write_bytes(written.manifest[:-20])
+    run(reading, Phase.COPY, ReadManifest())
+    assert reading.stop_reason is not None and f"{area}/old" in reading.stop_reason

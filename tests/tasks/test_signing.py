@@ -1,0 +1,301 @@
+"""The sign phase's arithmetic: whatever ranks share a dataset, in whatever order its entries come, it has one digest.
+
+The oracle is ``tests/support/reference_signature.py``, which reads the same tree on its own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, BinaryIO, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pcopy.signature.algorithms import algorithm
+from pcopy.signature.records import unpack
+from pcopy.tasks import signing
+from pcopy.tasks.signing import Digested, Row, Signing, Tally, depth_of, item_tally, owner_of
+from tests.support import reference_signature as reference
+
+BLOCK = 1 << 16
+STALE = bytes(range(16))
+"""A digest that nothing has."""
+
+Listing = dict[bytes, tuple[bytes, bytes, int]]
+"""Type byte, digest and size by path, as the reference gives them."""
+
+Tree = bytes | str | None | dict[bytes, Any]
+"""Contents of a file, the target of a link, a FIFO, or a directory's children."""
+
+NAMES = st.one_of(
+    st.sampled_from([b"a", b"a\x01", b"a.", b"a b", b"ab", b"a\xff", b"\x01", b"\xff", b"\n", b"..."]),
+    st.binary(min_size=1, max_size=4).filter(lambda name: not {0, 47} & set(name) and name not in (b".", b"..")),
+)
+LEAVES: st.SearchStrategy[Tree] = st.one_of(
+    st.binary(max_size=3), st.integers(BLOCK, BLOCK + 1).map(bytes), st.sampled_from(["a", "../a"]), st.none()
+)
+TREES = st.recursive(
+    st.dictionaries(NAMES, LEAVES, max_size=4),
+    lambda below: st.dictionaries(NAMES, st.one_of(LEAVES, below), max_size=4),
+    max_leaves=12,
+)
+DEEP: dict[bytes, Any] = {b"a": {b"a": {b"a": {b"a": {}}, b"b": b"x"}}, b"a\x01": {b"a": b"y"}, b"a.": {}}
+MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Spools:
+    """Opens files in memory, and knows which are still open."""
+
+    def __init__(self) -> None:
+        self.opened: list[io.BytesIO] = []
+
+    def __call__(self) -> BinaryIO:
+        self.opened.append(io.BytesIO())
+        return self.opened[-1]
+
+
+@pytest.fixture(autouse=True, params=["in memory", "spilled"])
+def budgets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once with all in memory and directories in one part, once with as little as can be."""
+    if request.param == "spilled":
+        monkeypatch.setattr(signing, "SORT_BUDGET", 500)
+        monkeypatch.setattr(signing, "ROWS_AT_ONCE", 2)
+
+
+def grow(path: bytes, tree: Tree) -> None:
+    if isinstance(tree, dict):
+        os.mkdir(path)
+        for name, below in tree.items():
+            grow(path + b"/" + name, below)
+    elif isinstance(tree, bytes):
+        Path(os.fsdecode(path)).write_bytes(tree)
+    elif tree is None:
+        os.mkfifo(path)
+    else:
+        os.symlink(tree, path)
+
+
+@pytest.fixture
+def listed(area: Path) -> Any:
+    """Makes a tree on disk and returns what the reference finds in it."""
+
+    def make(tree: Tree) -> Listing:
+        with tempfile.TemporaryDirectory(dir=area) as place:
+            grow(os.fsencode(place) + b"/it", tree)
+            return reference.entries(os.fsencode(place) + b"/it", BLOCK)
+
+    return make
+
+
+class Found(NamedTuple):
+    """An entry as a rank finds it."""
+
+    side: int
+    path: bytes
+    name: bytes
+    row: Row
+
+
+def found(listing: Listing, side: int = 0) -> list[Found]:
+    """All entries but the digests of directories, which are to be found out."""
+    rows = []
+    for path, (kind, digest, size) in listing.items():
+        if kind == b"d":
+            row = Row(kind, 0, 0, Tally(directories=1), bytes(16))
+            rows.append(Found(side, b"" if path == b"." else path, b"", row))
+        else:
+            directory, _, name = path.rpartition(b"/")
+            rows.append(Found(side, directory, name, Row(kind, 0, size, item_tally(kind, size), digest)))
+    return rows
+
+
+class Signed(NamedTuple):
+    """What came out: by (side, path) each directory's digest and tally; differences; all ranks' lines, sorted."""
+
+    directories: dict[tuple[int, bytes], tuple[bytes, Tally]]
+    differences: list[tuple[str, bytes]]
+    lines: list[tuple[bytes, bytes]]
+
+    def listing(self) -> Listing:
+        """As the reference's, from the lines and the first side's root."""
+        entries = [unpack(*line) for line in self.lines]
+        below = {entry.path: (entry.kind, entry.digest, entry.size) for entry in entries}
+        assert len(below) == len(entries), "each entry has one line"
+        digest, tally = self.directories[0, b""]
+        return {b".": (b"d", digest, 0), **below} if tally.directories else below
+
+
+def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bool = True) -> Signed:
+    """What ``ranks`` make of it that each have the directories that are theirs."""
+    spools = Spools()
+    shares = [Signing(algorithm("xxh3-128"), spools, lines=lines, compares=compares) for _ in range(ranks)]
+    for side, path, name, row in rows:
+        shares[owner_of(path, ranks)].add(side, path, name, row)
+    signed = Signed({}, [], [])
+    for depth in reversed(range(max(depth_of(row.path) for row in rows) + 1)):
+        for share in shares:
+            for part in share.level(depth):
+                assert len(part.differences) <= signing.ROWS_AT_ONCE
+                _rise(part, shares, depth, signed)
+    for share in shares:
+        if share.lines is not None:
+            mine = list(share.lines.sorted())
+            assert mine == sorted(mine)
+            signed.lines.extend(mine)
+        share.close()
+    assert all(spool.closed for spool in spools.opened)
+    signed.lines.sort()
+    return signed
+
+
+def _rise(part: Digested, shares: Sequence[Signing], depth: int, signed: Signed) -> None:
+    signed.differences.extend(part.differences)
+    for side, path, digest, tally in part.directories:
+        assert (side, path) not in signed.directories, "each is digested once"
+        assert depth_of(path) == depth
+        signed.directories[side, path] = (digest, tally)
+        if depth:
+            around = path.rpartition(b"/")[0]
+            row = Row(b"d", 0, 0, tally, digest)
+            shares[owner_of(around, len(shares))].add_directory(side, path, row.packed())
+
+
+def counted(listing: Listing) -> Tally:
+    kinds = [kind for kind, _, _ in listing.values()]
+    return Tally(
+        kinds.count(b"f"),
+        kinds.count(b"d"),
+        kinds.count(b"l"),
+        kinds.count(b"p"),
+        sum(size for _, _, size in listing.values()),
+    )
+
+
+def below(listing: Listing, path: bytes) -> Listing:
+    """The part of it that a directory holds, itself included."""
+    if path == b".":
+        return listing
+    return {one: entry for one, entry in listing.items() if one == path or one.startswith(path + b"/")}
+
+
+@MANY
+@given(tree=TREES, ranks=st.sampled_from([1, 2, 3, 7]), seed=st.integers(0, 99))
+@example(tree=DEEP, ranks=3, seed=0)
+@example(tree={}, ranks=2, seed=0)
+@example(tree={b"%d" % number: b"" for number in range(9)}, ranks=1, seed=0)
+def test_all_digests_and_tallies_are_as_the_reference_has_them(listed: Any, tree: Tree, ranks: int, seed: int) -> None:
+    listing = listed(tree)
+    rows = found(listing)
+    Random(seed).shuffle(rows)
+    signed = sign(rows, ranks)
+    directories = {path: entry for path, entry in listing.items() if entry[0] == b"d"}
+    assert {(0, b"" if path == b"." else path) for path in directories} == signed.directories.keys()
+    for path, (_, digest, _) in directories.items():
+        got = signed.directories[0, b"" if path == b"." else path]
+        assert got == (digest, counted(below(listing, path))), path
+    assert signed.listing() == listing
+    assert [unpack(*line).path for line in signed.lines] == [path for path in listing if path != b"."], "in tree order"
+
+
+@pytest.mark.parametrize("leaf", [b"", b"content", "target", None])
+def test_a_dataset_of_one_item(listed: Any, leaf: Tree) -> None:
+    listing = listed(leaf)
+    signed = sign(found(listing), 3)
+    assert signed.directories == {(0, b""): (listing[b"."][1], counted(listing))}
+    assert signed.listing() == listing
+
+
+def test_without_a_manifest_no_lines_are_kept(listed: Any) -> None:
+    assert sign(found(listed(DEEP)), 2, lines=False).lines == []
+
+
+@MANY
+@given(tree=TREES, ranks=st.integers(1, 3), seed=st.integers(0, 99))
+@example(tree={b"a": b"x", b"b": {b"a": b"y"}}, ranks=1, seed=0)
+def test_of_several_entries_of_a_name_the_last_rounds_counts(listed: Any, tree: Tree, ranks: int, seed: int) -> None:
+    """Whatever comes first: rounds are told apart by their number, not by the order in which they arrive."""
+    listing = listed(tree)
+    rows = found(listing)
+    random = Random(seed)
+    for entry in list(rows):
+        if entry.name and random.random() < 0.7:
+            rows.remove(entry)
+            row = entry.row
+            stale = random.choice([row._replace(digest=STALE), Row(b"l", 0, 0, item_tally(b"l", 0), STALE)])
+            rows += [entry._replace(row=stale), entry._replace(row=row._replace(round=1))]
+    rows += [entry for entry in rows if not entry.name]  # a directory that was found twice is there once
+    random.shuffle(rows)
+    signed = sign(rows, ranks)
+    assert signed.directories[0, b""] == (listing[b"."][1], counted(listing))
+    assert signed.listing() == listing
+
+
+def expected_differences(one: Listing, other: Listing) -> list[tuple[str, bytes]]:
+    told = []
+    for path in one.keys() | other.keys():
+        if path not in other:
+            told.append(("missing", path))
+        elif path not in one:
+            told.append(("extra", path))
+        elif one[path][0] != other[path][0] or (one[path][0] != b"d" and one[path][1] != other[path][1]):
+            told.append(("changed", path))
+    return sorted(told)
+
+
+@MANY
+@given(first=TREES, second=TREES, common=TREES, ranks=st.sampled_from([1, 2, 5]), seed=st.integers(0, 99))
+@example(first=DEEP, second={}, common={}, ranks=2, seed=0)
+@example(first={b"a": b"x"}, second={b"a": {b"a": b"x"}}, common={}, ranks=2, seed=0)
+@example(first={}, second={}, common=DEEP, ranks=2, seed=0)
+@example(first={b"a": {b"a": b"x"}}, second={b"a": {b"a": b"y"}}, common={}, ranks=1, seed=0)
+def test_two_sides_are_told_apart(
+    listed: Any, first: dict[bytes, Any], second: dict[bytes, Any], common: dict[bytes, Any], ranks: int, seed: int
+) -> None:
+    one, other = listed({**common, **first}), listed({**common, **second})
+    rows = [*found(one, 0), *found(other, 1)]
+    Random(seed).shuffle(rows)
+    signed = sign(rows, ranks, compares=True, lines=False)
+    for side, listing in enumerate((one, other)):
+        assert signed.directories[side, b""] == (listing[b"."][1], counted(listing))
+    assert sorted(signed.differences) == expected_differences(one, other)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(b"x", b"x"), (b"x", b"y"), (b"x", "x"), (None, b""), (b"x", {}), ({b"a": b"x"}, None)]
+)
+def test_items_are_compared_as_directories_are(listed: Any, first: Tree, second: Tree) -> None:
+    one, other = listed(first), listed(second)
+    signed = sign([*found(one, 0), *found(other, 1)], 2, compares=True, lines=False)
+    assert [signed.directories[side, b""][0] for side in (0, 1)] == [one[b"."][1], other[b"."][1]]
+    assert sorted(signed.differences) == expected_differences(one, other)
+
+
+def test_every_rank_has_its_share() -> None:
+    """The same for both sides, or nothing could be compared."""
+    paths = [b"%d/%d" % (one, other) for one in range(30) for other in range(30)]
+    for ranks in (1, 2, 5, 64):
+        shares = [owner_of(path, ranks) for path in paths]
+        assert min(shares.count(rank) for rank in range(ranks)) > 900 / ranks / 4
+    assert owner_of(b"", 1) == 0
+
+
+def test_depths() -> None:
+    assert [depth_of(path) for path in (b"", b"a", b"a/b", b"a/b/c")] == [0, 1, 2, 3]
+
+
+@given(
+    kind=st.sampled_from([b"f", b"d", b"l"]),
+    round_=st.integers(0, 1),
+    size=st.integers(0, 2**64 - 1),
+    tally=st.builds(Tally, *[st.integers(0, 2**64 - 1)] * 5),
+    digest=st.sampled_from([bytes(16), bytes(range(32))]),
+)
+def test_rows_come_back_as_they_were_packed(kind: bytes, round_: int, size: int, tally: Tally, digest: bytes) -> None:
+    row = Row(kind, round_, size, tally, digest)
+    assert Row.unpacked(row.packed()) == row

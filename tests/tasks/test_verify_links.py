@@ -1,0 +1,148 @@
+"""Hard links are verified, fail and are mended as the one file that they are, however that was written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pcopy.engine.driver import Outcome
+from pcopy.engine.task import Task
+from pcopy.fsio.source import Version
+from pcopy.tasks import link_group
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.hosts import Hosts
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_values import VerifyLinks
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.values import Known, LinkGroup, MakeLinks, Place
+from tests.tasks.one_rank import Copied, consistent, copy, root_of, surroundings
+from tests.tasks.test_verifying import flip, when
+
+NAMES = ("sub/one", "sub/two", "three")
+SIZES = {"small": 1000, "large": (5 << 20) + 100}
+
+
+@pytest.fixture(params=SIZES)
+def trees(area: Path, request: pytest.FixtureRequest) -> tuple[Path, Path]:
+    """A source with a file of three names and one that has only one, and an empty target."""
+    source, target = area / "source", area / "target"
+    target.mkdir()
+    (source / "sub").mkdir(parents=True)
+    first, *others = (source / name for name in NAMES)
+    first.write_bytes(os.urandom(SIZES[request.param]))
+    for other in others:
+        os.link(first, other)
+    (source / "single").write_bytes(b"single")
+    return source, target
+
+
+def verified(trees: tuple[Path, Path], damage: Callable[[Path], None], *, repair: bool, ranks: int) -> Copied:
+    source, target = trees
+    return copy(
+        root_of(source, target), ranks=ranks, before=when("VerifyLinks", lambda: damage(target)), hash="xxh3-128",
+        verify=True, repair=repair, chunk_size=1, block_size=1 << 20,
+    )  # fmt: skip
+
+
+def separate(path: Path) -> None:
+    """The same contents, but no link any more."""
+    shutil.copy2(path, path.with_name("other"))
+    os.replace(path.with_name("other"), path)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "first byte": lambda top: flip(top / "sub/two", 0),
+    "last byte": lambda top: flip(top / "three", (top / "three").stat().st_size - 1),
+    "removed": lambda top: (top / "three").unlink(),
+    "separate": lambda top: separate(top / "sub/one"),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_contents_are_read_once(trees: tuple[Path, Path], ranks: int) -> None:
+    totals = consistent(verified(trees, lambda _: None, repair=False, ranks=ranks))
+    assert (totals.verified, totals.refuted, totals.to_verify) == (6, 0, 6), "four names and two directories"
+    size = (trees[0] / "three").stat().st_size + len("single")
+    assert totals.verified_bytes == totals.to_verify_bytes == size
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_all_names_fail(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
+    copied = verified(trees, DAMAGES[damage], repair=False, ranks=ranks)
+    totals = consistent(copied)
+    assert (totals.verified, totals.refuted, totals.to_verify, totals.failed) == (3, 3, 6, 3)
+    assert {failure.path for failure in copied.failures} == {bytes(trees[1] / name) for name in NAMES}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_all_names_are_mended(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
+    source, target = trees
+    copied = verified(trees, DAMAGES[damage], repair=True, ranks=ranks)
+    totals = consistent(copied)
+    assert (totals.failed, totals.refuted, copied.failures) == (0, 3, [])
+    assert totals.verified + totals.refuted == totals.to_verify
+    assert len({(target / name).stat().st_ino for name in NAMES}) == 1
+    assert (target / "three").read_bytes() == (source / "three").read_bytes()
+    assert (totals.files, totals.hardlinks) == (2, 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("damage", [None, "first byte", "last byte"])
+def test_links_that_are_made_in_parts_count_once(
+    trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, damage: str | None, ranks: int
+) -> None:
+    monkeypatch.setattr(link_group, "LINKS_AT_ONCE", 1)
+    copied = verified(trees, DAMAGES[damage] if damage else lambda _: None, repair=False, ranks=ranks)
+    totals = consistent(copied)
+    assert copied.kinds.count("VerifyLinks") == 2
+    assert (totals.verified, totals.failed) == ((3, 3) if damage else (6, 0))
+    assert (totals.files, totals.hardlinks) == ((1, 0) if damage else (2, 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_another_part_that_is_no_link_any_more(
+    trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(link_group, "LINKS_AT_ONCE", 1)
+    copied = verified(trees, lambda top: separate(top / name), repair=False, ranks=1)
+    assert 1 <= consistent(copied).failed < 3
+    assert bytes(trees[1] / name) in {failure.path for failure in copied.failures}
+
+
+@pytest.mark.parametrize("writer", [0, 1])
+def test_whoever_makes_the_links_it_is_not_the_writer_who_reads(area: Path, writer: int) -> None:
+    """The rank that makes links may have stolen them from the one that wrote the file."""
+    source, target = area / "source", area / "target"
+    for directory in (source, target):
+        directory.mkdir()
+        (directory / "one").write_bytes(b"one")
+    made = (target / "one").stat().st_ino
+    options = Options(hash="xxh3-128", verify=True)
+    with surroundings([root_of(source, target)], options, ranks=2) as (context, _):
+        context.hosts = Hosts(["here", "there"], 0)
+        place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+        group = LinkGroup(0, 1, 3, ((place, b"one"), (place, b"two")), 0)
+        known = Known(b"f", 3, bytes(16), Version(1, 3, 0, 0))
+        task = MakeLinks(group, made, known, 0, bytes((writer,)), False)
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
+        (spawned,) = outcome.spawned
+        value = decode(spawned.payload)
+        assert isinstance(value, VerifyLinks)
+        assert (spawned.owner, value.writers) == (1 - writer, bytes((writer,)))
+
+
+def run(runner: TaskRunner, task: Task) -> Outcome:
+    slices = runner(task)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            assert isinstance(end.value, Outcome)
+            return end.value
