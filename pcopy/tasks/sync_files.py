@@ -18,6 +18,7 @@ def sync_files(task: SyncFiles, context: Context, result: Result) -> Slices:
         try:
             sync_file_system(descriptor)
         except Problem as problem:
+            result.hold()  # a job that is resumed has to sync again
             result.count(counts.UNSYNCED)
             result.report(context.job.roots[0].target_shown, problem)
         yield

@@ -1,0 +1,81 @@
+"""What a rank's queue takes in memory when millions of entries wait in it: in core, and with LMDB beyond a budget.
+
+The tasks are those that a scan would have made: batches of 256 files with names of some 24 bytes. Nothing is copied.
+Each way runs in a process of its own, whose resident memory before and after is read from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import multiprocessing.connection
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.timing import table
+from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
+from pcopy.engine.limits import Limits
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.task import Task
+from pcopy.tasks.codec import encode
+from pcopy.tasks.values import CopyFiles, Place, pack_names, pack_numbers
+
+MIB = 1 << 20
+BATCH = 256
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.queue_memory", description=__doc__)
+    parser.add_argument("--entries", type=int, default=5_000_000)
+    parser.add_argument("--budgets", type=int, nargs="+", default=[16, 64], help="MiB in memory, with LMDB")
+    parser.add_argument("--spool", type=Path, default=Path("/dev/shm"), help="where the database is")
+    arguments = parser.parse_args()
+    rows = [_measured("in core", arguments, 1 << 40)]
+    rows += [_measured(f"LMDB beyond {budget} MiB", arguments, budget * MIB) for budget in arguments.budgets]
+    print(f"{arguments.entries:,} entries in batches of {BATCH}")
+    print(table(["", "MiB more", "bytes an entry", "s to fill", "s to empty"], rows))
+    return 0
+
+
+def _measured(label: str, arguments: argparse.Namespace, budget: int) -> list[str]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_fill, args=(theirs, arguments.entries, budget, str(arguments.spool)))
+    child.start()
+    grown, filled, emptied = ours.recv()
+    child.join()
+    return [label, f"{grown / MIB:.0f}", f"{grown / arguments.entries:.1f}", f"{filled:.1f}", f"{emptied:.1f}"]
+
+
+def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
+    with tempfile.TemporaryDirectory(dir=spool) as directory:
+        queue = TaskQueue(Limits(in_core=budget), open_overflow=lambda: LmdbBacklog(directory))
+        queue.begin_phase(0)
+        place = Place(0, b"some/directory/of/the/source", (0, 1), (0, 2), True, False)
+        before, began = _resident(), time.monotonic()
+        for number in range(entries // BATCH):
+            names = [b"a-file-of-run-%010d" % (number * BATCH + index) for index in range(BATCH)]
+            numbers = pack_numbers(list(range(number * BATCH, (number + 1) * BATCH)))
+            payload = encode(CopyFiles(place, pack_names(names), numbers, numbers, 0))
+            queue.push(Task((1, 0, number), 0, payload, BATCH << 16))
+        grown, filled = _resident() - before, time.monotonic() - began
+        began = time.monotonic()
+        left = entries // BATCH
+        while queue.pop() is not None:
+            left -= 1
+        if left:
+            raise SystemExit(f"{left} tasks were lost")
+        pipe.send((grown, filled, time.monotonic() - began))
+
+
+def _resident() -> int:
+    """Bytes of this process in memory, without those of mapped files."""
+    with open("/proc/self/status") as status:
+        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in status if line.startswith("Rss")}
+    return sizes["RssAnon"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
