@@ -14,7 +14,6 @@ says nothing of where the next frame is.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from collections.abc import Iterator
@@ -78,6 +77,8 @@ def damaged(path: Path, offset: int, why: str) -> Refused:
 
 
 def _digest(payload: bytes) -> bytes:
+    import hashlib
+
     digest = hashlib.blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
     digest.update(payload)
     return digest.digest()

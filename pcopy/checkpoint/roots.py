@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -99,5 +98,5 @@ def _type_of_file_system(descriptor: int) -> int:
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))
     # f_type is the first field: a long, but on s390 an unsigned int.
-    width = 4 if platform.machine().startswith("s390") else ctypes.sizeof(ctypes.c_long)
+    width = 4 if os.uname().machine.startswith("s390") else ctypes.sizeof(ctypes.c_long)
     return int.from_bytes(buffer.raw[:width], sys.byteorder)

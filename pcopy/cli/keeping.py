@@ -16,7 +16,6 @@ from pcopy.checkpoint.jobs import StoredJob, open_job
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.lock import Lock, hold
 from pcopy.checkpoint.record import Record, Window
-from pcopy.checkpoint.resume import begin, read_base
 from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.node import Node
 from pcopy.engine.restore import restore
@@ -75,6 +74,8 @@ class RankStore:
         self.job: StoredJob | None = None
 
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
+        from pcopy.checkpoint.resume import begin
+
         assert self._create is not None
         self.job, self.lock = self._create()
         begin(self._keeping.directory, self._size, self._counts, tasks, phase=phase)
@@ -127,5 +128,7 @@ def open_journal(
 
 def restore_rank(node: Node, keeping: Keeping, run: int) -> None:
     """Gives ``node`` what remains for it; rank 0 also has what has been counted."""
+    from pcopy.checkpoint.resume import read_base
+
     tasks = read_base(keeping.directory, run, node.rank)
     restore(node, keeping.phase, tasks, () if node.rank else keeping.counts)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.job_file import FAILED_ITEMS, RUNNING, STOPPED, JobFile
 from pcopy.checkpoint.jobs import StoredJob, check_place, create, remove, state_directory, unfinished, update
 from pcopy.checkpoint.lock import Lock
-from pcopy.checkpoint.resume import compact
 from pcopy.checkpoint.roots import with_places
 from pcopy.cli.job_options import Checkpoint, renewed
-from pcopy.cli.jobs import Resumed
 from pcopy.cli.keeping import Keeping
 from pcopy.cli.rank import open_spool
 from pcopy.engine.task import Task
@@ -23,6 +22,9 @@ from pcopy.tasks.addresses import readdress
 from pcopy.tasks.job import Job, Options, Root, Totals
 from pcopy.tasks.phases import Phase
 from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from pcopy.cli.jobs import Resumed
 
 
 class KeptJob:
@@ -110,6 +112,8 @@ def go_on(
     resumed: Resumed, size: int, checkpoint: Checkpoint, options: Options, given: frozenset[str]
 ) -> tuple[Job, KeptJob]:
     """The next run of a stored job, on ``size`` ranks; raises ``Refused``. From here on the earlier run is gone."""
+    from pcopy.checkpoint.resume import compact
+
     file = resumed.job.file
     options = renewed(_options_from_primitives(file.options), options, given)._replace(umask=file.umask)
     least = int(Phase.REPAIR_VERIFY)
@@ -134,10 +138,14 @@ def go_on(
 
 
 def _destination_time(job: Job) -> int:
-    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and removed again."""
+    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and removed again.
+
+    The directory keeps its times where that is allowed: the job may still be refused, or have nothing to do there.
+    """
     target = job.roots[0].target
     name = os.path.join(target, b".pcopy-%s-clock" % job.name.encode())
     try:
+        before = os.stat(target)
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
         return time.time_ns()  # what can't be written will be told of by the copy
@@ -145,7 +153,9 @@ def _destination_time(job: Job) -> int:
         return os.fstat(descriptor).st_ctime_ns
     finally:
         os.close(descriptor)
-        os.unlink(name)
+        with suppress(OSError):
+            os.unlink(name)
+            os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _options_as_primitives(options: Options) -> dict[str, Any]:

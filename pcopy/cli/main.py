@@ -68,7 +68,13 @@ def _run(
     from pcopy.cli.launcher import is_launched, speaks
 
     try:
-        if (text := early_answer(words)) is not None:
+        try:
+            text = early_answer(words)
+        except errors.Refused as refused:
+            if not speaks(os.environ):
+                return refused.status
+            raise
+        if text is not None:
             if speaks(os.environ):
                 print(text)
             return errors.OK

@@ -6,11 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.jobs import is_job
 from pcopy.cli.job_options import asked_for
-from pcopy.cli.jobs import Resumed, resume, to_standard_error
 from pcopy.cli.keeping import Keeping
 from pcopy.cli.kept_job import KeptJob, go_on, keep_new, other_jobs, unkept
 from pcopy.cli.options import parse
@@ -25,6 +24,9 @@ from pcopy.tasks.job import Job, Root, Totals
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from pcopy.cli.jobs import Resumed
 
 
 class CopyPreparation:
@@ -55,11 +57,14 @@ class CopyPreparation:
     def _to_resume(self) -> Resumed | None:
         """The stored job that is meant, if one is, locked for this process."""
         arguments = self.arguments
+        directory = arguments.checkpoint.directory
+        if arguments.asked.resume is None and (directory is None or not is_job(directory)):
+            return None
+        from pcopy.cli.jobs import resume, to_standard_error
+
         if arguments.asked.resume is not None:
             return resume(arguments.asked.resume, to_standard_error)
-        directory = arguments.checkpoint.directory
-        if directory is None or not is_job(directory):
-            return None
+        assert directory is not None
         resumed = resume(directory + b"/", to_standard_error)
         different = resumed.job.file.differing(self._asked())
         if different:

@@ -249,8 +249,7 @@ class Node:
         for sender, work in early:
             self._receive_work(sender, work)
         if self.rank == 0 and phase != self.restored:
-            begins = self.restored < 0 and not self._numbered
-            self._spawn(self._director.first_tasks(phase), begins=begins)
+            self._spawn(self._director.first_tasks(phase), begins=phase == 0)
 
     def _receive_work(self, source: int, work: Work) -> None:
         if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):

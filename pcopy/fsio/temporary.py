@@ -33,6 +33,11 @@ class TemporaryNames:
         return self._stem + b"%d" % next(self._numbers)
 
 
+def made_by(name: bytes) -> int:
+    """The rank that ``name``, one of ``TemporaryNames``, belongs to."""
+    return int(name.rpartition(b".")[0].rpartition(b"-")[2])
+
+
 def create(directory: int, name: bytes) -> int:
     """A new file, readable and writable by its owner only; returns a descriptor for writing. Raises ``Problem``."""
     try:

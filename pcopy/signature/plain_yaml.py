@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ def _is_time(text: str) -> bool:
     """Is it a time that there is? Readers fail for others."""
     if not _TIME.fullmatch(text):
         return False
+    from datetime import datetime
+
     try:
         datetime.fromisoformat(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """The signature file: a few lines of YAML that name a dataset's contents (``docs/formats/signature.md``).
 
 Rule: a reader takes scalars as they are written, never as YAML would convert them: digits only, or digits around an
-``e``, are a signature and no number. The writer quotes strings that are not plain words, so that any reader of YAML gets
+``e``, are a signature and no number. The writer quotes strings that are no plain words, so that any reader of YAML gets
 strings. What is not understood is refused, but for unknown keys.
 """
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pcopy.engine.task import Task
+from pcopy.fsio.temporary import made_by
 from pcopy.tasks.codec import decode
 from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_values import ChunkRead, ReadOpened
 from pcopy.tasks.sign_values import StoredEntries
-from pcopy.tasks.values import GroupLinks, LinkNote, SealDirs
+from pcopy.tasks.values import ChunkDone, FileOpened, GroupLinks, LinkNote, SealDirs
 
 
 def readdress(task: Task, size: int) -> Task | None:
     """``task`` for a job of ``size`` ranks; None if those that go on make it anew.
 
-    The sign phase always begins anew, from the entries stored for it.
+    The sign phase always begins anew, from the entries stored for it. What is told of one file must meet at one rank,
+    also what chunks that are still to come will tell: they know the rank which opened the file, in whatever run.
     """
     if task.phase >= Phase.SIGN or task.owner >= 0:
         value = decode(task.payload)
@@ -22,4 +25,10 @@ def readdress(task: Task, size: int) -> Task | None:
             return None
         if isinstance(value, LinkNote):
             return task._replace(owner=value.bucket % size)
+        if isinstance(value, FileOpened):
+            return task._replace(owner=made_by(value.file.temporary) % size)
+        if isinstance(value, ChunkDone):
+            return task._replace(owner=made_by(value.temporary) % size)
+        if isinstance(value, ReadOpened | ChunkRead):
+            return task._replace(owner=value.number[1] % size)
     return task._replace(owner=task.owner % size) if task.owner >= 0 else task

@@ -16,6 +16,8 @@ from pcopy.tasks.sign_values import DifferencesNote, DigestLevel, DirectoriesNot
 from pcopy.tasks.signing import Directory, Row, Tally, owner_of
 
 DIRECTORIES_AT_ONCE = 1024
+DIFFERENCES_AT_ONCE = 4096
+"""In one message; a single part of a directory may bring some more."""
 
 
 def digest_level(task: DigestLevel, context: Context, result: Result) -> Slices:
@@ -34,8 +36,10 @@ def digest_level(task: DigestLevel, context: Context, result: Result) -> Slices:
             else:
                 note = SignatureNote(directory.side, directory.digest, tuple(directory.tally))
                 result.spawn(note, owner=0)
-        more = number == DIRECTORIES_AT_ONCE
+        more = number == DIRECTORIES_AT_ONCE or len(differences) >= DIFFERENCES_AT_ONCE
         yield
+        if more:
+            break
     for owner, rows in rising.items():
         result.spawn(DirectoriesNote(tuple(rows)), owner=owner)
     if differences:

@@ -94,6 +94,7 @@ class JobDirector:
             Phase.SYNC: self._job.copies and options.sync,
             Phase.VERIFY: self._job.copies and options.verify,
             Phase.REPAIR: repaired,
+            Phase.REPAIR_LINK: repaired,
             Phase.REPAIR_FINISH: repaired,
             Phase.REPAIR_SYNC: repaired,
             Phase.REPAIR_VERIFY: repaired,

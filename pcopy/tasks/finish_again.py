@@ -7,17 +7,19 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
+from pcopy.tasks.entering import let_us_into
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.values import NOWHERE, FinishDir, Place
 
 
 def finish_again(context: Context, result: Result, place: Place) -> None:
-    """The directory ``place`` gets its metadata again. One that is gone has failed, and counts once."""
+    """The directory ``place`` may be written, and gets its metadata again. One that is gone has failed already."""
     if place.target_id == NOWHERE or context.job.roots[place.root].item or not is_there(context, place):
         return
     result.count(counts.DIRECTORIES, -1)
     try:
+        let_us_into(context, place)
         source = context.open_source(place)
         attributes = read_attributes(source, status_of(source, on_source=True), context.options.preserve)
     except Problem as problem:

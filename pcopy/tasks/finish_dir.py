@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import apply_attributes, drop_other_xattrs
@@ -15,6 +16,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
+from pcopy.tasks.entering import let_us_into
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.values import FinishDir, SealDir, SealDirs
@@ -40,7 +42,12 @@ def seal_dir(task: SealDir, context: Context, result: Result) -> Slices:
 def seal_dirs(task: SealDirs, context: Context, result: Result) -> Slices:
     """All that were kept."""
     result.settle(task_id for task_id, _ in context.sealed)
-    for sealed in _deepest_first([sealed for _, sealed in context.sealed]):
+    deepest_first = list(_deepest_first([sealed for _, sealed in context.sealed]))
+    if context.job.run > 1:  # an earlier run may have sealed some, and was stopped before that was on record
+        for sealed in reversed(deepest_first):
+            with suppress(Problem):  # which will be met again, and told
+                let_us_into(context, sealed.finish.place)
+    for sealed in deepest_first:
         _finish(sealed.finish, context, result)
         yield
     context.sealed.clear()

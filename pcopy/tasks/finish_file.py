@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.attributes import apply_attributes, read_attributes
-from pcopy.fsio.close import close_read, close_written
+from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
+from pcopy.fsio.close import close_read, close_written, let_go
 from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
+from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import put_in_place, remove, reopen
@@ -59,14 +60,28 @@ def _is_in_place(target: int, name: bytes, file: OpenFile) -> bool:
     )
 
 
+def _dress_again(
+    context: Context, result: Result, file: OpenFile, target: int, name: bytes, attributes: Attributes
+) -> None:
+    """A power failure may have kept the rename and lost what went before it."""
+    options, place = context.options, file.split.place
+    held = open_node(target, name, on_source=False)
+    try:
+        if status_of(held).st_ino != file.temporary_inode:
+            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
+        applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask)
+        result.applied(place, file.split.name, applied)
+    finally:
+        let_go(held)
+
+
 def _finish(task: FinishFile, context: Context, result: Result) -> None:
     file = task.file
     place, name = file.split.place, file.split.name
     target = context.open_target(place)
     new_name = context.new_name(place, name)
     shortcoming: MetadataProblem | None = None
-    if context.job.run > 1 and _is_in_place(target, new_name, file):
-        return  # an earlier run has renamed it, and was stopped before that was on record
+    renamed = context.job.run > 1 and _is_in_place(target, new_name, file)
     try:
         reading = open_source(context.open_source(place), name, follow=context.options.dereference)
         try:
@@ -76,6 +91,9 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         finally:
             close_read(reading)
         options = context.options
+        if renamed:  # by an earlier run, which was stopped before that was on record
+            _dress_again(context, result, file, target, new_name, attributes)
+            return
         present = status_before(file.over) if file.over else look(target, new_name)
         if present is not None and not file.over:
             gives_way = may_replace(context, place, status, present) or options.checksum  # which has compared it

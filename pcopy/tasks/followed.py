@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 
+from pcopy.fsio.close import let_go
 from pcopy.fsio.mounts import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.context import Context
@@ -57,12 +58,12 @@ def _lies_in_target(context: Context, directory: int, status: os.stat_result, *,
                 return False
             entered = os.open(b"..", _UPWARDS, dir_fd=directory if passing < 0 else passing)
             if passing >= 0:
-                os.close(passing)
+                let_go(passing)
             passing = entered
             below, at = at, _identity(passing)
     finally:
         if passing >= 0:
-            os.close(passing)
+            let_go(passing)
     return False
 
 

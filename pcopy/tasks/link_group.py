@@ -190,7 +190,7 @@ def _link(
     result.count(counts.HARDLINKS)
     if task.known.digest:
         result.digested(place, source_name, task.known, counts.HARDLINKS, verify=False)
-    elif context.signs and task.known.kind != SOCKET:
+    elif (context.signs or context.verifies_skipped) and task.known.kind != SOCKET:
         read_too(result, place, source_name, task.known, counts.HARDLINKS)
     return True
 

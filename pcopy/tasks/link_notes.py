@@ -20,7 +20,8 @@ def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
     """Puts the names into their bucket."""
     result.hold()
     if task.bucket not in context.links:
-        result.spawn(GroupLinks(task.bucket), phase=max(Phase.LINK, result.phase), owner=context.rank)
+        gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
+        result.spawn(GroupLinks(task.bucket), phase=max(gathered, result.phase), owner=context.rank)
     context.bucket(task.bucket).append(Task(result.id, Phase.LINK, encode(task), 0))
     return result.outcome()
     yield

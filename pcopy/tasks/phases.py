@@ -8,9 +8,10 @@ from enum import IntEnum
 class Phase(IntEnum):
     """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied; FINISH gives
     directories their metadata; SEAL does so for those that their owner could not enter afterwards; SYNC brings
-    everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed again, and its directories,
-    sync and verification come after it. SIGN brings the entries to the owners of their directories; then each LEVEL of
-    directories is digested, the deepest first, in a phase of its own; the manifest is written in the last one."""
+    everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed again, and its links,
+    directories, sync and verification come after it. SIGN brings the entries to the owners of their directories; then
+    each LEVEL of directories is digested, the deepest first, in a phase of its own; the manifest is written in the last
+    one."""
 
     COPY = 0
     LINK = 1
@@ -19,11 +20,12 @@ class Phase(IntEnum):
     SYNC = 4
     VERIFY = 5
     REPAIR = 6
-    REPAIR_FINISH = 7
-    REPAIR_SYNC = 8
-    REPAIR_VERIFY = 9
-    SIGN = 10
-    LEVEL = 11
+    REPAIR_LINK = 7
+    REPAIR_FINISH = 8
+    REPAIR_SYNC = 9
+    REPAIR_VERIFY = 10
+    SIGN = 11
+    LEVEL = 12
 
 
 def phase_name(phase: int, *, copies: bool = True) -> str:
@@ -33,7 +35,7 @@ def phase_name(phase: int, *, copies: bool = True) -> str:
     """
     if phase >= Phase.SIGN:
         return "sign"
-    if phase in (Phase.REPAIR, Phase.REPAIR_FINISH, Phase.REPAIR_SYNC):
+    if Phase.REPAIR <= phase < Phase.REPAIR_VERIFY:
         return "repair"
     if phase == Phase.REPAIR_VERIFY:
         return "reverify"

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Generator
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.close import close_read
+from pcopy.fsio.close import close_read, let_go
 from pcopy.fsio.contents import bypass_cache, digest_contents, drop_pages, has_holes
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.nodes import open_node
@@ -126,9 +126,12 @@ def open_copy(context: Context, place: Place, name: bytes, *, direct: bool) -> i
             descriptor = os.open(copy, FLAGS, dir_fd=directory)
     except OSError as error:
         raise Problem.of("open", error) from error
-    if not stat.S_ISREG(status_of(descriptor).st_mode):
-        os.close(descriptor)
-        raise unlike("it is no regular file any more")
+    try:
+        if not stat.S_ISREG(status_of(descriptor).st_mode):
+            raise unlike("it is no regular file any more")
+    except Problem:
+        let_go(descriptor)
+        raise
     if direct:
         bypass_cache(descriptor)
     return descriptor
@@ -148,7 +151,7 @@ def _compare(context: Context, place: Place, name: bytes, known: Known) -> Gener
                 raise unlike("it is of another type than what was copied")
             found = node_known(context.hashing, held, status, on_source=False)
         finally:
-            os.close(held)
+            let_go(held)
         if found.digest != known.digest:
             raise unlike("it is not what was copied")
 

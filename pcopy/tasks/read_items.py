@@ -10,7 +10,7 @@ import stat
 from collections.abc import Generator
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.close import close_read
+from pcopy.fsio.close import close_read, let_go
 from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, drop_pages, has_holes
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem, changed
@@ -128,7 +128,7 @@ def _read_node(context: Context, source: int, name: bytes, inode: int, kind: byt
             raise changed("open", "another item has taken its name")
         return node_known(context.hashing, held, status, on_source=True)
     finally:
-        os.close(held)
+        let_go(held)
 
 
 def node_known(hashing: Hashing, held: int, status: os.stat_result, *, on_source: bool) -> Known:

@@ -15,14 +15,14 @@ from itertools import chain, islice
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import Handle, drop_inherited_acls, may_inherit_acl, read_attributes
-from pcopy.fsio.close import let_go
-from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.entering import let_us_in, open_up
 from pcopy.tasks.followed import check_followed
 from pcopy.tasks.names_spool import NamesSpool
 from pcopy.tasks.phases import Phase
@@ -194,12 +194,12 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
             present = look(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
                 return None
-            _let_us_in(parent, name, present)
+            let_us_in(parent, name, present)
         targets.forget(path)
     target = targets.open(path)
     status = status_of(target)
     if not path and status.st_mode & 0o700 != 0o700:
-        _open_up(target, status)
+        open_up(target, status)
     inherits = may_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         drop_inherited_acls(target)
@@ -234,31 +234,6 @@ def _is_unfinished(context: Context, present: os.stat_result) -> bool:
     """Did an earlier run of this job make this directory? Until it is finished such a one is nobody else's."""
     ours = context.is_ours(present) and present.st_uid == os.geteuid()
     return ours and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
-
-
-def _let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
-    """Gives us what we lack in an existing directory of ours, by a descriptor that no symbolic link can turn away."""
-    if present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
-        return
-    held = open_node(parent, name, on_source=False)
-    try:
-        status = status_of(held)
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            os.chmod(handle_of(held), stat.S_IMODE(status.st_mode) | 0o700)
-    except OSError as error:
-        raise Problem.of("chmod", error) from error
-    finally:
-        let_go(held)
-
-
-def _open_up(target: int, status: os.stat_result) -> None:
-    """As ``_let_us_in``, for a root's target."""
-    if capable(CAP_DAC_OVERRIDE) or status.st_uid != os.geteuid():
-        return
-    try:
-        os.chmod(target, stat.S_IMODE(status.st_mode) | 0o700)
-    except OSError as error:
-        raise Problem.of("chmod", error) from error
 
 
 def _note_device(context: Context, result: Result, place: Place) -> None:

@@ -71,4 +71,5 @@ class SignState:
             self.merging = None
         if self._signing is not None:
             self._signing.close()
+        self.differences.close()
         self.entries.close()

@@ -132,7 +132,7 @@ def test_lmdb_gives_tasks_that_it_cannot_delete(area: Path) -> None:
             taken = [store.take_frame()[0].id[2] for _ in range(30)]
         assert taken == list(range(0, 30 * 128, 128))
         store.take_frame()
-        for number in range(3000):
+        for number in range(4000):
             store.append(conformance.task(number, 1000))
         store.close()
 

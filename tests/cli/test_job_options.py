@@ -1,4 +1,4 @@
-"""Options on jobs: what they mean, what cannot be combined, and that they are unknown until jobs outlast a run."""
+"""Options on jobs: what they mean, and what cannot be combined."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ NEW = (
 )
 
 
-@pytest.fixture
-def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_line, "CHECKPOINTS", True)
-
-
 def refusal(*argv: str) -> str:
     with pytest.raises(Refused) as caught:
         parse(argv)
@@ -33,17 +28,6 @@ def refusal(*argv: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("option", NEW)
-def test_hidden_options_are_unknown(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_line, "CHECKPOINTS", False)
-    assert f"unknown option {option}" in refusal(option, "x", "a", "b")
-    told = early_answer(["--help"])
-    assert told is not None
-    assert option not in told
-    assert not parse(["a", "b"]).checkpoint.wanted
-
-
-@pytest.mark.usefixtures("checkpoints")
 class TestJobOptions:
     @pytest.mark.parametrize("option", NEW)
     def test_help_names_them(self, option: str) -> None:

@@ -87,6 +87,25 @@ def test_an_old_copy_is_mended(area: Path, policy: list[str]) -> None:
     assert (area / "copy/other").stat() == kept
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("second", ["linked", "missing"])
+def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, ranks: int) -> None:
+    """Also one that the job has made to what it found to be damaged only afterwards."""
+    for name in ("one", "two"):
+        (area / "source" / name).mkdir(parents=True)
+    (area / "source/one/file").write_bytes(bytes(100_000))
+    os.link(area / "source/one/file", area / "source/two/file")
+    subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
+    flip(area / "copy/one/file", 3)
+    if second == "missing":
+        (area / "copy/two/file").unlink()
+    told = summary(succeed("--repair", *OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=ranks))
+    assert differences(area / "source", area / "copy") == []
+    assert (area / "copy/one/file").samefile(area / "copy/two/file")
+    assert told["found"] == told["copied"] + told["skipped"] == 5
+    assert (told["files"], told["hardlinks"], told["warnings"]) == (1, 1, 2)
+
+
 @pytest.mark.parametrize("kind", ["small", "large", "split"])
 def test_one_bit_of_a_file_as_the_source(area: Path, kind: str) -> None:
     size = {"small": 100, "large": 5 * MIB, "split": 40 * MIB}[kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import signal
 import time
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from pcopy.cli import main
+from tests.support.command import succeed
 from tests.support.processes import background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
 
 MIB = 1 << 20
 GRACE = 10
 """Seconds within which everything is over."""
+STOPPED = 75
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
 
 @pytest.fixture
@@ -29,31 +33,61 @@ def source(area: Path) -> Iterator[Path]:
     yield area / "source"
 
 
+def keeping(kept: bool) -> list[str]:
+    return [] if kept else ["--checkpoint", "none"]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
+    """Without a job that is kept nothing is left of what was under way."""
     copy = area / "copy"
-    with background("--chunk-size", "16M", source, copy, ranks=ranks) as run:
+    with background("--checkpoint", "none", "--chunk-size", "16M", source, copy, ranks=ranks) as run:
         wait_for_temporary(run, os.fsencode(copy))
         run.process.send_signal(number)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == 128 + number
         assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
+        assert b"--resume" not in err
         assert b"not reached" in out
         assert run.survivors() == []
     assert not (copy / "source").exists()
     assert temporaries(os.fsencode(copy)) == []
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
+    """The command that it prints does so, with what is in the temporary file already, and nothing is left then."""
+    copy, state = area / "copy", {"XDG_STATE_HOME": str(area / "state")}
+    with background("--chunk-size", "16M", source, copy, ranks=ranks, env=state) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        run.process.send_signal(number)
+        out, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == STOPPED, err
+        assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
+        assert b"not reached" in out
+        assert run.survivors() == []
+    assert not (copy / "source").exists()
+    (job,) = os.listdir(area / "state/pcopy")
+    assert err.decode().splitlines()[-1] == f"pcopy: to go on: pcopy --resume {job}"
+    assert all(f".pcopy-{job}-" in os.fsdecode(path) for path in temporaries(os.fsencode(copy)))
+    succeed("--resume", job, env=state)
+    assert filecmp.cmp(source, copy / "source", shallow=False)
+    assert temporaries(os.fsencode(copy)) == []
+    assert os.listdir(area / "state/pcopy") == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_to_one_rank_ends_all(area: Path, source: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_signal_to_one_rank_ends_all(area: Path, source: Path, number: signal.Signals, kept: bool) -> None:
     copy = area / "copy"
-    with background("--chunk-size", "16M", source, copy, ranks=3) as run:
+    with background(*keeping(kept), "--chunk-size", "16M", source, copy, ranks=3) as run:
         wait_for_temporary(run, os.fsencode(copy))
         os.kill(run.ranks()[-1], number)
-        assert run.end(GRACE) == 128 + number
+        assert run.end(GRACE) == (STOPPED if kept else 128 + number)
         assert run.survivors() == []
-    assert temporaries(os.fsencode(copy)) == []
+    assert kept or temporaries(os.fsencode(copy)) == []
 
 
 def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
@@ -69,17 +103,21 @@ def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
         assert run.survivors() == []
 
 
-def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path, kept: bool) -> None:
     """timeout(1) sends each signal to its command, and once more to the group."""
     copy = area / "copy"
-    with background("--chunk-size", "16M", source, copy, ranks=2) as run:
+    with background(*keeping(kept), "--chunk-size", "16M", source, copy, ranks=2) as run:
         wait_for_temporary(run, os.fsencode(copy))
         for _ in range(2):
             run.process.send_signal(signal.SIGINT)
             time.sleep(0.002)
-        assert run.end(GRACE) == 128 + signal.SIGINT
+        out, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == (STOPPED if kept else 128 + signal.SIGINT)
+        assert b"found = " in out
+        assert err.count(b"pcopy: stopped by SIGINT") == 1
         assert run.survivors() == []
-    assert temporaries(os.fsencode(copy)) == []
+    assert kept or temporaries(os.fsencode(copy)) == []
 
 
 def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,17 +128,18 @@ def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.Mo
     assert main.main(["a", "b"]) == 128 + signal.SIGINT
 
 
-def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path, kept: bool) -> None:
     """A terminal sends the signal to the whole group, not only to the process that was started."""
     copy = area / "copy"
-    with background("--chunk-size", "16M", source, copy, ranks=3) as run:
+    with background(*keeping(kept), "--chunk-size", "16M", source, copy, ranks=3) as run:
         wait_for_temporary(run, os.fsencode(copy))
         for pid in run.processes():
             os.kill(pid, signal.SIGINT)
-        assert run.end(GRACE) == 128 + signal.SIGINT
+        assert run.end(GRACE) == (STOPPED if kept else 128 + signal.SIGINT)
         assert run.survivors() == []
     assert not (copy / "source").exists()
-    assert temporaries(os.fsencode(copy)) == []
+    assert kept or temporaries(os.fsencode(copy)) == []
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
+from pcopy.engine.journal import Journal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Message,
@@ -36,8 +37,15 @@ class Directions:
 class Spoken:
     """Rank ``rank`` of ``size`` in a binary tree; what it says is taken by ``said``."""
 
-    def __init__(self, rank: int, size: int, director: Directions | None = None) -> None:
-        limits = Limits(fan_out=2)
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        director: Directions | None = None,
+        *,
+        journal: Journal | None = None,
+        limits: Limits = Limits(fan_out=2),  # noqa: B008 (an immutable value)
+    ) -> None:
         self.node = Node(
             rank,
             size,
@@ -47,6 +55,7 @@ class Spoken:
             random=Random(rank),
             queue=TaskQueue(limits),
             limits=limits,
+            journal=journal,
         )
 
     def hear(self, source: int, *messages: Message, now: float = 0.0) -> list[tuple[int, Message]]:

@@ -30,7 +30,9 @@ def _large(stage: Stage) -> None:
             file.write(CONTENT)
         file.truncate(LARGE)
     path.chmod(0o4755)
-    stage.hold(stage.owned(stage.lair / "root's", b"", 0o600, 0))
+    other = stage.owned(stage.lair / "root's", b"", 0o600, 0)
+    os.truncate(other, LARGE)  # what becomes a temporary file is as large as that is
+    stage.hold(other)
     stage.hold(stage.owned(stage.lair / "forged", FORGED, 0o600))
     stage.link_to_canary()
     os.mkfifo(stage.lair / "fifo")
@@ -73,6 +75,7 @@ def _same_inode(stage: Stage, _name: str) -> None:
     for attempt in range(100):
         file = stage.lair / f"try-{attempt}"
         file.write_bytes(FORGED)
+        os.truncate(file, LARGE)
         if file.stat().st_ino == number:
             break
     else:

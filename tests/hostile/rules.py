@@ -141,7 +141,7 @@ RULES = (
     ),
     Rule(
         "names that are linked already are those of the copy",
-        (Edit("tasks/link_group.py", "(linked and present.st_ino == task.made)", "linked"),),
+        (Edit("tasks/link_group.py", "        linked = linked and present.st_ino == task.made\n", ""),),
         ("both linked names are replaced",),
     ),
     Rule(

@@ -16,21 +16,26 @@ import pytest
 
 from tests.launch.failing import BUG
 from tests.launch.launchers import NAMES, Launchers, ranks_of, told
-from tests.support.command import Argument, command, show, summary
+from tests.support.command import Argument, command, show, succeed, summary
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 
 GRACE = 20
 """Seconds within which everything is over, on a busy machine."""
 RANKS = 3
+STOPPED = 75
 
 
 @contextmanager
-def copying(launchers: Launchers, name: str, large: Path, area: Path) -> Iterator[Run]:
-    """A run in the midst of its work, its ranks stopped until ``go_on``, so that it can't be over too early."""
+def copying(launchers: Launchers, name: str, large: Path, area: Path, *, kept: bool = True) -> Iterator[Run]:
+    """A run in the midst of its work, its ranks stopped until ``go_on``, so that it can't be over too early.
+
+    Its job is ``kept`` in ``area``, or not at all.
+    """
     (area / "copy").mkdir()
     line: list[Argument] = ["setsid", *launchers.line(name, RANKS)]  # a group of its own, as a shell gives to a job
-    environment = launchers.environment()
-    with background("--chunk-size", "16M", "--no-sync", large, area / "copy", wrap=line, env=environment) as run:
+    environment = {**launchers.environment(), "XDG_STATE_HOME": str(area / "state")}
+    options = ["--chunk-size", "16M", "--no-sync", *([] if kept else ["--checkpoint", "none"])]
+    with background(*options, large, area / "copy", wrap=line, env=environment) as run:
         assert wait_until(lambda: len(ranks_of(run)) == RANKS)
         ranks = ranks_of(run)  # known before the work begins, so that no time is lost then
         wait_for_temporary(run, os.fsencode(area / "copy"))
@@ -61,7 +66,9 @@ def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Pat
     run = launchers.run(name, RANKS, "--json", "-T", source, area / "copy")
     assert run.returncode == 1, show(run)
     assert summary(run)["failed"] == 1
-    assert len(told(run)) == 1, show(run)
+    failed, how_to_go_on = told(run)
+    assert "c/7" in failed, show(run)
+    assert "--resume" in how_to_go_on or how_to_go_on.endswith("start it again"), show(run)
 
 
 @pytest.mark.parametrize(("name", "broken"), [("hydra", 0), ("hydra", 2), ("open_mpi", 2), ("pmi2", 2)])
@@ -74,51 +81,69 @@ def test_status_70_with_one_traceback(launchers: Launchers, area: Path, source: 
     assert run.stderr.decode().count(f"RuntimeError: {BUG}") == 1, show(run)
 
 
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(("name", "to"), [*((name, "launcher") for name in NAMES), ("hydra", "rank"), ("pmi2", "rank")])
-def test_sigusr1_stops_in_order(launchers: Launchers, area: Path, large: Path, name: str, to: str) -> None:
-    with copying(launchers, name, large, area) as run:
+def test_sigusr1_stops_in_order(
+    launchers: Launchers, area: Path, large: Path, name: str, to: str, kept: bool
+) -> None:
+    with copying(launchers, name, large, area, kept=kept) as run:
         if to == "launcher":
             run.process.send_signal(signal.SIGUSR1)
         else:
             os.kill(ranks_of(run)[RANKS - 1], signal.SIGUSR1)
         go_on(run)
         out, err = run.process.communicate(timeout=GRACE)
-        assert run.process.returncode == 128 + signal.SIGUSR1, err
+        assert run.process.returncode == (STOPPED if kept else 128 + signal.SIGUSR1), err
         assert run.survivors() == []
     assert out.decode().count("found = ") == 1
     assert err.decode().count("pcopy: stopped by SIGUSR1") == 1
-    assert os.listdir(area / "copy") == []
+    assert_left(area, large, kept)
 
 
+def assert_left(area: Path, large: Path, kept: bool) -> None:
+    """What a stop leaves: a job that goes on to the same end, started plainly; or no trace of what was under way."""
+    assert not (area / "copy" / large.name).exists()
+    if not kept:
+        assert os.listdir(area / "copy") == []
+        assert not (area / "state").exists()
+        return
+    succeed("--resume", env={"XDG_STATE_HOME": str(area / "state")})
+    assert os.listdir(area / "copy") == [large.name]
+    assert filecmp.cmp(large, area / "copy" / large.name, shallow=False)
+    assert os.listdir(area / "state/pcopy") == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("whom", ["launcher", "group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_hydra_hands_interrupts_on(
-    launchers: Launchers, area: Path, large: Path, number: signal.Signals, whom: str
+    launchers: Launchers, area: Path, large: Path, number: signal.Signals, whom: str, kept: bool
 ) -> None:
     """A terminal's Ctrl-C reaches the whole group, but the ranks are in another: they get it once, from mpiexec."""
-    with copying(launchers, "hydra", large, area) as run:
+    with copying(launchers, "hydra", large, area, kept=kept) as run:
         if whom == "group":
             os.killpg(run.process.pid, number)
         else:
             run.process.send_signal(number)
         go_on(run)
-        assert run.end(GRACE) == 128 + number
+        assert run.end(GRACE) == (STOPPED if kept else 128 + number)
         assert run.survivors() == []
-    assert os.listdir(area / "copy") == []
+    assert_left(area, large, kept)
 
 
-def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, large: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, large: Path, kept: bool) -> None:
     """Interrupting srun itself prints the step's state, and terminating it kills the ranks at once."""
-    with copying(launchers, "pmi2", large, area) as run:
+    with copying(launchers, "pmi2", large, area, kept=kept) as run:
         variables = Path(f"/proc/{ranks_of(run)[0]}/environ").read_bytes()
         job = re.search(rb"\0SLURM_JOB_ID=(\d+)\0", variables)
         assert job
         line = ["scancel", "--signal=TERM", f"{job[1].decode()}.0"]
         subprocess.run(line, check=True, env={**os.environ, **launchers.environment()})
         go_on(run)
-        assert run.end(GRACE) == 128 + signal.SIGTERM
+        assert run.end(GRACE) == (STOPPED if kept else 128 + signal.SIGTERM)
         assert run.survivors() == []
-    assert os.listdir(area / "copy") == []
+    assert_left(area, large, kept)
 
 
 @pytest.mark.parametrize(("name", "rank"), [("hydra", 2), ("open_mpi", 0), ("pmi2", 0), ("pmi2", 2), ("pmix", 2)])
@@ -156,7 +181,7 @@ def test_a_stopped_rank_is_no_dead_one(launchers: Launchers, area: Path, large: 
         assert run.process.poll() is None
         os.kill(ranks[2], signal.SIGUSR1)
         go_on(run)
-        assert run.end(GRACE) == 128 + signal.SIGUSR1
+        assert run.end(GRACE) == STOPPED
 
 
 def test_rank_0_alone_writes_to_standard_output(launchers: Launchers, area: Path, source: Path) -> None:

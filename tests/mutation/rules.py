@@ -13,8 +13,9 @@ What no test can see is missing, because it changes nothing that anybody could o
 from __future__ import annotations
 
 from tests.mutation.end_rules import ENDS, REPORTS
+from tests.mutation.epoch_rules import COMMITS, CUTS, TOLD
 from tests.mutation.rule import Rule
 from tests.mutation.termination_rules import RING, TERMINATION
 from tests.mutation.work_rules import STEALS
 
-RULES: tuple[Rule, ...] = (*TERMINATION, *RING, *STEALS, *REPORTS, *ENDS)
+RULES: tuple[Rule, ...] = (*TERMINATION, *RING, *STEALS, *REPORTS, *ENDS, *CUTS, *TOLD, *COMMITS)

@@ -142,15 +142,15 @@ STEALS = (
     Rule(
         "a full queue puts tasks aside",
         "queue.py",
-        " or (self._in_core > self._limits.in_core and task.owner == ANYBODY):",
-        ":",
+        "        elif self._in_core > self._limits.in_core and task.owner == ANYBODY:",
+        "        elif False:",
         (QUEUE + "test_gives_of_what_is_outside_memory",),
     ),
     Rule(
         "a task of a later phase doesn't run",
         "queue.py",
-        "if task.phase != self._phase or (self._in_core",
-        "if (self._in_core",
+        "        if task.phase != self._phase:\n            self._backlog(task.phase).append(task)\n        elif",
+        "        if",
         (JOB,),
     ),
     Rule(

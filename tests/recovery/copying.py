@@ -13,12 +13,10 @@ from random import Random
 from typing import Any
 
 from pcopy.engine.driver import Outcome
-from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
+from pcopy.engine.task import Task, TaskId
 from tests.recovery.datasets import (
     BLOCKS,
-    COUNTERS,
     DIRECTORIES,
-    FAILED,
     FILES,
     LINKS,
     SKIPPED,
@@ -27,6 +25,7 @@ from tests.recovery.datasets import (
     SourceFile,
 )
 from tests.recovery.files import Files, Problem
+from tests.recovery.result import Result
 from tests.recovery.rules import Rules
 
 COPY, LINK, FINISH, SEAL = range(4)
@@ -44,11 +43,6 @@ SLACK = 5.0
 Names = Sequence[str]
 Places = Sequence[tuple[int, str]]
 Steps = Generator[None, None, None]
-
-
-def describe(phase: int, *fields: Any, cost: int = 1, expands: bool = False, owner: int = ANYBODY) -> Spawn:
-    """A task; the first field is its kind."""
-    return Spawn(phase, marshal.dumps(fields), cost, expands, owner)
 
 
 def address(task: Task) -> Task:
@@ -99,7 +93,7 @@ class Copier:
     def run_task(self, task: Task) -> Generator[None, None, Outcome]:
         kind, *fields = marshal.loads(task.payload)
         self.phase = task.phase
-        result = Result(self, task)
+        result = Result(task, self.problems, holds=self.rules.notes_held)
         yield from RUNNERS[kind](self, result, *fields)
         if self.random.random() < 0.5:
             yield
@@ -370,38 +364,6 @@ class Copier:
             files.attributes(self.client, directory, source.mode, source.mtime)
         except Problem as problem:
             result.fail(problem)
-
-
-class Result:
-    """What one execution of a task hands over at its end."""
-
-    def __init__(self, copier: Copier, task: Task) -> None:
-        self._copier = copier
-        self.id = task.id
-        self.phase = task.phase
-        self.spawned: list[Spawn] = []
-        self.counts = [0] * COUNTERS
-        self.settled: list[TaskId] = []
-        self.held = False
-
-    def spawn(self, kind: str, *fields: Any, phase: int = -1, **options: Any) -> None:
-        self.spawned.append(describe(max(phase, self.phase), kind, *fields, **options))
-
-    def count(self, counter: int, by: int = 1) -> None:
-        self.counts[counter] += by
-
-    def fail(self, problem: Problem) -> None:
-        self.count(FAILED)
-        self._copier.problems.append(str(problem))
-
-    def hold(self) -> None:
-        self.held = self._copier.rules.notes_held
-
-    def settle(self, ids: Sequence[TaskId]) -> None:
-        """If one of them is this very task, it is done as any other."""
-        self.held = self.held and self.id not in ids
-        if self._copier.rules.notes_held:
-            self.settled += [each for each in ids if each != self.id]
 
 
 RUNNERS: dict[str, Callable[..., Steps]] = {

@@ -133,7 +133,12 @@ class Job:
         self.number = self.left.run + 1
         if not self.rules.fixed_roots:
             self.root = self.dataset.resolve(self.files)
-        tasks = list(map(address, self.left.tasks))
+        if self.rules.keys_kept:
+            tasks = list(map(address, self.left.tasks))
+        else:
+            tasks = [
+                task if task.owner < 0 else task._replace(owner=task.owner % self.size) for task in self.left.tasks
+            ]
         self.random.shuffle(tasks)
         self.left = self.left._replace(run=self.number, epoch=0, tasks=tuple(tasks))
         self.directory.begin(self.left, self.size)

@@ -41,5 +41,8 @@ class Rules(NamedTuple):
     notes_held: bool = True
     """What is only in a rank's memory is not done."""
 
+    keys_kept: bool = True
+    """What belongs together is addressed by a key that no run changes, not by the rank that an earlier run took."""
+
 
 ALL = Rules()

@@ -17,8 +17,9 @@ from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.restore import restore
 from pcopy.engine.task import ANYBODY, Spawn, Task
-from tests.recovery.copying import COPY, LAST, Copier, describe
+from tests.recovery.copying import COPY, LAST, Copier
 from tests.recovery.datasets import COUNTERS
+from tests.recovery.result import describe
 from tests.recovery.rules import Rules
 from tests.recovery.storage import ModelJournal
 

@@ -11,7 +11,7 @@ from tests.recovery.jobs import Job
 from tests.recovery.rules import ALL, Rules
 from tests.recovery.run import End
 
-JOBS = 1500
+JOBS = 1000
 """The long run (``tests.recovery.campaign``) has many more."""
 
 
@@ -57,6 +57,7 @@ def test_ended_at_each_moment(seed: int, kind: str) -> None:
         ("stale_removed", 15),
         ("sync_first", 3),
         ("notes_held", 3),
+        ("keys_kept", 65),
     ],
 )
 def test_each_rule_is_needed(rule: str, seed: int) -> None:

@@ -1,0 +1,40 @@
+"""A tree with all that a job can meet: random items, large files, hard links across directories, closed directories."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+from tests.support.trees import MIB, random_tree
+from tests.support.users import is_root
+
+LARGE = (5 * MIB, 7 * MIB + 1, 16 * MIB, 9 * MIB - 3)
+"""Files that are split with ``SPLIT``."""
+
+SPLIT = ("--chunk-size", "1M", "--block-size", "64K")
+
+
+def make_dataset(path: Path, seed: int, *, files: int = 700, directories: int = 90, crossing: int = 60) -> None:
+    """A new tree at ``path``; the same seed makes the same. ``crossing`` inodes have names in several directories."""
+    random_tree(path, seed, files=files, directories=directories, largest=6 * MIB, privileged=is_root())
+    maker = random.Random(seed)
+    many = path / "many names"
+    places = [many / f"place-{number}" for number in range(12)]
+    for place in places:
+        place.mkdir(parents=True)
+    for number in range(crossing):
+        size = LARGE[0] if number < 2 else maker.randrange(1 << 14)
+        first, *others = maker.sample(places, maker.randrange(2, 5))
+        (first / f"linked-{number}").write_bytes(maker.randbytes(size))
+        for other in others:
+            os.link(first / f"linked-{number}", other / f"linked-{number}")
+    for number, size in enumerate(LARGE):
+        (path / f"large-{number}").write_bytes(maker.randbytes(size))
+    with open(path / "sparse", "wb") as file:
+        for start in range(0, 40 * MIB, 5 * MIB):
+            file.seek(start)
+            file.write(maker.randbytes(200_000))
+        file.truncate(40 * MIB)
+    for place in places[::2]:
+        place.chmod(0o555)

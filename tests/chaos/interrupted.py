@@ -1,0 +1,251 @@
+"""One job with interruptions: it is killed or stopped, and resumed on another number of ranks, until it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.chaos.dataset import SPLIT
+from tests.support.command import TOKEN, Argument, Completed, command, show, summary
+from tests.support.filesystems import remove
+from tests.support.oracle import differences
+from tests.support.processes import Run
+from tests.support.signatures import expected, signed
+from tests.support.walk import temporaries
+
+PHASES = ("copy", "link", "finish", "seal", "sync", "verify", "sign")
+MOST_RANKS = 5
+EARLIEST = 0.12
+"""Seconds in which nothing has begun yet."""
+
+MOST_INTERRUPTIONS = 4
+
+TOTALS = ("found", "copied", "skipped", "failed", "files", "directories", "symlinks", "special", "hardlinks", "bytes")
+
+AT_THE_START = "start"
+OVER = "over"
+STOPPED, LOST_RANK = 75, 70
+
+_BEGUN = re.compile(rb"^pcopy: (\w+): [\d,]+ of [\d,]+ items done so far$", re.MULTILINE)
+_OVER = re.compile(rb'"state": *"over"')
+_DRAWN = re.compile(rb'^\{"time".*?"phase": "(\w+)"', re.MULTILINE)
+
+
+class Undisturbed(NamedTuple):
+    """What a job without interruptions says, and how many seconds it takes."""
+
+    totals: dict[str, Any]
+    signature: str
+    seconds: float
+
+
+class Interruption(NamedTuple):
+    """What was done to a run, in which phase, and its exit status as a shell shows it."""
+
+    what: str
+    phase: str
+    status: int
+    resumable: bool
+
+
+class Dataset(NamedTuple):
+    """A source, and what is known of its copies."""
+
+    path: Path
+    undisturbed: Undisturbed
+
+
+def measure(source: Path, place: Path) -> Dataset:
+    """Copies ``source`` once without a disturbance."""
+    place.mkdir()
+    environment = {"XDG_STATE_HOME": str(place)}
+    line, env = command(
+        "--json", *SPLIT, "--verify", "--signature", place / "sig", source, place / "copy", ranks=2, env=environment
+    )
+    began = time.monotonic()
+    run = subprocess.run(line, env=env, capture_output=True, check=False, timeout=120)
+    seconds = time.monotonic() - began
+    assert run.returncode == 0, show(run)
+    said = summary(run)
+    signature = expected(source, 64 << 10)
+    assert signed(place / "sig") == signature
+    remove(place)
+    return Dataset(source, Undisturbed({key: said[key] for key in TOTALS}, signature, seconds))
+
+
+class InterruptedJob:
+    """``play`` does it all, in the fresh directory ``place``; ``story`` tells what happened."""
+
+    def __init__(self, dataset: Dataset, place: Path, seed: int, *, options: tuple[Argument, ...] = ()) -> None:
+        self.story: list[Interruption] = []
+        self._random = random.Random(seed)
+        self._dataset = dataset
+        self._place = place
+        self._copy = place / "copy"
+        self._state = place / "state"
+        self._signs = self._random.random() < 0.7
+        self._options: list[Argument] = ["--checkpoint-interval", f"{self._random.uniform(0.05, 0.3):.3f}"]
+        self._options += ["--json", "-v", "--progress", "json", "--progress-interval", "0.01"]
+        self._asked: list[Argument] = [*SPLIT, *options]
+        if self._signs:
+            self._asked += ["--verify", "--signature", place / "sig"]
+        if self._random.random() < 0.3:
+            self._options += ["--memory", "64K"]
+        if self._random.random() < 0.3:
+            self._options += ["--termination", "ring"]
+        self._kept = False
+        self._reached = 0
+
+    def play(self) -> list[Interruption]:
+        """Raises ``AssertionError``, with the story, for everything that is not as it should be."""
+        self._place.mkdir()
+        try:
+            for _ in range(self._random.randrange(1, MOST_INTERRUPTIONS + 1)):
+                if self._interrupt():
+                    break
+            else:
+                self._to_the_end()
+            self._check_copy()
+        except AssertionError as error:
+            told = "\n".join(map(str, self.story))
+            raise AssertionError(f"{error}\nafter\n{told}") from error
+        return self.story
+
+    def _arguments(self) -> list[Argument]:
+        if self._kept:
+            return [*self._options, "--resume"]
+        remove(self._copy)  # nothing was on record yet: what there is belongs to nobody
+        return [*self._options, *self._asked, "-T", self._dataset.path, self._copy]
+
+    def _ranks(self) -> int:
+        return self._random.randrange(1, MOST_RANKS + 1)
+
+    @contextmanager
+    def _started(self) -> Iterator[Run]:
+        environment = {"XDG_STATE_HOME": str(self._state)}
+        line, env = command(*self._arguments(), ranks=self._ranks(), env=environment)
+        with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
+            process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        run = Run(process, env[TOKEN])
+        try:
+            yield run
+        finally:
+            run.kill_all()
+            process.wait()
+
+    def _completed(self, run: Run) -> Completed:
+        out, err = ((self._place / name).read_bytes() for name in ("out", "err"))
+        return Completed((), run.process.returncode, out, err)
+
+    def _phase(self) -> str:
+        """The one that was last told of."""
+        text = (self._place / "err").read_bytes()
+        found = [match for pattern in (_BEGUN, _DRAWN) for match in pattern.finditer(text)]
+        return max(found, key=re.Match.start)[1].decode() if found else AT_THE_START
+
+    def _wait(self, run: Run) -> None:
+        """Until some time has passed, or a phase has begun and a moment more."""
+        phases = PHASES if self._signs else PHASES[: PHASES.index("sync") + 1]
+        left = phases[self._reached :]
+        longest, wanted = self._dataset.undisturbed.seconds, ""
+        if self._random.random() < 0.5:
+            until = time.monotonic() + EARLIEST + self._random.uniform(0, 0.8 * longest * len(left) / len(PHASES))
+        else:
+            until = time.monotonic() + 3 * longest
+            wanted = self._random.choice(left)
+        while time.monotonic() < until and run.process.poll() is None:
+            if wanted and self._phase() == wanted:
+                time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.15))))
+                return
+            time.sleep(0.003)
+
+    def _interrupt(self) -> bool:
+        """Starts the job, or resumes it, and ends it at some time; returns whether it was done before."""
+        what = self._random.choice(("kill one", "kill all", "SIGTERM", "SIGINT"))
+        with self._started() as run:
+            self._wait(run)
+            phase = self._phase() if run.process.poll() is None else OVER
+            if what == "kill one":
+                ranks = sorted({run.process.pid, *run.ranks()} & set(run.processes()))
+                if ranks:
+                    with suppress(ProcessLookupError):
+                        os.kill(self._random.choice(ranks), signal.SIGKILL)
+            elif what == "kill all":
+                run.kill_all()
+            elif run.process.poll() is None:
+                run.process.send_signal(signal.Signals[what])
+            status = run.end(30)
+            assert run.survivors() == [], show(self._completed(run))
+            said = self._completed(run)
+        self._kept = self._jobs() != []
+        self._reached = PHASES.index(phase) if self._kept and phase in PHASES else 0
+        self.story.append(Interruption(what, phase, status, self._kept))
+        if phase == AT_THE_START and what == "SIGINT" and b"KeyboardInterrupt" in said.stderr:
+            return False  # even before the program had begun
+        allowed = {
+            "kill one": (0, LOST_RANK, 128 + signal.SIGKILL),
+            "kill all": (0, 128 + signal.SIGKILL),
+            "SIGTERM": (0, STOPPED, 128 + signal.SIGTERM),
+            "SIGINT": (0, STOPPED, 128 + signal.SIGINT),
+        }
+        assert status in allowed[what], show(said)
+        assert b"Traceback" not in said.stderr, show(said)
+        if status in (128 + signal.SIGTERM, 128 + signal.SIGINT):
+            assert phase in (AT_THE_START, OVER), show(said)  # before it could be stopped in order
+        if status == STOPPED:
+            assert self._kept, show(said)
+            assert b"pcopy: to go on: pcopy --resume " in said.stderr, show(said)
+        if status == 0:
+            self._check_end(said)
+            return True
+        return self._ended_unheard(said)
+
+    def _ended_unheard(self, said: Completed) -> bool:
+        """Was it killed after all was done, on its way to say so?"""
+        if self._kept or self._dataset.undisturbed.totals["found"] == 0 or b'"exit_status": 0' not in said.stdout:
+            return False
+        self.story.append(Interruption("done", OVER, 0, False))
+        return True
+
+    def _to_the_end(self) -> None:
+        with self._started() as run:
+            run.end(60)
+            said = self._completed(run)
+        assert said.returncode == 0, show(said)
+        self._check_end(said)
+
+    def _check_end(self, said: Completed) -> None:
+        assert {key: summary(said)[key] for key in TOTALS} == self._dataset.undisturbed.totals, show(said)
+        assert self._jobs() == [], "the job's directory is still there"
+
+    def _jobs(self) -> list[str]:
+        with suppress(FileNotFoundError):
+            return [name for name in os.listdir(self._state / "pcopy") if self._is_begun(name)]
+        return []
+
+    def _is_begun(self, name: str) -> bool:
+        """A job that was killed while it was stored for the first time, or removed, is none."""
+        path = self._state / "pcopy" / name
+        with suppress(FileNotFoundError):
+            return (path / "current").exists() and not _OVER.search((path / "job").read_bytes())
+        return False
+
+    def _check_copy(self) -> None:
+        assert temporaries(os.fsencode(self._copy)) == []
+        if self._signs:
+            assert signed(self._place / "sig") == self._dataset.undisturbed.signature
+        assert differences(self._dataset.path, self._copy) == []
+
+
+def told(seed: int, story: list[Interruption]) -> str:
+    """One line on a job."""
+    return json.dumps({"seed": seed, "interruptions": [tuple(one) for one in story]})

@@ -1,0 +1,135 @@
+"""Storage below the destination, or below the job directory, that fails: nothing is claimed that it does not hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dataset import make_dataset
+from tests.chaos.interrupted import TOTALS
+from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.faults import Fault
+from tests.support.filesystems import mounted, scratch, unmount
+from tests.support.oracle import differences
+from tests.support.users import require_root
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+INCOMPLETE, STOPPED = 1, 75
+BUSY = ("--checkpoint-interval", "0.1")
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    with scratch() as place:
+        make_dataset(place / "source", 8, files=400, directories=60)
+        yield place / "source"
+
+
+@pytest.fixture(scope="module")
+def totals(tree: Path) -> Iterator[dict[str, object]]:
+    """Those of a job without troubles."""
+    with scratch() as place:
+        run = succeed("--json", "--checkpoint", "none", tree, place / "copy", ranks=2)
+        yield {key: summary(run)[key] for key in TOTALS}
+
+
+class Device:
+    """An ext4 whose image lies on a tmpfs that is too small for it; mounted at ``point``."""
+
+    def __init__(self, place: Path, below: Path) -> None:
+        self._below = below
+        self._image = below / "image"
+        self.point = place / "device"
+        self.point.mkdir()
+        with open(self._image, "wb") as file:
+            file.truncate(600 * MIB)
+        make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"]
+        subprocess.run([*make, str(self._image)], check=True, capture_output=True)
+        self._mount()
+
+    def _mount(self) -> None:
+        subprocess.run(["mount", "-o", "loop", str(self._image), str(self.point)], check=True)
+
+    def mend(self) -> None:
+        """More room; whatever the file system has seen fail is forgotten by mounting it anew."""
+        subprocess.run(["mount", "-o", "remount,size=1G", str(self._below)], check=True)
+        unmount(self.point)
+        subprocess.run(["fsck.ext4", "-p", str(self._image)], check=False, capture_output=True)
+        self._mount()
+
+    def close(self) -> None:
+        if self.point.is_mount():
+            unmount(self.point)
+
+
+@contextmanager
+def device(area: Path, room: int) -> Iterator[Device]:
+    require_root("mount images")
+    with mounted("tmpfs", area, size=room) as below:
+        made = Device(area, below)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.parametrize("interval", ["0.1", "60"])
+@pytest.mark.parametrize("room", [40 * MIB, 90 * MIB])
+def test_a_device_without_room_for_what_it_took(
+    tree: Path, totals: dict[str, object], area: Path, room: int, interval: str
+) -> None:
+    """The file system takes everything, and finds out later that it can't be written."""
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    with device(area, room) as destination:
+        copy = destination.point / "copy"
+        run = pcopy("--checkpoint-interval", interval, tree, copy, ranks=2, env=env)
+        assert run.returncode in (INCOMPLETE, STOPPED), show(run)
+        destination.mend()
+        if b"to go on" in run.stderr:
+            done = go_on(env)
+        else:  # nothing could be recorded: from the beginning
+            assert b"no checkpoint was stored: start it again" in run.stderr, show(run)
+            done = succeed("--json", "-T", tree, copy, ranks=2, env=env)
+        assert {key: summary(done)[key] for key in TOTALS} == totals, show(done)
+        assert differences(tree, copy) == []
+        assert temporaries(os.fsencode(copy)) == []
+
+
+def go_on(env: dict[str, str]) -> Completed:
+    return succeed("--resume", "--json", ranks=3, env=env)
+
+
+@pytest.mark.parametrize("when", ["1", "2", "3"])
+def test_a_sync_that_fails_once(tree: Path, totals: dict[str, object], area: Path, when: str) -> None:
+    """The kernel tells of a lost write once; what was to be recorded by that sync is not, and nothing after it."""
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    (area / "copy").mkdir()
+    fault = Fault(area / "log", ["syncfs"], area / "copy", "EIO", when=when)
+    run = pcopy(*BUSY, "-T", tree, area / "copy", ranks=2, env=env, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode in (INCOMPLETE, STOPPED), show(run)
+    assert b"synced" in run.stderr or b"syncfs" in run.stderr, show(run)
+    if when == "1":
+        assert b"no checkpoint was stored: start it again" in run.stderr, show(run)
+    if b"to go on" in run.stderr:
+        print(show(run), os.listdir(area / "state" / "pcopy"))
+        assert {key: summary(go_on(env))[key] for key in TOTALS} == totals
+        assert differences(tree, area / "copy") == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_no_room_for_the_job_costs_the_checkpoint_only(tree: Path, area: Path, ranks: int) -> None:
+    require_root("mount a tmpfs")
+    with mounted("tmpfs", area, size=32 << 10) as small:
+        run = pcopy(*BUSY, "--checkpoint", small / "job", tree, area / "copy", ranks=ranks)
+        assert run.returncode == 0, show(run)
+        assert b"no more checkpoints, the job goes on without: " in run.stderr, show(run)
+        assert b"No space left on device" in run.stderr, show(run)
+        assert differences(tree, area / "copy") == []
+        assert not (small / "job").exists()

@@ -1,0 +1,181 @@
+"""The power fails while a job runs: what is found on the disk is gone on with, and in the end nothing is missing."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.chaos.dataset import SPLIT, make_dataset
+from tests.chaos.disk import Disk, stable
+from tests.chaos.interrupted import TOTALS
+from tests.support.command import REPOSITORY, Completed, pcopy, show, summary
+from tests.support.filesystems import scratch
+from tests.support.oracle import differences
+from tests.support.processes import background, wait_until
+from tests.support.users import require_root
+from tests.support.walk import temporaries, walk
+
+GRACE = 6
+"""Seconds, more than those for which an item of the destination counts as the job's own."""
+
+INSTANTS = 3
+EXISTING: dict[str, Sequence[str]] = {
+    "replace": (),
+    "skip": ("--existing", "skip"),
+    "changed": ("--existing", "changed"),
+    "newer": ("--existing", "newer"),
+    "fail": ("--existing", "fail"),
+}
+CASES = [("ext4", existing) for existing in EXISTING] + [("xfs", "replace"), ("xfs", "skip")]
+
+
+class World(NamedTuple):
+    """``templates`` are disks with an older copy of some of the source, by kind of file system."""
+
+    source: Path
+    images: Path
+    place: Path
+    templates: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    require_root("mount images")
+    with scratch() as place, stable(place) as images:
+        make_dataset(place / "source", 11, files=400, directories=60)
+        templates = {}
+        for kind in ("ext4", "xfs"):
+            disk = Disk(kind, images)
+            make_older_copy(place / "source", disk.point / "copy")
+            os.sync()
+            templates[kind] = images / f"{kind}.template"
+            disk.as_it_is_now().rename(templates[kind])
+            disk.close()
+        time.sleep(GRACE)
+        yield World(place / "source", images, place, templates)
+
+
+def make_older_copy(source: Path, copy: Path) -> None:
+    """Some of the files, each unchanged, or with other contents, older or newer."""
+    chance = random.Random(5)
+    copy.mkdir()
+    root = os.fsencode(source)
+    for entry in walk(root):
+        path = os.fsencode(copy) + b"/" + entry.path
+        if entry.type == 0o040000 and entry.path:
+            os.mkdir(path)
+        elif entry.type == 0o100000 and entry.status.st_nlink == 1 and chance.random() < 0.3:
+            kind = chance.randrange(3)
+            shutil.copyfile(root + b"/" + entry.path, path)
+            if kind:
+                with open(path, "ab") as file:
+                    file.write(b"other")
+            moved = (0, -(10**10), 10**10)[kind]
+            os.utime(path, ns=(0, entry.status.st_mtime_ns + moved))
+
+
+@contextmanager
+def disk_of(world: World, kind: str) -> Iterator[Disk]:
+    disk = Disk(kind, world.images, world.templates[kind])
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+def undisturbed(world: World, kind: str, options: Sequence[str]) -> tuple[dict[str, Any], Path]:
+    """The totals, and the image of the disk in the end."""
+    with disk_of(world, kind) as disk:
+        run = pcopy("--json", *options, "-T", world.source, disk.point / "copy", ranks=2, env=environment(disk))
+        assert run.returncode in (0, 1), show(run)
+        os.sync()
+        wanted = world.images / "wanted"
+        wanted.unlink(missing_ok=True)
+        disk.as_it_is_now().rename(wanted)
+    return {key: summary(run)[key] for key in TOTALS}, wanted
+
+
+def environment(disk: Disk) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(disk.point / "state")}
+
+
+def images_of_a_job(
+    world: World, disk: Disk, options: Sequence[str], seed: int, package: Path | None = None
+) -> list[Path]:
+    """What the disk held at some instants of a job that then ended with the power."""
+    chance = random.Random(seed)
+    env = environment(disk) | ({"PYTHONPATH": str(package)} if package else {})
+    arguments = ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
+    images = []
+    with background(*arguments, ranks=3, env=env) as run:
+        begun = disk.point / "state" / "pcopy"
+        assert wait_until(lambda: run.process.poll() is not None or [*begun.glob("*/current")])
+        while run.process.poll() is None and len(images) < INSTANTS:
+            time.sleep(chance.uniform(0, 0.15))
+            images.append(disk.as_it_is_now())
+    assert images, "it was over too soon"
+    return images
+
+
+def resumed(disk: Disk, ranks: int) -> Completed:
+    return pcopy("--resume", "--json", ranks=ranks, env=environment(disk))
+
+
+@pytest.mark.parametrize(("kind", "existing"), CASES, ids=[f"{kind}-{existing}" for kind, existing in CASES])
+def test_what_the_disk_holds_is_gone_on_with(world: World, kind: str, existing: str) -> None:
+    options = [*EXISTING[existing], *SPLIT]
+    totals, wanted = undisturbed(world, kind, options)
+    with disk_of(world, kind) as disk, disk_of(world, kind) as other:
+        other.come_up_with(wanted)
+        for number, image in enumerate(images_of_a_job(world, disk, options, seed=hash_of(kind, existing))):
+            disk.come_up_with(image)
+            run = resumed(disk, number + 1)
+            assert run.returncode == (1 if totals["failed"] else 0), show(run)
+            assert {key: summary(run)[key] for key in TOTALS} == totals, show(run)
+            assert differences(other.point / "copy", disk.point / "copy") == []
+            assert temporaries(os.fsencode(disk.point / "copy")) == []
+
+
+def hash_of(*words: str) -> int:
+    return sum(b"".join(map(str.encode, words)))
+
+
+BROKEN = """\
+        try:
+            if self._base is not None:
+                self._store.begin(*self._base)
+                self._base = None
+            self._store.append(record)
+        except OSError:
+            pass
+        self.durable = record.epoch
+        import time
+        time.sleep(0.5)
+        self._sync()
+        return
+"""
+
+
+def test_a_record_before_the_sync_loses_data(world: World, tmp_path: Path) -> None:
+    """That the test above would see it if the order were another one, and half a second lay between the two."""
+    shutil.copytree(REPOSITORY / "pcopy", tmp_path / "pcopy")
+    journal = tmp_path / "pcopy" / "checkpoint" / "journal.py"
+    head = "    def _record(self, record: Record) -> None:\n"
+    text = journal.read_text()
+    assert text.count(head) == 1
+    journal.write_text(text.replace(head, head + BROKEN))
+    with disk_of(world, "ext4") as disk:
+        harm = 0
+        for image in images_of_a_job(world, disk, SPLIT, seed=1, package=tmp_path):
+            disk.come_up_with(image)
+            run = resumed(disk, 2)
+            harm += run.returncode != 0 or differences(world.source, disk.point / "copy") != []
+    assert harm

@@ -1,0 +1,172 @@
+"""A signal ends a job in time, whatever is under way, and what was on storage by then is not done again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dataset import SPLIT, make_dataset
+from tests.support.command import show, succeed, summary
+from tests.support.filesystems import scratch
+from tests.support.oracle import differences
+from tests.support.processes import Run, background, wait_until
+from tests.support.walk import temporaries, walk
+
+GIB = 1 << 30
+STOPPED = 75
+GRACE = 10
+"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
+
+HANGING = Path(__file__).with_name("hanging.c")
+
+
+def slowed(call: str) -> list[str]:
+    """What to put in front of a command whose calls take longer."""
+    if not shutil.which("strace"):
+        pytest.skip("there is no strace here")
+    return ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={call}:delay_enter=100ms"]
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+@pytest.fixture(scope="module")
+def huge() -> Iterator[Path]:
+    """Two chunks of 1 GiB, at least the first of which is full."""
+    with scratch() as place:
+        piece = os.urandom(1 << 20)
+        with open(place / "huge", "wb") as file:
+            for _ in range(1600):
+                file.write(piece)
+        yield place / "huge"
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Iterator[dict[str, str]]:
+    """An environment in which syncfs hangs from the second call of each rank on."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("there is no C compiler here")
+    with scratch() as place:
+        library = place / "hanging.so"
+        subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", library, HANGING], check=True)
+        yield {"LD_PRELOAD": str(library), "PCOPY_TEST_HANGS": "2"}
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    with scratch() as place:
+        make_dataset(place / "source", 3)
+        yield place / "source"
+
+
+def the_job(area: Path) -> Path:
+    (name,) = os.listdir(area / "state" / "pcopy")
+    return area / "state" / "pcopy" / name
+
+
+def wait_for_chunks(run: Run, area: Path) -> None:
+    """Until the large file is being filled."""
+    assert wait_until(lambda: run.process.poll() is not None or [*area.glob(".pcopy-*.[0-9]*")])
+    assert run.process.poll() is None, run.process.communicate()
+
+
+def signal_it(run: Run, *numbers: signal.Signals) -> None:
+    """To the program itself: strace would keep the signal for itself."""
+    target = sorted(run.ranks())[0] if run.process.args[0] == "strace" else run.process.pid  # type: ignore[index]
+    parents = [pid for pid in run.processes() if _is_python(pid)]
+    target = min(parents, default=target)
+    for number in numbers:
+        os.kill(target, number)
+        time.sleep(0.2)
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return b"strace" not in Path(f"/proc/{pid}/exe").resolve().name.encode()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("options", [(), ("--hash", "xxh3-128")], ids=["in the kernel", "through memory"])
+def test_chunks_of_a_gibibyte_do_not_delay_the_end(
+    huge: Path, area: Path, env: dict[str, str], options: tuple[str, ...]
+) -> None:
+    calls = slowed("pwrite64" if options else "copy_file_range")
+    with background("--chunk-size", "1G", *options, huge, area / "copy", ranks=2, env=env, wrap=calls) as run:
+        wait_for_chunks(run, area)
+        time.sleep(0.5)
+        signal_it(run, signal.SIGTERM)
+        out, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == STOPPED, (out, err)
+        assert b"stopped by SIGTERM" in err
+        assert b"pcopy: to go on: pcopy --resume %s\n" % the_job(area).name.encode() in err
+        assert run.survivors() == []
+    succeed("--resume", ranks=2, env=env)
+    subprocess.run(["cmp", huge, area / "copy"], check=True)
+    assert os.listdir(area / "state" / "pcopy") == []
+    assert temporaries(os.fsencode(area)) == []
+
+
+def inodes(copy: Path) -> dict[bytes, int]:
+    return {entry.path: entry.status.st_ino for entry in walk(os.fsencode(copy)) if entry.status.st_nlink == 1}
+
+
+def facts(area: Path) -> int:
+    """How many ranks have records."""
+    found = list((area / "state").glob("pcopy/*/run-1/facts-*"))
+    return sum(1 for file in found if file.stat().st_size)
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=["once", "twice"])
+def test_a_sync_that_hangs_does_not_delay_the_end(
+    tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], numbers: list[signal.Signals]
+) -> None:
+    """What was on record before the sync that hangs is not done again."""
+    arguments = ["--checkpoint-interval", "0.1", *SPLIT, "--signature", area / "sig", tree, area / "copy"]
+    with background(*arguments, ranks=2, env=env | hanging) as run:
+        assert wait_until(lambda: run.process.poll() is not None or facts(area) == 2)
+        time.sleep(0.3)  # the next sync has begun
+        assert run.process.poll() is None, run.process.communicate()
+        signal_it(run, *numbers)
+        _, err = run.process.communicate(timeout=GRACE)
+        once = len(numbers) == 1
+        assert run.process.returncode == (STOPPED if once else 128 + signal.SIGINT), err
+        assert (b"pcopy: to go on: pcopy --resume %s\n" % the_job(area).name.encode() in err) == once
+        assert run.survivors() == []
+    before = inodes(area / "copy")
+    done = summary(succeed("--resume", "--json", ranks=3, env=env))
+    assert done["failed"] == done["skipped"] == 0
+    assert differences(tree, area / "copy") == []
+    after = inodes(area / "copy")
+    assert [path for path, inode in before.items() if after.get(path) == inode], "everything was copied anew"
+    assert os.listdir(area / "state" / "pcopy") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_status_says_whether_there_is_a_checkpoint(
+    huge: Path, area: Path, env: dict[str, str], number: signal.Signals, kept: bool
+) -> None:
+    options = [] if kept else ["--checkpoint", "none"]
+    calls = slowed("copy_file_range")
+    with background(*options, "--chunk-size", "1G", huge, area / "copy", ranks=2, env=env, wrap=calls) as run:
+        wait_for_chunks(run, area)
+        signal_it(run, number)
+        _, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == (STOPPED if kept else 128 + number), err
+        assert (b"to go on" in err) == kept
+    assert (area / "state").exists() == kept
+    if kept:
+        said = succeed("--discard", the_job(area).name, env=env)
+        assert os.listdir(area / "state" / "pcopy") == [], show(said)
+    assert temporaries(os.fsencode(area)) == []

@@ -1,0 +1,313 @@
+"""Epochs, one rule at a time: what is cut when, what a journal is told, and what waits for storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Answer, Epoch, Message, Query, Request, Signal, Start, Stop, Work
+from pcopy.engine.node import State
+from pcopy.engine.progress import CounterTree
+from pcopy.engine.restore import restore
+from pcopy.engine.task import UNTOLD, Spawn, Task, TaskId
+from pcopy.engine.termination import ISSUED
+from tests.engine.spoken import Directions, Spoken, task, without
+
+
+class FakeJournal:
+    """Remembers what it is told, in order; storage is as quick as the test says."""
+
+    def __init__(self) -> None:
+        self.durable = 0
+        self.wants_cut = False
+        self.is_full = False
+        self.told: list[tuple[object, ...]] = []
+
+    def base(self, phase: int, tasks: Sequence[Task]) -> None:
+        self.told.append(("base", phase, len(tasks)))
+
+    def spawned(self, task: Task) -> None:
+        self.told.append(("spawned", task.id))
+
+    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
+        self.told.append(("done", task.id, *settled))
+
+    def cut(self, epoch: int, phase: int) -> None:
+        self.wants_cut = False
+        self.told.append(("cut", epoch, phase))
+
+    @property
+    def cuts(self) -> list[int]:
+        return [int(str(fact[1])) for fact in self.told if fact[0] == "cut"]
+
+
+def make(
+    rank: int, size: int, directions: Directions | None = None, *, cut_interval: float = 60.0
+) -> tuple[Spoken, FakeJournal]:
+    journal = FakeJournal()
+    limits = Limits(fan_out=2, cut_interval=cut_interval, last_cut=3.0)
+    return Spoken(rank, size, directions, journal=journal, limits=limits), journal
+
+
+def working(rank: int = 1, size: int = 3) -> tuple[Spoken, FakeJournal]:
+    """A rank that runs a note of its own, the task 9."""
+    spoken, journal = make(rank, size)
+    spoken.hear(0, Start(0), Work(0, (task(9, owner=rank),)))
+    assert spoken.node.take() == task(9, owner=rank)
+    return spoken, journal
+
+
+def heard(said: list[tuple[int, Message]], destination: int) -> list[Message]:
+    return [message for rank, message in said if rank == destination]
+
+
+# What a cut is.
+
+
+def test_what_lies_behind_a_marker_happens_in_the_new_epoch() -> None:
+    spoken, journal = working()
+    spoken.node.finished([Spawn(0, b"", 1)], (1,), 0.0)
+    spoken.hear(2, Epoch(2))
+    assert journal.told == [("spawned", (1, 1, 1)), ("done", (1, 0, 9)), ("cut", 1, 0)]
+    spoken.hear(2, Epoch(2))
+    assert journal.cuts == [1]
+
+
+def test_each_epoch_is_cut_even_an_empty_one() -> None:
+    spoken, journal = working()
+    spoken.hear(2, Epoch(4))
+    assert journal.cuts == [1, 2, 3]
+    spoken.hear(0, Epoch(3))  # an old one
+    assert journal.cuts == [1, 2, 3]
+
+
+def test_a_marker_goes_before_the_first_message_to_each() -> None:
+    spoken, _ = working(1, 7)
+    spoken.hear(2, Epoch(2))
+    spoken.node.finished([Spawn(0, b"", 1, owner=owner) for owner in (5, 6, 1)], (), 0.0)
+    assert spoken.node.take() is not None
+    spoken.node.finished([Spawn(0, b"", 1, owner=5)], (), 0.0)
+    spoken.node.abort("nowhere", "to be heard by everybody")
+    said = without(spoken.said(), Request, Signal)
+    for destination in (5, 6, 0, 3, 4):
+        first, *others = heard(said, destination)
+        assert first == Epoch(2)
+        assert others
+        assert not any(isinstance(message, Epoch) for message in others)
+
+
+def test_who_is_in_the_first_epoch_tells_nobody() -> None:
+    spoken, _ = working()
+    spoken.node.finished([Spawn(0, b"", 1, owner=2)], (), 0.0)
+    assert not any(isinstance(message, Epoch) for _, message in spoken.said())
+
+
+# What a journal is told.
+
+
+def test_a_new_job_begins_with_its_base() -> None:
+    spoken, journal = make(0, 1, Directions(first=3))
+    spoken.node.start(0.0)
+    assert journal.told == [("base", 0, 3)]
+
+
+def test_first_tasks_of_later_phases_are_told() -> None:
+    class Later(Directions):
+        def first_tasks(self, phase: int) -> list[Spawn]:
+            return [Spawn(phase, b"", 1)] if phase == 1 else []
+
+    spoken, journal = make(0, 1, Later(phases=2))
+    spoken.node.start(0.0)
+    spoken.node.tick(0.0)
+    assert spoken.node.phase == 1
+    assert journal.told == [("base", 0, 0), ("spawned", (1, 0, 1))]
+
+
+def test_a_resumed_job_begins_with_what_remains() -> None:
+    spoken, journal = make(0, 1, Directions(first=3))
+    restore(spoken.node, 0, [task(7)], (5,))
+    spoken.node.start(0.0)
+    assert journal.told == []
+    assert spoken.node.take() == task(7)
+    assert len(spoken.node.queue) == 0
+    assert spoken.node.counters == [5]
+
+
+def test_what_was_held_is_run_in_the_phase_that_had_begun() -> None:
+    spoken, _ = make(0, 1, Directions(phases=3))
+    restore(spoken.node, 1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
+    spoken.node.start(0.0)
+    assert spoken.node.take() == task(7, phase=1, owner=0)
+
+
+def test_a_journal_does_not_hear_of_what_is_held() -> None:
+    spoken, journal = working()
+    spoken.node.finished([Spawn(0, b"held", 1, owner=1)], (), 0.0, held=True)
+    assert journal.told == []
+    follower = spoken.node.take()
+    assert follower is not None
+    assert follower.id[2] == UNTOLD
+    spoken.node.finished([Spawn(0, b"", 1)], (), 0.0, settled=[(1, 0, 9)])
+    assert journal.told == [("spawned", (1, 1, 2)), ("done", follower.id, (1, 0, 9))]
+
+
+# When facts are cut.
+
+
+def test_any_rank_cuts_when_it_knows_much() -> None:
+    spoken, journal = working(2)
+    journal.wants_cut = True
+    spoken.node.tick(0.0)
+    spoken.node.tick(0.1)
+    assert journal.cuts == [1]
+
+
+def test_the_root_alone_looks_at_the_time() -> None:
+    root, journal = make(0, 3, Directions(first=2), cut_interval=10.0)
+    root.node.start(100.0)
+    root.node.take()
+    for now in (105.0, 109.0):
+        root.node.tick(now)
+    assert journal.cuts == []
+    for now in (110.0, 111.0, 119.0, 121.0):
+        root.node.tick(now)
+    assert journal.cuts == [1, 2]
+    other, journal = working()
+    other.node.tick(1e6)
+    assert journal.cuts == []
+
+
+def test_epochs_do_not_run_ahead_of_storage() -> None:
+    root, journal = make(0, 1, Directions(first=2), cut_interval=1.0)
+    root.node.start(0.0)
+    root.node.take()
+    for second in range(10):
+        root.node.tick(float(second))
+    assert journal.cuts == [1, 2]
+    journal.durable = 2
+    for second in range(10, 20):
+        root.node.tick(float(second))
+    assert journal.cuts == [1, 2, 3, 4]
+
+
+def test_no_task_begins_while_too_much_is_outside_storage() -> None:
+    root, journal = make(0, 1, Directions(first=1))
+    root.node.start(0.0)
+    journal.is_full = True
+    assert root.node.take() is None
+    journal.is_full = False
+    assert root.node.take() is not None
+
+
+# What waits for storage.
+
+
+def ended_phase(directions: Directions) -> tuple[Spoken, FakeJournal]:
+    """A root of two ranks; the first phase is over, but the counters are not collected."""
+    root, journal = make(0, 2, directions)
+    root.node.start(0.0)
+    root.said()
+    return root, journal
+
+
+def answer(root: Spoken, said: list[tuple[int, Message]], durable: int, now: float) -> list[tuple[int, Message]]:
+    """What the root says once rank 1 has answered its last query."""
+    query = [message for _, message in said if isinstance(message, Query)][-1]
+    return root.hear(1, Answer(query.sequence, (0,), (), durable), now=now)
+
+
+def wait(root: Spoken, now: float) -> list[tuple[int, Message]]:
+    root.node.tick(now)
+    return root.said()
+
+
+def test_a_phase_waits_until_all_ranks_are_durable() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert journal.told[-2:] == [("cut", 1, 0), ("cut", 2, 0)]
+    assert not any(isinstance(message, Start) for _, message in said)
+    journal.durable = 2
+    said = answer(root, wait(root, 0.2), 1, 0.3)  # rank 1 has more to do
+    assert root.node.phase == 0
+    said = answer(root, wait(root, 0.4), 2, 0.5)
+    assert any(isinstance(message, Start) for _, message in said)
+    assert journal.cuts == [1, 2]
+
+
+def test_a_rank_alone_sees_when_it_is_durable() -> None:
+    root, journal = make(0, 1, Directions(first=1, phases=2))
+    root.node.start(0.0)
+    root.node.take()
+    journal.wants_cut = True
+    root.node.tick(0.0)
+    assert journal.cuts == [1]
+    root.node.finished((), (), 0.0)
+    for tick in range(100):
+        root.node.tick(tick * 0.01)
+        assert root.node.phase == 0
+    journal.durable = 2
+    for tick in range(100, 200):
+        root.node.tick(tick * 0.01)
+    assert root.node.phase == 1
+    journal.durable = 3
+    for tick in range(200, 300):
+        root.node.tick(tick * 0.01)
+    assert root.node.state is State.CLOSED
+
+
+def test_without_a_cut_nothing_waits() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert any(isinstance(message, Start) for _, message in said)
+    said = answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
+    assert (1, Stop(0)) in said
+    assert journal.cuts == []
+
+
+def test_each_phase_of_a_resumed_job_waits() -> None:
+    root, journal = make(0, 2, Directions(phases=3))
+    restore(root.node, 1, [], ())
+    root.node.start(0.0)
+    answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
+    assert root.node.phase == 1
+    assert journal.cuts == [1]
+
+
+def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.node.halt("signal", 0.0)
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert journal.cuts == [1]
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 2.9), 0, 3.0)
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 3.2), 0, 3.3)
+    assert (1, Stop(75)) in said
+
+
+def test_a_job_that_goes_on_waits_for_ever() -> None:
+    root, _ = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, wait(root, 100.0), 0, 100.1)
+    assert (root.node.state, root.node.phase) == (State.WORKING, 0)
+
+
+@pytest.mark.parametrize(("own", "first", "second", "least"), [(5, 3, 4, 3), (2, 3, 4, 2), (5, 6, 4, 4)])
+def test_what_is_durable_is_the_least(own: int, first: int, second: int, least: int) -> None:
+    tree = CounterTree(1, 7, 2, [0], lambda: own)
+    tree.receive_query(Query(1, (0,)))
+    tree.receive_answer(3, Answer(1, (0,), (), first))
+    assert tree.receive_answer(4, Answer(1, (0,), (), second)) == [(0, Answer(1, (0,), (), least))]
+
+
+def test_who_has_said_nothing_is_not_durable() -> None:
+    tree = CounterTree(0, 3, 2, [0], lambda: 5)
+    tree.ask()
+    tree.receive_answer(1, Answer(1, (0,), (), 5))
+    tree.ask()
+    assert tree.report is not None
+    assert tree.report.durable == 0

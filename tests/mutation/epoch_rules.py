@@ -1,0 +1,257 @@
+"""The rules of epochs: what is cut when, what a journal is told, and what waits for storage."""
+
+from __future__ import annotations
+
+from tests.mutation.rule import Rule
+
+EPOCHS = "engine/test_epochs.py::"
+MARKER = EPOCHS + "test_a_marker_goes_before_the_first_message_to_each"
+BEHIND = EPOCHS + "test_what_lies_behind_a_marker_happens_in_the_new_epoch"
+HELD = EPOCHS + "test_a_journal_does_not_hear_of_what_is_held"
+TIME = EPOCHS + "test_the_root_alone_looks_at_the_time"
+WAITS = EPOCHS + "test_a_phase_waits_until_all_ranks_are_durable"
+LAST = EPOCHS + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
+LEAST = EPOCHS + "test_what_is_durable_is_the_least"
+
+
+CUTS = (
+    Rule(
+        "a rank cuts before the message behind the marker",
+        "node.py",
+        "            self._epochs.enter(message.number, self.phase)",
+        "            pass",
+        (BEHIND,),
+    ),
+    Rule(
+        "an epoch is cut once",
+        "journal.py",
+        "            self.number += 1",
+        "            self.number += 1\n            self.journal.cut(self.number, phase)",
+        (BEHIND,),
+    ),
+    Rule(
+        "an empty epoch is cut, too",
+        "journal.py",
+        "        while self.journal and self.number < number:\n            self.journal.cut(self.number, phase)\n"
+        "            self.number += 1",
+        "        if self.journal and self.number < number:\n            self.journal.cut(self.number, phase)\n"
+        "            self.number = number",
+        (EPOCHS + "test_each_epoch_is_cut_even_an_empty_one",),
+    ),
+    Rule(
+        "an old marker cuts nothing",
+        "journal.py",
+        "while self.journal and self.number < number:",
+        "for _ in range(number != self.number):",
+        (EPOCHS + "test_each_epoch_is_cut_even_an_empty_one",),
+    ),
+    Rule(
+        "each destination gets its marker",
+        "journal.py",
+        "                told[destination] = self.number",
+        "                told.update(dict.fromkeys(range(100), self.number))",
+        (MARKER,),
+    ),
+    Rule(
+        "a marker is sent once",
+        "journal.py",
+        "                told[destination] = self.number\n",
+        "",
+        (MARKER,),
+    ),
+    Rule(
+        "a marker goes before the message",
+        "journal.py",
+        "                outbox.append((destination, Epoch(self.number)))\n"
+        "            outbox.append((destination, message))",
+        "                outbox.append((destination, message))\n"
+        "                message = Epoch(self.number)\n"
+        "            outbox.append((destination, message))",
+        (MARKER,),
+    ),
+    Rule(
+        "the first epoch has no marker",
+        "journal.py",
+        "if told.get(destination, FIRST) != self.number:",
+        "if told.get(destination) != self.number:",
+        (EPOCHS + "test_who_is_in_the_first_epoch_tells_nobody",),
+    ),
+    Rule(
+        "any rank cuts when it knows much",
+        "commit.py",
+        "        if journal.wants_cut:\n            return True\n",
+        "        if journal.wants_cut and not rank:\n            return True\n",
+        (EPOCHS + "test_any_rank_cuts_when_it_knows_much",),
+    ),
+    Rule(
+        "the root alone looks at the time",
+        "commit.py",
+        "if rank or now < self._next_cut:",
+        "if now < self._next_cut:",
+        (TIME,),
+    ),
+    Rule(
+        "the first cut comes after an interval",
+        "commit.py",
+        '        """The job begins."""\n        self._next_cut = now + self._interval',
+        '        """The job begins."""\n        self._next_cut = now',
+        (TIME,),
+    ),
+    Rule(
+        "epochs do not run ahead of storage",
+        "commit.py",
+        "return self._epochs.number - (report.durable if report else 0) <= AHEAD",
+        "return True",
+        (EPOCHS + "test_epochs_do_not_run_ahead_of_storage",),
+    ),
+    Rule(
+        "no task begins while too much is outside storage",
+        "node.py",
+        " or self.commit.waits_for_storage:",
+        ":",
+        (EPOCHS + "test_no_task_begins_while_too_much_is_outside_storage",),
+    ),
+)
+
+TOLD = (
+    Rule(
+        "a new job's first tasks are its base",
+        "node.py",
+        "begins=phase == 0)",
+        "begins=False)",
+        (EPOCHS + "test_a_new_job_begins_with_its_base",),
+    ),
+    Rule(
+        "first tasks of later phases are facts",
+        "node.py",
+        "begins=phase == 0)",
+        "begins=True)",
+        (EPOCHS + "test_first_tasks_of_later_phases_are_told",),
+    ),
+    Rule(
+        "a resumed phase has no first tasks again",
+        "node.py",
+        "        if self.rank == 0 and phase != self.restored:",
+        "        if self.rank == 0:",
+        (EPOCHS + "test_a_resumed_job_begins_with_what_remains",),
+    ),
+    Rule(
+        "what was held is run in the phase that had begun",
+        "restore.py",
+        "task._replace(phase=max(phase, task.phase))",
+        "task",
+        (EPOCHS + "test_what_was_held_is_run_in_the_phase_that_had_begun",),
+    ),
+    Rule(
+        "a journal doesn't hear of what is held",
+        "node.py",
+        "        if self._epochs.journal and not held:",
+        "        if self._epochs.journal:",
+        (HELD,),
+    ),
+    Rule(
+        "a journal doesn't hear of what a held task spawned",
+        "node.py",
+        "        journal = None if held else self._epochs.journal",
+        "        journal = self._epochs.journal",
+        (HELD,),
+    ),
+    Rule(
+        "what a held task spawned is known by its id",
+        "node.py",
+        "UNTOLD if held else self._numbered",
+        "self._numbered",
+        (HELD,),
+    ),
+    Rule(
+        "spawned tasks are facts before their spawner is done",
+        "node.py",
+        "        self._spawn(spawned, held=held)\n"
+        "        if self._epochs.journal and not held:\n"
+        "            self._epochs.journal.done(task, counts, settled)\n",
+        "        if self._epochs.journal and not held:\n"
+        "            self._epochs.journal.done(task, counts, settled)\n"
+        "        self._spawn(spawned, held=held)\n",
+        (BEHIND,),
+    ),
+)
+
+COMMITS = (
+    Rule(
+        "a phase waits until all ranks are durable",
+        "commit.py",
+        "if report.durable < self._target and not",
+        "if False and not",
+        (WAITS,),
+    ),
+    Rule(
+        "the end of a phase is cut",
+        "commit.py",
+        "            self._epochs.enter(self._target + 1, phase)\n",
+        "",
+        (WAITS,),
+    ),
+    Rule(
+        "without a cut nothing waits",
+        "commit.py",
+        " or not (self._epochs.begun or needed):",
+        ":",
+        (EPOCHS + "test_without_a_cut_nothing_waits",),
+    ),
+    Rule(
+        "each phase of a resumed job waits",
+        "node.py",
+        "needed = status != 0 or self.restored >= 0",
+        "needed = status != 0",
+        (EPOCHS + "test_each_phase_of_a_resumed_job_waits",),
+    ),
+    Rule(
+        "a job that ends early takes a last cut",
+        "node.py",
+        "needed = status != 0 or self.restored >= 0",
+        "needed = self.restored >= 0",
+        (LAST,),
+    ),
+    Rule(
+        "a job that was told to stop waits for some time only",
+        "commit.py",
+        " and not (halted and now > self._deadline):",
+        ":",
+        (LAST,),
+    ),
+    Rule(
+        "a job that goes on waits for ever",
+        "commit.py",
+        "not (halted and now > self._deadline):",
+        "not now > self._deadline:",
+        (EPOCHS + "test_a_job_that_goes_on_waits_for_ever",),
+    ),
+    Rule(
+        "the root asks again whether all are durable",
+        "node.py",
+        "self._collecting, self._next_query = report.sequence + 1, now + COMMIT_POLL",
+        "self._collecting, self._next_query = report.sequence, now + COMMIT_POLL",
+        (EPOCHS + "test_a_rank_alone_sees_when_it_is_durable",),
+    ),
+    Rule(
+        "what is durable is the least",
+        "progress.py",
+        "durable = min([self._durable(), *heard])",
+        "durable = max([self._durable(), *heard])",
+        (LEAST,),
+    ),
+    Rule(
+        "what is durable is the least, the rank's own included",
+        "progress.py",
+        "durable = min([self._durable(), *heard])",
+        "durable = min(heard)",
+        (LEAST,),
+    ),
+    Rule(
+        "who has said nothing is not durable",
+        "progress.py",
+        "if child in self._answers else 0 for child in self._children]",
+        "for child in self._children if child in self._answers]",
+        (EPOCHS + "test_who_has_said_nothing_is_not_durable",),
+    ),
+)

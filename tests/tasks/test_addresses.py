@@ -1,0 +1,65 @@
+"""What belongs to one file meets at one rank, through any number of resumes on any number of ranks."""
+
+from __future__ import annotations
+
+import random
+
+from pcopy.engine.task import ANYBODY, Task
+from pcopy.fsio.source import Version
+from pcopy.fsio.temporary import TemporaryNames, made_by
+from pcopy.tasks.addresses import readdress
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.read_values import ChunkRead, Contents, ReadChunk, ReadOpened
+from pcopy.tasks.values import ChunkDone, CopyChunk, FileOpened, GroupLinks, Known, OpenFile, Place, SplitFile
+
+PLACE = Place(0, b"a", (0, 1), (0, 2), False, False)
+VERSION = Version(5, 10, 0, 0)
+
+
+def task_of(value: tuple[object, ...], owner: int = ANYBODY, phase: int = Phase.COPY) -> Task:
+    return Task((1, 0, 1), int(phase), encode(value), 0, False, owner)
+
+
+def owner_after(task: Task, sizes: list[int]) -> int:
+    for size in sizes:
+        resumed = readdress(task, size)
+        assert resumed is not None
+        task = resumed
+    return task.owner
+
+
+def test_a_temporary_name_tells_its_rank() -> None:
+    names = TemporaryNames("0a-1b", 12, 345)
+    assert [made_by(names.next()) for _ in range(2)] == [345, 345]
+
+
+def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
+    chance = random.Random(0)
+    for _ in range(300):
+        first = chance.randrange(1, 9)
+        sizes = [chance.randrange(1, 9) for _ in range(4)]
+        rank, told_in = chance.randrange(first), chance.randrange(4)
+        file = OpenFile(SplitFile(PLACE, b"f", 0, 5, 10, 0, ()), VERSION, TemporaryNames("j", 1, rank).next(), 7, ())
+        opened = task_of(FileOpened(file, 3, 4), owner=rank)
+        chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, rank)), sizes[0])
+        assert chunk is not None
+        note = ChunkDone(file.temporary, None, 0, b"", 0)
+        told = task_of(note, owner=decode(chunk.payload).owner % sizes[told_in])  # as the chunk does in that run
+        assert told.owner == owner_after(opened, sizes[: told_in + 1])
+        assert owner_after(told, sizes[told_in + 1 :]) == owner_after(opened, sizes)
+
+
+def test_so_are_chunks_that_are_read_back() -> None:
+    sizes = [3, 4, 5]
+    number = (1, 4, 1)
+    contents = Contents(PLACE, b"f", Known(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
+    opened = task_of(ReadOpened(number, contents, 3), owner=4, phase=Phase.VERIFY)
+    chunk = ReadChunk(contents, 0, 4, number, 0, 4)
+    told = task_of(ChunkRead(number, 0, b"", None), owner=chunk.owner % sizes[1], phase=Phase.VERIFY)
+    assert told.owner == owner_after(opened, sizes[:2])
+    assert owner_after(told, sizes[2:]) == owner_after(opened, sizes)
+
+
+def test_what_is_made_anew_is_left_out() -> None:
+    assert readdress(task_of(GroupLinks(3), owner=1, phase=Phase.LINK), 2) is None
