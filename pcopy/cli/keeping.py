@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from pcopy.engine.restore import restore
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
 from pcopy.fsio.stable import Storage
+from pcopy.tasks.counts import PUT_ASIDE
 from pcopy.text import shown
 
 APPEARS_WITHIN = 30.0
@@ -130,5 +131,11 @@ def restore_rank(node: Node, keeping: Keeping, run: int) -> None:
     """Gives ``node`` what remains for it; rank 0 also has what has been counted."""
     from pcopy.checkpoint.resume import read_base
 
-    tasks = read_base(keeping.directory, run, node.rank)
-    restore(node, keeping.phase, tasks, () if node.rank else keeping.counts)
+    def counted() -> Iterator[Task]:
+        """What put these tasks aside may not be on record: their phases must come all the same."""
+        for task in read_base(keeping.directory, run, node.rank):
+            if task.phase > keeping.phase and (counter := PUT_ASIDE.get(task.phase)) is not None:
+                node.counters[counter] += 1
+            yield task
+
+    restore(node, keeping.phase, counted(), () if node.rank else keeping.counts)

@@ -67,7 +67,9 @@ def run_locally(words: Sequence[str], command: Command) -> int:
         transport.reap(KILL_GRACE)
         for _, text in notes.take():
             screen.notice(text)
-    return preparation.tell_end(ended, ranks)
+    status = preparation.tell_end(ended, ranks)
+    signals.ignore()
+    return status
 
 
 def _run_child(run: Callable[[], Ended]) -> NoReturn:

@@ -75,7 +75,7 @@ def _run(
                 return refused.status
             raise
         if text is not None:
-            if speaks(os.environ):
+            if text and speaks(os.environ):
                 print(text)
             return errors.OK
         from pcopy.cli.command import Command

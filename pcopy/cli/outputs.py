@@ -22,6 +22,9 @@ def check_outputs(roots: Iterable[Root], options: Options, *, copies: bool = Tru
     """
     if options.signature and options.signature == options.manifest:
         raise Refused(f"{shown(options.signature)}: signature and manifest cannot be the same file")
+    roots = tuple(roots)
+    if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
+        raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
     trees = {os.path.realpath(os.path.join(root.source, root.item)) for root in roots}
     if copies:
         trees |= {os.path.join(root.target, root.name) for root in roots}
@@ -32,6 +35,13 @@ def check_outputs(roots: Iterable[Root], options: Options, *, copies: bool = Tru
             if os.path.commonpath((file, tree)) == tree:
                 raise Refused(f"{shown(path)}: lies in {shown(tree)}, which it describes; write it elsewhere")
         _check_writable(path, directory)
+
+
+def _is_socket(root: Root) -> bool:
+    try:
+        return bool(root.item) and stat.S_ISSOCK(os.lstat(os.path.join(root.source, root.item)).st_mode)
+    except OSError:
+        return False  # it will fail, and say why
 
 
 def _check_writable(path: bytes, directory: bytes) -> None:

@@ -48,6 +48,11 @@ class StopSignals:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
+    def ignore(self) -> None:
+        """The job is over, and its status told: there is nothing left to stop, and nothing to be told otherwise."""
+        for number in ORDERLY:
+            signal.signal(number, signal.SIG_IGN)
+
     def _handle(self, number: int, _: object) -> None:
         if self.reason is None:
             self.reason = f"{_PREFIX}{number}"

@@ -33,9 +33,10 @@ class TemporaryNames:
         return self._stem + b"%d" % next(self._numbers)
 
 
-def made_by(name: bytes) -> int:
-    """The rank that ``name``, one of ``TemporaryNames``, belongs to."""
-    return int(name.rpartition(b".")[0].rpartition(b"-")[2])
+def made_by(name: bytes) -> tuple[int, int]:
+    """The run and the rank that ``name``, one of ``TemporaryNames``, belongs to."""
+    run, rank = name.rpartition(b".")[0].split(b"-")[-2:]
+    return int(run), int(rank)
 
 
 def create(directory: int, name: bytes) -> int:

@@ -26,9 +26,9 @@ def readdress(task: Task, size: int) -> Task | None:
         if isinstance(value, LinkNote):
             return task._replace(owner=value.bucket % size)
         if isinstance(value, FileOpened):
-            return task._replace(owner=made_by(value.file.temporary) % size)
+            return task._replace(owner=made_by(value.file.temporary)[1] % size)
         if isinstance(value, ChunkDone):
-            return task._replace(owner=made_by(value.temporary) % size)
+            return task._replace(owner=made_by(value.temporary)[1] % size)
         if isinstance(value, ReadOpened | ChunkRead):
             return task._replace(owner=value.number[1] % size)
     return task._replace(owner=task.owner % size) if task.owner >= 0 else task

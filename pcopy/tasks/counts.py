@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pcopy.tasks.job import Totals
+from pcopy.tasks.phases import Phase
 
 COUNTERS = len(Totals._fields)
 
@@ -38,6 +39,17 @@ COUNTERS = len(Totals._fields)
     REFUTED,
     EXTRA,
 ) = range(COUNTERS)
+
+PUT_ASIDE: dict[int, int] = {
+    Phase.LINK: FOR_LINK,
+    Phase.FINISH: FOR_FINISH,
+    Phase.SEAL: FOR_SEAL,
+    Phase.REPAIR: FOR_REPAIR,
+    Phase.REPAIR_FINISH: FOR_REPAIR,
+    Phase.REPAIR_SYNC: FOR_REPAIR,
+    Phase.REPAIR_VERIFY: FOR_REPAIR,
+}
+"""What counts the tasks that wait for a phase: without any it is left out."""
 
 _OF_KIND = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
 

@@ -17,7 +17,7 @@ from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
 from pcopy.tasks.result import Result
-from pcopy.tasks.split_file import split_failed
+from pcopy.tasks.split_file import opened_failed
 from pcopy.tasks.targets import clear_way, look, may_replace
 from pcopy.tasks.values import FinishFile, Known, OpenFile
 
@@ -33,7 +33,7 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
         result.fail(place, file.split.name, problem, file.version.size)
         _link_others(task, context, result, known)
     except Problem as problem:
-        split_failed(context, result, file.split, problem)
+        opened_failed(context, result, file, problem)
     else:
         context.succeeded()
         result.count(counts.FILES)

@@ -10,7 +10,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import remove
 from pcopy.tasks.context import Context, UnfinishedFile
 from pcopy.tasks.result import Result
-from pcopy.tasks.split_file import split_failed
+from pcopy.tasks.split_file import opened_failed
 from pcopy.tasks.values import ChunkDone, FileOpened, FinishFile
 
 
@@ -59,7 +59,7 @@ def _take(context: Context, result: Result, unfinished: UnfinishedFile, note: Ch
         finish = FinishFile(file, digest, unfinished.opened.chunk, bytes(unfinished.writers))
         result.spawn(finish, owner=context.rank)  # here, so that an early stop finishes or removes it
     else:
-        split_failed(context, result, file.split, unfinished.problem)
+        opened_failed(context, result, file, unfinished.problem)
 
 
 def discard(context: Context, unfinished: UnfinishedFile) -> None:

@@ -22,13 +22,6 @@ from pcopy.tasks.read_values import Contents, SplitRead
 from pcopy.tasks.sign_values import StoredEntries
 from pcopy.tasks.values import Known, Place, ReportFailures, ScanNames
 
-_PUT_ASIDE: dict[int, int] = {
-    Phase.LINK: counts.FOR_LINK,
-    Phase.FINISH: counts.FOR_FINISH,
-    Phase.SEAL: counts.FOR_SEAL,
-    Phase.REPAIR: counts.FOR_REPAIR,
-}
-
 
 class Result:
     """Gathers what one task spawns, counts and reports."""
@@ -64,7 +57,7 @@ class Result:
     ) -> None:
         """A new task, of this phase unless another is named."""
         at = self.phase if phase is None else int(phase)  # primitives only: an enum's member is none
-        if at > self.phase and (counter := _PUT_ASIDE.get(at)) is not None:
+        if at > self.phase and (counter := counts.PUT_ASIDE.get(at)) is not None:
             self.count(counter)
         self._own.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
 

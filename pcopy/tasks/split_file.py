@@ -14,7 +14,7 @@ from pcopy.fsio.data import set_size
 from pcopy.fsio.in_place import incomplete, open_over
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
-from pcopy.fsio.temporary import create, remove
+from pcopy.fsio.temporary import create, made_by, remove
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.copy_files import count_settled
@@ -38,6 +38,15 @@ def split_file(task: SplitFile, context: Context, result: Result) -> Slices:
     except Problem as problem:
         split_failed(context, result, task, problem)
     return result.outcome()
+
+
+def opened_failed(context: Context, result: Result, file: OpenFile, problem: Problem) -> None:
+    """The file was opened and is not copied. It may be that it has changed since an earlier run copied parts of it."""
+    task = file.split
+    if problem.changed and made_by(file.temporary)[0] < context.job.run:
+        text = "has changed since the job was interrupted; its copy begins anew"
+        result.warn(task.place, task.name, text, on_source=True)
+    split_failed(context, result, task, problem)
 
 
 def split_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.chaos.dataset import SPLIT
+from tests.chaos.dataset import IN_THE_WAY, SPLIT
 from tests.support.command import TOKEN, Argument, Completed, command, show, summary
 from tests.support.filesystems import remove
 from tests.support.oracle import differences
@@ -33,7 +33,7 @@ TOTALS = ("found", "copied", "skipped", "failed", "files", "directories", "symli
 
 AT_THE_START = "start"
 OVER = "over"
-STOPPED, LOST_RANK = 75, 70
+INCOMPLETE, STOPPED, LOST_RANK = 1, 75, 70
 
 _BEGUN = re.compile(rb"^pcopy: (\w+): [\d,]+ of [\d,]+ items done so far$", re.MULTILINE)
 _OVER = re.compile(rb'"state": *"over"')
@@ -102,6 +102,8 @@ class InterruptedJob:
             self._options += ["--memory", "64K"]
         if self._random.random() < 0.3:
             self._options += ["--termination", "ring"]
+        self._obstacles = self._random.random() < 0.25
+        """Are there directories in the way of some files, so that these fail?"""
         self._kept = False
         self._reached = 0
 
@@ -112,7 +114,10 @@ class InterruptedJob:
             for _ in range(self._random.randrange(1, MOST_INTERRUPTIONS + 1)):
                 if self._interrupt():
                     break
+                if self._random.random() < 0.5:
+                    self._clear_the_way()
             else:
+                self._clear_the_way()
                 self._to_the_end()
             self._check_copy()
         except AssertionError as error:
@@ -124,7 +129,20 @@ class InterruptedJob:
         if self._kept:
             return [*self._options, "--resume"]
         remove(self._copy)  # nothing was on record yet: what there is belongs to nobody
+        if self._obstacles:
+            for path in self._in_the_way():
+                (path / "full").mkdir(parents=True)
         return [*self._options, *self._asked, "-T", self._dataset.path, self._copy]
+
+    def _in_the_way(self) -> list[Path]:
+        return [self._copy / path for path in IN_THE_WAY]
+
+    def _clear_the_way(self) -> None:
+        if self._obstacles:
+            self._obstacles = False
+            for path in self._in_the_way():
+                if (path / "full").is_dir():
+                    remove(path)
 
     def _ranks(self) -> int:
         return self._random.randrange(1, MOST_RANKS + 1)
@@ -189,6 +207,9 @@ class InterruptedJob:
         self._kept = self._jobs() != []
         self._reached = PHASES.index(phase) if self._kept and phase in PHASES else 0
         self.story.append(Interruption(what, phase, status, self._kept))
+        if not self._kept and b'"exit_status": 0' in said.stdout:  # killed on its way out, if at all
+            self._check_end(said)
+            return True
         if phase == AT_THE_START and what == "SIGINT" and b"KeyboardInterrupt" in said.stderr:
             return False  # even before the program had begun
         allowed = {
@@ -197,6 +218,11 @@ class InterruptedJob:
             "SIGTERM": (0, STOPPED, 128 + signal.SIGTERM),
             "SIGINT": (0, STOPPED, 128 + signal.SIGINT),
         }
+        if self._obstacles and status == INCOMPLETE:
+            assert self._kept, show(said)
+            assert summary(said)["failed"] == len(IN_THE_WAY), show(said)
+            assert summary(said)["found"] == self._dataset.undisturbed.totals["found"], show(said)
+            return False
         assert status in allowed[what], show(said)
         assert b"Traceback" not in said.stderr, show(said)
         if status in (128 + signal.SIGTERM, 128 + signal.SIGINT):
@@ -204,17 +230,7 @@ class InterruptedJob:
         if status == STOPPED:
             assert self._kept, show(said)
             assert b"pcopy: to go on: pcopy --resume " in said.stderr, show(said)
-        if status == 0:
-            self._check_end(said)
-            return True
-        return self._ended_unheard(said)
-
-    def _ended_unheard(self, said: Completed) -> bool:
-        """Was it killed after all was done, on its way to say so?"""
-        if self._kept or self._dataset.undisturbed.totals["found"] == 0 or b'"exit_status": 0' not in said.stdout:
-            return False
-        self.story.append(Interruption("done", OVER, 0, False))
-        return True
+        return status == 0
 
     def _to_the_end(self) -> None:
         with self._started() as run:
@@ -224,7 +240,8 @@ class InterruptedJob:
         self._check_end(said)
 
     def _check_end(self, said: Completed) -> None:
-        assert {key: summary(said)[key] for key in TOTALS} == self._dataset.undisturbed.totals, show(said)
+        told = json.loads(said.stdout)
+        assert {key: told[key] for key in TOTALS} == self._dataset.undisturbed.totals, show(said)
         assert self._jobs() == [], "the job's directory is still there"
 
     def _jobs(self) -> list[str]:

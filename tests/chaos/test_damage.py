@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
-from tests.support.command import Completed, pcopy, show, summary
+from tests.support.command import Argument, Completed, pcopy, show, summary
 from tests.support.filesystems import remove, scratch
 from tests.support.oracle import differences, snapshot
 from tests.support.processes import background, wait_until
@@ -39,7 +39,7 @@ def left() -> Iterator[Left]:
         make_dataset(place / "source", 21, files=500, directories=80)
         world = place / "world"
         world.mkdir()
-        arguments = ["--checkpoint", world / "job", "--checkpoint-interval", "0.05", *SPLIT]
+        arguments: list[Argument] = ["--checkpoint", world / "job", "--checkpoint-interval", "0.05", *SPLIT]
         arguments += ["--signature", place / "sig", place / "source", world / "copy"]
         with background(*arguments, ranks=RANKS) as run:
             assert wait_until(lambda: run.process.poll() is not None or epochs(world / "job") >= 3)

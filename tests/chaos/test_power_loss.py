@@ -16,7 +16,7 @@ import pytest
 from tests.chaos.dataset import SPLIT, make_dataset
 from tests.chaos.disk import Disk, stable
 from tests.chaos.interrupted import TOTALS
-from tests.support.command import REPOSITORY, Completed, pcopy, show, summary
+from tests.support.command import REPOSITORY, Argument, Completed, pcopy, show, summary
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
@@ -113,8 +113,8 @@ def images_of_a_job(
     """What the disk held at some instants of a job that then ended with the power."""
     chance = random.Random(seed)
     env = environment(disk) | ({"PYTHONPATH": str(package)} if package else {})
-    arguments = ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
-    images = []
+    arguments: list[Argument] = ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
+    images: list[Path] = []
     with background(*arguments, ranks=3, env=env) as run:
         begun = disk.point / "state" / "pcopy"
         assert wait_until(lambda: run.process.poll() is not None or [*begun.glob("*/current")])

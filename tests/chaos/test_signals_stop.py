@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
-from tests.support.command import show, succeed, summary
+from tests.support.command import Argument, show, succeed, summary
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
@@ -132,7 +132,15 @@ def test_a_sync_that_hangs_does_not_delay_the_end(
     tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], numbers: list[signal.Signals]
 ) -> None:
     """What was on record before the sync that hangs is not done again."""
-    arguments = ["--checkpoint-interval", "0.1", *SPLIT, "--signature", area / "sig", tree, area / "copy"]
+    arguments: list[Argument] = [
+        "--checkpoint-interval",
+        "0.1",
+        *SPLIT,
+        "--signature",
+        area / "sig",
+        tree,
+        area / "copy",
+    ]
     with background(*arguments, ranks=2, env=env | hanging) as run:
         assert wait_until(lambda: run.process.poll() is not None or facts(area) == 2)
         time.sleep(0.3)  # the next sync has begun

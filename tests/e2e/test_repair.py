@@ -99,7 +99,9 @@ def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, r
     flip(area / "copy/one/file", 3)
     if second == "missing":
         (area / "copy/two/file").unlink()
-    told = summary(succeed("--repair", *OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=ranks))
+    told = summary(
+        succeed("--repair", *OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=ranks)
+    )
     assert differences(area / "source", area / "copy") == []
     assert (area / "copy/one/file").samefile(area / "copy/two/file")
     assert told["found"] == told["copied"] + told["skipped"] == 5

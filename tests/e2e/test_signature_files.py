@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 from pathlib import Path
 
@@ -50,13 +51,25 @@ def test_after_a_failure_none_is_written(area: Path, failing: Path, policy: str)
     assert_nothing_written(area)
 
 
-def test_after_a_stop_none_is_written(area: Path, failing: Path) -> None:
-    options = ("--signature", area / "sig", "--manifest", area / "manifest")
+@pytest.mark.parametrize("option", ["--signature", "--manifest"])
+def test_of_a_socket_there_is_none(area: Path, option: str) -> None:
+    os.mknod(area / "socket", stat.S_IFSOCK | 0o600)
+    before = snapshot(area)
+    run = pcopy(option, area / "sig", area / "socket", area / "copy")
+    assert run.returncode == 2, show(run)
+    assert b"is a socket" in run.stderr
+    assert changes(before, snapshot(area)) == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_after_a_stop_none_is_written(area: Path, failing: Path, kept: bool) -> None:
+    options: list[Argument] = ["--signature", area / "sig", "--manifest", area / "manifest"]
+    options += [] if kept else ["--checkpoint=none"]
     with held(area / "log", *options, failing, area / "copy", ranks=2) as run:
         for process in run.run.ranks():
             os.kill(process, signal.SIGTERM)
         ended = run.go_on()
-    assert ended.returncode == 128 + signal.SIGTERM, show(ended)
+    assert ended.returncode == (75 if kept else 128 + signal.SIGTERM), show(ended)
     assert_nothing_written(area)
 
 

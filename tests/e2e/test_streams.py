@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import REPOSITORY, command
+from tests.support.command import REPOSITORY, command, succeed
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_for_temporary
 from tests.support.walk import temporaries
@@ -87,12 +87,15 @@ def test_what_is_meant_for_the_user_never_lands_in_a_copy(area: Path, source: Pa
         assert (area / f"copy/{number}").read_bytes() == b"x" * number
 
 
-def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool) -> None:
     with open(area / "large", "wb") as file:
         for _ in range(1024):
             file.write(b"x" * (1 << 20))
     (area / "copy").mkdir()
-    line, environment = command("--chunk-size", "16M", area / "large", area / "copy", ranks=2)
+    options = ["--chunk-size", "16M", *([] if kept else ["--checkpoint", "none"])]
+    state = {"XDG_STATE_HOME": str(area / "state")}
+    line, environment = command(*options, area / "large", area / "copy", ranks=2, env=state)
     child, terminal = pty.fork()
     if child == 0:
         os.execve(os.fsencode(line[0]), [os.fsencode(word) for word in line], {**environment, "TERM": "xterm"})
@@ -101,8 +104,14 @@ def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path) -> None:
             assert os.waitpid(child, os.WNOHANG) == (0, 0)
     finally:
         os.close(terminal)  # the kernel sends SIGHUP
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
-    assert os.listdir(area / "copy") == []
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if kept:  # though nobody can be told so
+        assert status == 75
+        succeed("--resume", env=state)
+        assert os.listdir(area / "copy") == ["large"]
+    else:
+        assert status == 128 + signal.SIGHUP
+        assert os.listdir(area / "copy") == []
 
 
 def test_nohup_keeps_a_job_alive(area: Path) -> None:

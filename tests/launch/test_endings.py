@@ -83,9 +83,7 @@ def test_status_70_with_one_traceback(launchers: Launchers, area: Path, source: 
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(("name", "to"), [*((name, "launcher") for name in NAMES), ("hydra", "rank"), ("pmi2", "rank")])
-def test_sigusr1_stops_in_order(
-    launchers: Launchers, area: Path, large: Path, name: str, to: str, kept: bool
-) -> None:
+def test_sigusr1_stops_in_order(launchers: Launchers, area: Path, large: Path, name: str, to: str, kept: bool) -> None:
     with copying(launchers, name, large, area, kept=kept) as run:
         if to == "launcher":
             run.process.send_signal(signal.SIGUSR1)

@@ -29,9 +29,9 @@ def owner_after(task: Task, sizes: list[int]) -> int:
     return task.owner
 
 
-def test_a_temporary_name_tells_its_rank() -> None:
+def test_a_temporary_name_tells_its_run_and_rank() -> None:
     names = TemporaryNames("0a-1b", 12, 345)
-    assert [made_by(names.next()) for _ in range(2)] == [345, 345]
+    assert [made_by(names.next()) for _ in range(2)] == [(12, 345)] * 2
 
 
 def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:

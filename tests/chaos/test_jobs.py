@@ -1,0 +1,364 @@
+"""What users do with jobs that did not end: they list them, go on with them, discard them, and change things."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.dataset import SPLIT, make_dataset
+from tests.chaos.interrupted import TOTALS
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.filesystems import remove, scratch
+from tests.support.oracle import differences
+from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, is_root
+from tests.support.walk import temporaries
+
+REFUSED, INCOMPLETE, STOPPED = 2, 1, 75
+BUSY = ("--checkpoint-interval", "0.05", *SPLIT)
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    with scratch() as place:
+        make_dataset(place / "source", 31, files=500, directories=70)
+        yield place / "source"
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+Stop = Callable[..., str]
+
+
+@pytest.fixture
+def stop(area: Path, env: dict[str, str]) -> Stop:
+    """``stop(arguments…)`` starts a job, ends it when it has epochs on record, and returns its name."""
+
+    def run_and_stop(
+        *arguments: Argument,
+        ranks: int = 3,
+        number: int = signal.SIGTERM,
+        until: Callable[[], object] = lambda: True,
+        **options: Any,
+    ) -> str:
+        state = area / "state" / "pcopy"
+        before = set(os.listdir(state)) if state.exists() else set()
+
+        def begun() -> bool:
+            found = {path.parts[-3] for path in state.glob("*/run-*/facts-0")}
+            return bool(found - before and until())
+
+        with background(*BUSY, *arguments, ranks=ranks, env=env, **options) as run:
+            assert wait_until(lambda: run.process.poll() is not None or begun())
+            run.process.send_signal(number) if number != signal.SIGKILL else run.kill_all()
+            out, err = run.process.communicate(timeout=20)
+            assert run.process.returncode == (STOPPED if number != signal.SIGKILL else -number), (out, err)
+        (name,) = set(os.listdir(state)) - before
+        return name
+
+    return run_and_stop
+
+
+def listed(env: dict[str, str], **options: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in succeed("--jobs", "--json", env=env, **options).stdout.splitlines()]
+
+
+def check_equal(source: Path, copy: Path) -> None:
+    assert differences(source, copy) == []
+    assert temporaries(os.fsencode(copy)) == []
+
+
+def test_jobs_are_listed_and_chosen(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """One is gone on with by itself, several are not guessed from; a killed one is told from a stopped one."""
+    assert succeed("--jobs", env=env).stdout == b"no unfinished jobs in %s\n" % os.fsencode(area / "state" / "pcopy")
+    first = stop(tree, area / "one")
+    second = stop(tree, area / "two", number=signal.SIGKILL)
+    found = {job["job"]: job for job in listed(env)}
+    assert {name: job["state"] for name, job in found.items()} == {first: "stopped", second: "interrupted"}
+    assert found[first]["destination"] == str(area / "one")
+    assert found[first]["locked"] == []
+    table = succeed("--jobs", env=env).stdout.decode()
+    assert first in table and second in table
+    refused = pcopy("--resume", env=env)
+    assert refused.returncode == REFUSED, show(refused)
+    assert b"2 unfinished jobs can be meant; name one: pcopy --resume JOB" in refused.stderr
+    assert first.encode() in refused.stderr and second.encode() in refused.stderr
+    succeed("--resume", second, env=env, cwd="/")
+    check_equal(tree, area / "two")
+    succeed("--resume", env=env, cwd="/")
+    check_equal(tree, area / "one")
+    assert listed(env) == []
+    assert pcopy("--resume", env=env).returncode == REFUSED
+    assert pcopy("--resume", first, env=env).returncode == REFUSED
+
+
+def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: dict[str, str]) -> None:
+    job = area / "job"
+    arguments: list[Argument] = ["--checkpoint", job, *BUSY, "--signature", area / "sig", tree, area / "copy"]
+    with background(*arguments, ranks=3, env=env) as run:
+        assert wait_until(lambda: run.process.poll() is not None or [*job.glob("run-1/facts-0")])
+        run.process.send_signal(signal.SIGUSR1)
+        _, err = run.process.communicate(timeout=20)
+        assert run.process.returncode == STOPPED, err
+        assert b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job) in err
+    other = pcopy(*arguments[:-1], area / "other", ranks=2, env=env)
+    assert other.returncode == REFUSED, show(other)
+    assert b"(DST differ" in other.stderr, show(other)
+    other = pcopy("--existing", "skip", "--no-preserve", "mode", *arguments, ranks=2, env=env)
+    assert other.returncode == REFUSED, show(other)
+    assert b"--existing" in other.stderr and b"--preserve" in other.stderr, show(other)
+    assert not (area / "other").exists()
+    succeed(*arguments, ranks=2, env=env)
+    check_equal(tree, area / "copy")
+    assert not job.exists()
+    assert (area / "sig").exists()
+
+
+def test_nobody_else_goes_on_with_a_job_that_runs(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """Neither with its first run, nor with a resumed one; once it is dead, at once."""
+    name = stop(tree, area / "copy")
+    wrap = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=renameat,renameat2,rename"]
+    wrap += ["-e", "inject=renameat,renameat2,rename:delay_enter=50ms"]
+    with background("--resume", name, ranks=2, env=env, wrap=wrap) as run:
+        assert wait_until(lambda: len(listed(env)[0]["locked"]) == 2)
+        for arguments in (["--resume", name], ["--resume"], ["--discard", name]):
+            refused = pcopy(*arguments, env=env)
+            assert refused.returncode == REFUSED, show(refused)
+            assert b" on this job; wait" in refused.stderr or b"are being worked on" in refused.stderr, show(refused)
+        run.kill_all()
+        run.end(10)
+    assert listed(env)[0]["locked"] == []
+    succeed("--resume", name, env=env)
+    check_equal(tree, area / "copy")
+
+
+def test_a_discarded_job_leaves_no_temporary_files(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    copy = area / "copy"
+    name = stop(tree, copy, number=signal.SIGKILL, until=lambda: any(map(under_way, copy.glob("**/.pcopy-*"))))
+    run = succeed("--discard", name, env=env)
+    assert run.stdout == b"discarded\n"
+    assert listed(env) == []
+    assert not (area / "state" / "pcopy" / name).exists()
+    assert [path for path in temporaries(os.fsencode(copy)) if name.encode() not in path] == []
+    again = pcopy("--discard", name, env=env)
+    assert again.returncode == REFUSED, show(again)
+
+
+def under_way(path: Path) -> bool:
+    """A split file that has been on record: epochs pass faster than such a file is filled."""
+    return "-clock" not in path.name
+
+
+def large_under_way(copy: Path) -> list[Path]:
+    """Split files that are being filled."""
+    try:
+        return [path for path in copy.iterdir() if path.name.startswith(".pcopy-") and under_way(path)]
+    except OSError:
+        return []
+
+
+@pytest.fixture
+def large(area: Path) -> Path:
+    """A directory with a file that takes a while."""
+    (area / "large").mkdir()
+    piece = os.urandom(1 << 20)
+    with open(area / "large" / "file", "wb") as file:
+        for number in range(300):
+            file.write(number.to_bytes(4, "big") + piece[4:])
+    (area / "large" / "small").write_bytes(b"small")
+    return area / "large"
+
+
+SLOW = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=copy_file_range", "-e"]
+SLOW += ["inject=copy_file_range:delay_enter=5ms"]
+
+
+def stop_in_the_midst(stop: Stop, large: Path, copy: Path, env: dict[str, str]) -> str:
+    """Killed when chunks are on record: some epochs after the file was opened."""
+    seen: list[int] = []
+
+    def later() -> bool:
+        sizes = [path.stat().st_size for path in copy.parent.glob("state/pcopy/*/run-1/facts-*")]
+        if large_under_way(copy):
+            seen.append(sum(sizes))
+        return len(set(seen)) > 6
+
+    return stop(large, copy, ranks=2, number=signal.SIGKILL, until=later, wrap=SLOW)
+
+
+def test_a_source_that_changed_meanwhile_is_copied_anew(
+    large: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    name = stop_in_the_midst(stop, large, area / "copy", env)
+    with open(large / "file", "r+b") as file:
+        file.write(b"changed")
+    run = succeed("--resume", name, "--json", ranks=3, env=env)
+    check_equal(large, area / "copy")
+    assert summary(run)["found"] == 3
+    assert summary(run)["bytes"] == (300 << 20) + 5
+    told = b"pcopy: %s: has changed since the job was interrupted; its copy begins anew\n"
+    assert told % os.fsencode(large / "file") in run.stderr, show(run)
+
+
+@pytest.mark.parametrize("harm", ["truncated", "removed", "replaced"])
+def test_a_temporary_file_that_was_harmed_meanwhile(
+    large: Path, area: Path, env: dict[str, str], stop: Stop, harm: str
+) -> None:
+    name = stop_in_the_midst(stop, large, area / "copy", env)
+    (temporary,) = large_under_way(area / "copy")
+    if harm == "truncated":
+        os.truncate(temporary, 1000)
+    else:
+        size = temporary.stat().st_size
+        temporary.unlink()
+        if harm == "replaced":
+            with open(temporary, "wb") as file:
+                file.truncate(size)
+    run = succeed("--resume", name, "--json", ranks=3, env=env)
+    check_equal(large, area / "copy")
+    assert summary(run)["files"] == 2
+
+
+def test_a_directory_that_vanished_meanwhile_is_reported(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """Its items were copied and are gone, or could not be copied any more: the job says so, or makes it good."""
+    copy = area / "copy"
+    name = stop(tree, copy)
+    victims = [path for path in copy.iterdir() if path.is_dir() and not path.is_symlink()]
+    for victim in victims:
+        remove(victim)
+    run = pcopy("--resume", name, "--json", ranks=2, env=env)
+    if run.returncode == 0:
+        check_equal(tree, copy)
+    else:
+        assert run.returncode == INCOMPLETE, show(run)
+        assert b"No such file or directory" in run.stderr or b"Stale" in run.stderr, show(run)
+        assert summary(run)["failed"] > 0
+
+
+REFUSED_OPTIONS: list[list[Argument]] = [
+    ["--existing", "skip"],
+    ["--no-preserve", "mode"],
+    ["--chunk-size", "2M"],
+    ["--hash", "blake3"],
+    ["--verify"],
+    ["--checkpoint", "/elsewhere"],
+    ["/some/source", "/some/destination"],
+]
+
+
+def test_options_that_change_the_result_are_refused(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    name = stop(tree, area / "copy")
+    for options in REFUSED_OPTIONS:
+        run = pcopy("--resume", name, *options, env=env)
+        assert run.returncode == REFUSED, show(run)
+        assert os.fsencode(options[0]) in run.stderr, show(run)
+    options = ["--progress", "plain", "--max-errors", "7", "--checkpoint-interval", "1", "--memory", "1M", "-v"]
+    succeed("--resume", name, *options, ranks=5, env=env)
+    check_equal(tree, area / "copy")
+
+
+def test_failed_items_are_tried_again(area: Path, env: dict[str, str]) -> None:
+    """What is unreadable for an ordinary user is made readable between the runs."""
+    source, copy = area / "source", area / "copy"
+    make_dataset(source, 41, files=60, directories=10, crossing=10)
+    os.chmod(source, 0o755)
+    closed = source / "closed"
+    closed.mkdir()
+    (closed / "inside").write_bytes(b"inside")
+    (source / "secret").write_bytes(b"secret")
+    (source / "linked").write_bytes(b"linked")
+    os.link(source / "linked", source / "also linked")
+    give_away(source)
+    for name, mode in (("closed", 0), ("secret", 0), ("linked", 0)):
+        os.chmod(source / name, mode)
+    copy.mkdir()
+    os.chown(copy, NOBODY, NOBODY) if is_root() else None
+    (area / "state").mkdir()
+    os.chown(area / "state", NOBODY, NOBODY) if is_root() else None
+    options: dict[str, Any] = {"env": env, "user": NOBODY, "ranks": 2}
+    run = pcopy("--json", *SPLIT, "-T", source, copy, **options)
+    assert run.returncode == INCOMPLETE, show(run)
+    assert summary(run)["failed"] == 4, show(run)
+    assert [job["state"] for job in listed(env, user=NOBODY)] == ["failed items"]
+    again = pcopy("--resume", "--json", **options)
+    assert again.returncode == INCOMPLETE, show(again)
+    assert {key: summary(again)[key] for key in TOTALS} == {key: summary(run)[key] for key in TOTALS}
+    for name, mode in (("closed", 0o755), ("secret", 0o644), ("linked", 0o600)):
+        os.chmod(source / name, mode)
+    done = pcopy("--resume", "--json", **options)
+    assert done.returncode == 0, show(done)
+    check_equal(source, copy)
+    remove(area / "other")
+    wanted = pcopy("--json", "--checkpoint", "none", *SPLIT, source, area / "other", env=env, ranks=2)
+    assert {key: summary(done)[key] for key in TOTALS} == {key: summary(wanted)[key] for key in TOTALS}
+
+
+def give_away(tree: Path) -> None:
+    """To the ordinary user, and without what only root could copy."""
+    if not is_root():
+        return
+    for directory, names, files in os.walk(tree):
+        for name in ("", *names, *files):
+            path = os.path.join(directory, name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISBLK(mode) or stat.S_ISCHR(mode):
+                os.unlink(path)
+                continue
+            for attribute in os.listxattr(path, follow_symlinks=False):
+                if attribute.startswith(("trusted.", "security.")):
+                    os.removexattr(path, attribute, follow_symlinks=False)
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+            if not stat.S_ISLNK(mode):
+                os.chmod(path, stat.S_IMODE(mode) & 0o777 | 0o700)
+
+
+def test_another_directory_in_the_place_of_dst_is_refused(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    (area / "copy").mkdir()
+    name = stop("-T", tree, area / "copy")
+    (area / "copy").rename(area / "moved")
+    (area / "copy").mkdir()
+    run = pcopy("--resume", name, env=env)
+    assert run.returncode == REFUSED, show(run)
+    assert os.fsencode(area / "copy") in run.stderr
+    assert os.listdir(area / "copy") == []
+    (area / "copy").rmdir()
+    (area / "moved").rename(area / "copy")
+    succeed("--resume", name, env=env)
+    check_equal(tree, area / "copy")
+
+
+@pytest.mark.parametrize("first", ["mpi", None], ids=["begun under mpiexec", "begun locally"])
+def test_launchers_may_change(tree: Path, area: Path, env: dict[str, str], stop: Stop, first: str | None) -> None:
+    then = None if first else "mpi"
+    until = (lambda: [*area.glob("state/pcopy/*/run-1/facts-2")]) if first else (lambda: True)
+    if first:
+        name = stop(tree, area / "copy", ranks=3, number=signal.SIGKILL, launcher=first, until=until)
+    else:
+        name = stop(tree, area / "copy", ranks=2)
+    run = succeed("--resume", name, "--json", ranks=3 if then else 2, launcher=then, env=env)
+    check_equal(tree, area / "copy")
+    assert summary(run)["failed"] == 0
+
+
+@pytest.mark.parametrize("store", ["lmdb", "auto", "pickle"])
+def test_waiting_work_in_files(tree: Path, area: Path, env: dict[str, str], stop: Stop, store: str) -> None:
+    (area / "spool").mkdir()
+    options: list[Argument] = ["--memory", "4K", "--spool", area / "spool", "--checkpoint-store", store]
+    name = stop(*options, tree, area / "copy", number=signal.SIGKILL)
+    succeed("--resume", name, *options, ranks=2, env=env)
+    check_equal(tree, area / "copy")
+    assert os.listdir(area / "spool") == []

@@ -1,0 +1,52 @@
+"""What ranks tell rank 0 of a level comes in parts, however much differs in one directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pcopy.engine.task import Task
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.digest_level import DIFFERENCES_AT_ONCE
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.sign_values import DifferencesNote, DigestLevel, Entries, EntriesNote
+from pcopy.tasks.signing import ROWS_AT_ONCE
+from pcopy.tasks.values import pack_names, pack_numbers
+from tests.tasks.one_rank import root_of, surroundings
+
+NAMES = [b"name-%05d" % number for number in range(12_000)]
+
+
+def listed(side: int, names: list[bytes]) -> EntriesNote:
+    """The directory itself, and files of the ``names``."""
+    kinds, numbers = b"d" + b"f" * len(names), pack_numbers([0] * (1 + len(names)))
+    return EntriesNote((Entries(side, b"", pack_names([b"", *names]), kinds, numbers, bytes(16 * len(kinds)), 0),))
+
+
+def test_a_directory_that_is_gone_whole(area: Path) -> None:
+    (area / "source").mkdir()
+    told: list[bytes] = []
+    sizes: list[int] = []
+    with surroundings([root_of(area / "source", area / "source")], Options(hash="xxh3-128"), against=b"-") as (
+        context,
+        _,
+    ):
+        run = TaskRunner(context)
+        todo: list[Any] = [DigestLevel(0), listed(1, []), listed(0, NAMES)]
+        while todo:
+            task = todo.pop()
+            if isinstance(task, DifferencesNote):
+                sizes.append(len(task.rows))
+                told += (path for what, path in task.rows if what == "missing")
+                continue
+            slices = run(Task((1, 0, 1), Phase.LEVEL, encode(task), 0))
+            while True:
+                try:
+                    next(slices)
+                except StopIteration as end:
+                    todo += (decode(spawn.payload) for spawn in end.value.spawned)
+                    break
+    assert sorted(told) == NAMES
+    assert max(sizes) < DIFFERENCES_AT_ONCE + ROWS_AT_ONCE, "a message is bounded"
