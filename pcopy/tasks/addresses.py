@@ -8,17 +8,20 @@ from pcopy.tasks.codec import decode
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import ChunkRead, ReadOpened
 from pcopy.tasks.sign_values import StoredEntries
-from pcopy.tasks.values import ChunkDone, FileOpened, GroupLinks, LinkNote, SealDirs
+from pcopy.tasks.values import ChunkDone, FileOpened, GroupLinks, LinkNote, ReportFailures, SealDirs
 
 
 def readdress(task: Task, size: int) -> Task | None:
     """``task`` for a job of ``size`` ranks; None if those that go on make it anew.
 
     The sign phase always begins anew, from the entries stored for it. What is told of one file must meet at one rank,
-    also what chunks that are still to come will tell: they know the rank which opened the file, in whatever run.
+    also what chunks that are still to come will tell: they know the rank which opened the file, in whatever run. What
+    has failed is tried from the beginning: names of one inode must be found before the phase in which they are linked.
     """
     if task.phase >= Phase.SIGN or task.owner >= 0:
         value = decode(task.payload)
+        if isinstance(value, ReportFailures):
+            return task._replace(phase=int(Phase.COPY))
         if task.phase >= Phase.SIGN and not isinstance(value, StoredEntries):
             return None
         if isinstance(value, GroupLinks | SealDirs):

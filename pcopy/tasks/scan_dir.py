@@ -218,7 +218,7 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
         except OSError as error:
             raise Problem.of("mkdir", error) from error
         present = look(parent, name)
-        if present is not None and stat.S_ISDIR(present.st_mode) and (context.is_ours(present) or not around.fresh):
+        if present is not None and stat.S_ISDIR(present.st_mode) and (context.job.run > 1 or not around.fresh):
             return _is_unfinished(context, present)
         if present is not None:
             if not may_replace(context, around, source, present):

@@ -31,7 +31,7 @@ def may_replace(context: Context, place: Place, source: os.stat_result, target: 
     """
     if context.phase >= Phase.REPAIR or (context.is_ours(target) and not stat.S_ISDIR(target.st_mode)):
         return True
-    if place.fresh:
+    if place.fresh and context.job.run == 1:  # later, what is older than the job shows that the directory is older too
         text = "its name in the target is taken by another item of this job (does the file system fold case?)"
         raise Problem("create", errno.EEXIST, text=text)
     options = context.options

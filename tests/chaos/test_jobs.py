@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from tests.support.users import NOBODY, is_root
 from tests.support.walk import temporaries
 
 REFUSED, INCOMPLETE, STOPPED = 2, 1, 75
+GRACE = 5.5
+"""Seconds, more than those for which an item of the destination counts as the job's own."""
+
 BUSY = ("--checkpoint-interval", "0.05", *SPLIT)
 
 
@@ -303,6 +307,48 @@ def test_failed_items_are_tried_again(area: Path, env: dict[str, str]) -> None:
     remove(area / "other")
     wanted = pcopy("--json", "--checkpoint", "none", *SPLIT, source, area / "other", env=env, ranks=2)
     assert {key: summary(done)[key] for key in TOTALS} == {key: summary(wanted)[key] for key in TOTALS}
+
+
+def test_names_of_one_inode_that_failed_are_links_in_the_end(area: Path, env: dict[str, str]) -> None:
+    """Directories are in their way, and are gone when the job is resumed."""
+    (area / "source").mkdir()
+    for number in range(30):
+        (area / "source" / f"{number}-0").write_bytes(b"%d" % number)
+        for other in range(1, 4):
+            os.link(area / "source" / f"{number}-0", area / "source" / f"{number}-{other}")
+    for path in (area / "source").iterdir():
+        (area / "copy" / path.name / "full").mkdir(parents=True)
+    run = pcopy("-T", "--json", area / "source", area / "copy", ranks=3, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    assert summary(run)["failed"] == 120
+    for path in (area / "copy").iterdir():
+        remove(path)
+    done = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (done["files"], done["hardlinks"], done["failed"]) == (30, 90, 0)
+    check_equal(area / "source", area / "copy")
+
+
+def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
+    """Nothing was on record but the beginning when directories were finished, one of which now looks like a new one."""
+    source, copy = area / "source", area / "copy"
+    for tree in (source, copy):
+        (tree / "directory" / "inner").mkdir(parents=True)
+        (tree / "directory" / "file").write_bytes(os.fsencode(tree.name))
+        (tree / "directory" / "inner" / "file").write_bytes(os.fsencode(tree.name))
+    (source / "directory").chmod(0o700)
+    (source / "failing").touch()
+    os.utime(source / "failing", (2**31, 2**31))
+    (copy / "failing" / "full").mkdir(parents=True)
+    time.sleep(GRACE)
+    options: list[Argument] = ["--json", "--existing", "newer", "-T"]
+    run = pcopy(*options, source, copy, ranks=2, env=env)
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    for facts in area.glob("state/pcopy/*/run-1/facts-*"):
+        facts.unlink()
+    remove(copy / "failing")
+    done = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (done["skipped"], done["failed"]) == (2, 0)
+    assert (copy / "directory" / "file").read_bytes() == b"copy"
 
 
 def give_away(tree: Path) -> None:

@@ -11,7 +11,17 @@ from pcopy.tasks.addresses import readdress
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import ChunkRead, Contents, ReadChunk, ReadOpened
-from pcopy.tasks.values import ChunkDone, CopyChunk, FileOpened, GroupLinks, Known, OpenFile, Place, SplitFile
+from pcopy.tasks.values import (
+    ChunkDone,
+    CopyChunk,
+    FileOpened,
+    GroupLinks,
+    Known,
+    OpenFile,
+    Place,
+    ReportFailures,
+    SplitFile,
+)
 
 PLACE = Place(0, b"a", (0, 1), (0, 2), False, False)
 VERSION = Version(5, 10, 0, 0)
@@ -63,3 +73,10 @@ def test_so_are_chunks_that_are_read_back() -> None:
 
 def test_what_is_made_anew_is_left_out() -> None:
     assert readdress(task_of(GroupLinks(3), owner=1, phase=Phase.LINK), 2) is None
+
+
+def test_what_failed_late_is_tried_from_the_beginning() -> None:
+    for phase in (Phase.LINK, Phase.VERIFY, Phase.SIGN):
+        resumed = readdress(task_of(ReportFailures((), (), ()), owner=0, phase=phase), 3)
+        assert resumed is not None
+        assert (resumed.phase, resumed.owner) == (Phase.COPY, 0)
