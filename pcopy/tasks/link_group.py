@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import Any
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.kernel import SMALL_FILE
@@ -25,7 +26,7 @@ from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import ATTEMPTS, failed_or_retried
 from pcopy.tasks.targets import clear_way, look, may_replace
-from pcopy.tasks.values import Known, LinkGroup, MakeLinks, Place, SplitFile
+from pcopy.tasks.values import FailedName, Known, LinkGroup, MakeLinks, Place, SplitFile
 from pcopy.tasks.whole_file import Settled, copy_whole
 
 LINKS_AT_ONCE = 4096
@@ -34,7 +35,7 @@ LINKS_AT_ONCE = 4096
 def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
     """Copies the first name; its links follow when it is there."""
     place, name = task.names[0]
-    split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:])
+    split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:], task.failed)
     try:
         status = source_status(context.open_source(place), name, follow=context.options.dereference)
         if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
@@ -64,15 +65,29 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
         if made is not None:
             known = Known(kind_of(made), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
             after_representative(context, result, task, made.st_ino, known)
-        else:
-            _next_represents(result, task)
+        elif task.links:
+            _next_represents(result, task, task.failed)
+        elif task.failed:
+            _all_failed(result, task, task.failed)
     elif problem.again and task.links and task.attempt + 1 < ATTEMPTS and _still_named(context, task):
         names = ((task.place, task.name), *task.links)
-        group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1)
+        group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1, task.failed)
         result.spawn(group, task.size + len(names) * CALL_COST, phase=max(Phase.LINK, result.phase))
+    elif task.links:
+        _next_represents(result, task, (*task.failed, (task.place, task.name, problem.plain)))
+    elif task.failed:
+        _all_failed(result, task, (*task.failed, (task.place, task.name, problem.plain)))
     else:
         failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
-        _next_represents(result, task)
+
+
+def _all_failed(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:
+    """A resumed job tries them together, so that they become links of each other."""
+    names = tuple((place, name) for place, name, _ in failed)
+    retry: tuple[Any, ...] = LinkGroup(task.mount, task.inode, task.size, names, 1)
+    for place, name, problem in failed:
+        result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry)
+        retry = ()
 
 
 def _made(context: Context, task: SplitFile) -> os.stat_result | None:
@@ -92,9 +107,9 @@ def _still_named(context: Context, task: SplitFile) -> bool:
         return False
 
 
-def _next_represents(result: Result, task: SplitFile) -> None:
+def _next_represents(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:
     if task.links:
-        group = LinkGroup(task.mount, task.inode, task.size, task.links, task.attempt)
+        group = LinkGroup(task.mount, task.inode, task.size, task.links, task.attempt, failed)
         result.spawn(group, task.size + len(task.links) * CALL_COST)
 
 
@@ -103,8 +118,10 @@ def after_settled(context: Context, result: Result, task: SplitFile, settled: Se
     whoever keeps an old file wants no further names of it."""
     if settled.alike:
         after_representative(context, result, task, settled.inode, settled.known)
-    else:
-        _next_represents(result, task)
+    elif task.links:
+        _next_represents(result, task, task.failed)
+    elif task.failed:
+        _all_failed(result, task, task.failed)
 
 
 def after_representative(
@@ -126,6 +143,10 @@ def after_representative(
         names = ((task.place, task.name), *task.links[start : start + LINKS_AT_ONCE])
         group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt)
         result.spawn(MakeLinks(group, made, known, chunk, writers, start > 0), len(names) * CALL_COST)
+    for place, name, problem in task.failed:
+        group = LinkGroup(task.mount, task.inode, task.size, ((task.place, task.name), (place, name)), task.attempt)
+        retry = MakeLinks(group, made, known, chunk, writers, True)
+        result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry)
 
 
 def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:

@@ -51,7 +51,7 @@ def opened_failed(context: Context, result: Result, file: OpenFile, problem: Pro
 
 def split_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
     """The file is not copied; if it has further names, one of them takes its place."""
-    if task.links:
+    if task.links or task.failed:
         representative_failed(context, result, task, problem)
     else:
         failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
@@ -105,7 +105,7 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Gen
         return
     starts = range(0, status.st_size, chunk)
     result.spawn(FileOpened(file, len(starts), chunk), owner=context.rank)
-    alone = file._replace(split=task._replace(links=()))  # many links must not travel with each chunk
+    alone = file._replace(split=task._replace(links=(), failed=()))  # many links must not travel with each chunk
     for index, start in enumerate(starts):
         end = min(start + chunk, status.st_size)
         result.spawn(CopyChunk(alone, start, end, index, context.rank), end - start)

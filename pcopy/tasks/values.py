@@ -35,6 +35,10 @@ class Place(NamedTuple):
     inherits: bool
 
 
+FailedName = tuple[Place, bytes, Plain]
+"""A name of an inode that could not be copied, and why."""
+
+
 class ScanDir(NamedTuple):
     """Makes the directory ``path`` and finds what is in it. ``parent`` is the directory around it, None at a root."""
 
@@ -84,7 +88,7 @@ class Known(NamedTuple):
 
 
 class SplitFile(NamedTuple):
-    """A large regular file; ``links`` are further names that become hard links to it."""
+    """A large file; ``links`` are further names that become hard links to it, ``failed`` as in ``LinkGroup``."""
 
     place: Place
     name: bytes
@@ -93,6 +97,7 @@ class SplitFile(NamedTuple):
     size: int
     attempt: int
     links: tuple[tuple[Place, bytes], ...] = ()
+    failed: tuple[FailedName, ...] = ()
 
 
 class OpenFile(NamedTuple):
@@ -169,13 +174,17 @@ class GroupLinks(NamedTuple):
 
 
 class LinkGroup(NamedTuple):
-    """Names of one inode, of which the first that can be is copied and the others are linked to it."""
+    """Names of one inode, of which the first that can be is copied and the others are linked to it.
+
+    Those that have ``failed`` are told of when that is known, since a resumed job makes them links to it.
+    """
 
     mount: int
     inode: int
     size: int
     names: tuple[tuple[Place, bytes], ...]
     attempt: int
+    failed: tuple[FailedName, ...] = ()
 
 
 class MakeLinks(NamedTuple):

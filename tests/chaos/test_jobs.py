@@ -351,6 +351,30 @@ def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[s
     assert (copy / "directory" / "file").read_bytes() == b"copy"
 
 
+@pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
+@pytest.mark.parametrize("free", ["a", "b", "c"])
+def test_names_that_failed_become_links_of_the_one_that_was_copied(
+    area: Path, env: dict[str, str], free: str, size: int
+) -> None:
+    """Whichever of an inode's names was copied first, in the end there is one inode again."""
+    (area / "source").mkdir()
+    (area / "source/a").write_bytes(os.urandom(size))
+    for name in "bc":
+        os.link(area / "source/a", area / "source" / name)
+    for name in {*"abc"} - {free}:
+        (area / "copy" / name / "full").mkdir(parents=True)
+    small_chunks = ("--chunk-size", "1M", "--block-size", "64K")
+    run = pcopy("-T", "--json", *small_chunks, area / "source", area / "copy", ranks=2, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    told = summary(run)
+    assert (told["found"], told["failed"]) == (4, 2), told
+    for name in {*"abc"} - {free}:
+        remove(area / "copy" / name)
+    done = summary(succeed("--resume", "--json", ranks=3, env=env))
+    assert (done["found"], done["files"], done["hardlinks"], done["failed"]) == (4, 1, 2, 0)
+    check_equal(area / "source", area / "copy")
+
+
 def give_away(tree: Path) -> None:
     """To the ordinary user, and without what only root could copy."""
     if not is_root():
