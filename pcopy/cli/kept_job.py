@@ -138,12 +138,19 @@ def go_on(
 
 
 def _destination_time(job: Job) -> int:
-    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and removed again.
-
-    The directory keeps its times where that is allowed: the job may still be refused, or have nothing to do there.
-    """
+    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again."""
     target = job.roots[0].target
-    name = os.path.join(target, b".pcopy-%s-clock" % job.name.encode())
+    with suppress(OSError):  # not all file systems have files without a name
+        descriptor = os.open(target, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+        try:
+            return os.fstat(descriptor).st_ctime_ns
+        finally:
+            os.close(descriptor)
+    return _time_of_named_file(target, os.path.join(target, b".pcopy-%s-clock" % job.name.encode()))
+
+
+def _time_of_named_file(target: bytes, name: bytes) -> int:
+    """The directory keeps its times where that is allowed: the job may be refused yet, or have nothing to do there."""
     try:
         before = os.stat(target)
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

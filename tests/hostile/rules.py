@@ -200,7 +200,7 @@ RULES = (
         (
             Edit(
                 "tasks/scan_dir.py",
-                "            _let_us_in(parent, name, present)\n",
+                "            let_us_in(parent, name, present)\n",
                 "            os.chmod(name, source.st_mode & 0o7777, dir_fd=parent)\n",
             ),
         ),
