@@ -160,7 +160,7 @@ def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Pat
 
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmi2"])
 def test_no_name_in_shared_memory_outlives_a_kill(launchers: Launchers, area: Path, large: Path, name: str) -> None:
-    """MPICH's stay for ever unless they are removed while the job runs; Open MPI's mpiexec, if it lives, removes its own."""
+    """MPICH's stay for ever unless they are removed while the job runs; Open MPI's mpiexec removes its own."""
     with copying(launchers, name, large, area) as run:
         mapped = shared_memory(run)
         if name == "open_mpi":
