@@ -24,7 +24,7 @@ from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result
-from pcopy.tasks.retry import ATTEMPTS, failed_or_retried
+from pcopy.tasks.retry import failed_or_retried, is_tried_again
 from pcopy.tasks.targets import clear_way, look, may_replace
 from pcopy.tasks.values import FailedName, Known, LinkGroup, MakeLinks, Place, SplitFile
 from pcopy.tasks.whole_file import Settled, copy_whole
@@ -69,16 +69,20 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
             _next_represents(result, task, task.failed)
         elif task.failed:
             _all_failed(result, task, task.failed)
-    elif problem.again and task.links and task.attempt + 1 < ATTEMPTS and _still_named(context, task):
+    elif is_tried_again(problem, task.attempt) and task.links and _still_named(context, task):
         names = ((task.place, task.name), *task.links)
         group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1, task.failed)
         result.spawn(group, task.size + len(names) * CALL_COST, phase=max(Phase.LINK, result.phase))
-    elif task.links:
-        _next_represents(result, task, (*task.failed, (task.place, task.name, problem.plain)))
-    elif task.failed:
-        _all_failed(result, task, (*task.failed, (task.place, task.name, problem.plain)))
     else:
-        failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+        failed = task.failed
+        if is_tried_again(problem, task.attempt) or not (failed or task.links):
+            failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+        else:
+            failed = (*failed, (task.place, task.name, problem.plain))
+        if task.links:
+            _next_represents(result, task, failed)
+        elif failed:
+            _all_failed(result, task, failed)
 
 
 def _all_failed(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:

@@ -11,11 +11,16 @@ from pcopy.tasks.values import Place, ScanNames
 ATTEMPTS = 2
 
 
+def is_tried_again(problem: Problem, attempt: int) -> bool:
+    """Is an item that has met ``problem`` in this attempt (counted from 0) looked at once more?"""
+    return problem.again and attempt + 1 < ATTEMPTS
+
+
 def failed_or_retried(
     context: Context, result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0
 ) -> None:
     """Counts the item as failed, or spawns another look at its name."""
-    if problem.again and attempt + 1 < ATTEMPTS:
+    if is_tried_again(problem, attempt):
         result.spawn(ScanNames(place, name, attempt + 1), phase=max(Phase.LINK, result.phase), expands=True)
     else:
         result.fail(place, name, problem, size)
