@@ -309,25 +309,6 @@ def test_failed_items_are_tried_again(area: Path, env: dict[str, str]) -> None:
     assert {key: summary(done)[key] for key in TOTALS} == {key: summary(wanted)[key] for key in TOTALS}
 
 
-def test_names_of_one_inode_that_failed_are_links_in_the_end(area: Path, env: dict[str, str]) -> None:
-    """Directories are in their way, and are gone when the job is resumed."""
-    (area / "source").mkdir()
-    for number in range(30):
-        (area / "source" / f"{number}-0").write_bytes(b"%d" % number)
-        for other in range(1, 4):
-            os.link(area / "source" / f"{number}-0", area / "source" / f"{number}-{other}")
-    for path in (area / "source").iterdir():
-        (area / "copy" / path.name / "full").mkdir(parents=True)
-    run = pcopy("-T", "--json", area / "source", area / "copy", ranks=3, env=env)
-    assert run.returncode == INCOMPLETE, show(run)
-    assert summary(run)["failed"] == 120
-    for path in (area / "copy").iterdir():
-        remove(path)
-    done = summary(succeed("--resume", "--json", ranks=2, env=env))
-    assert (done["files"], done["hardlinks"], done["failed"]) == (30, 90, 0)
-    check_equal(area / "source", area / "copy")
-
-
 def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
     """Nothing was on record but the beginning when directories were finished, one of which now looks like a new one."""
     source, copy = area / "source", area / "copy"
@@ -349,30 +330,6 @@ def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[s
     done = summary(succeed("--resume", "--json", ranks=2, env=env))
     assert (done["skipped"], done["failed"]) == (2, 0)
     assert (copy / "directory" / "file").read_bytes() == b"copy"
-
-
-@pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
-@pytest.mark.parametrize("free", ["a", "b", "c"])
-def test_names_that_failed_become_links_of_the_one_that_was_copied(
-    area: Path, env: dict[str, str], free: str, size: int
-) -> None:
-    """Whichever of an inode's names was copied first, in the end there is one inode again."""
-    (area / "source").mkdir()
-    (area / "source/a").write_bytes(os.urandom(size))
-    for name in "bc":
-        os.link(area / "source/a", area / "source" / name)
-    for name in {*"abc"} - {free}:
-        (area / "copy" / name / "full").mkdir(parents=True)
-    small_chunks = ("--chunk-size", "1M", "--block-size", "64K")
-    run = pcopy("-T", "--json", *small_chunks, area / "source", area / "copy", ranks=2, env=env)
-    assert run.returncode == INCOMPLETE, show(run)
-    told = summary(run)
-    assert (told["found"], told["failed"]) == (4, 2), told
-    for name in {*"abc"} - {free}:
-        remove(area / "copy" / name)
-    done = summary(succeed("--resume", "--json", ranks=3, env=env))
-    assert (done["found"], done["files"], done["hardlinks"], done["failed"]) == (4, 1, 2, 0)
-    check_equal(area / "source", area / "copy")
 
 
 def give_away(tree: Path) -> None:

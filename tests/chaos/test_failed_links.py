@@ -1,0 +1,68 @@
+"""Names of one inode that failed: once a resumed job can have them, they are hard links again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.filesystems import remove
+from tests.support.oracle import differences
+from tests.support.walk import temporaries
+
+INCOMPLETE = 1
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+def check_equal(source: Path, copy: Path) -> None:
+    assert differences(source, copy) == []
+    assert temporaries(os.fsencode(copy)) == []
+
+
+def test_names_of_one_inode_that_failed_are_links_in_the_end(area: Path, env: dict[str, str]) -> None:
+    """Directories are in their way, and are gone when the job is resumed."""
+    (area / "source").mkdir()
+    for number in range(30):
+        (area / "source" / f"{number}-0").write_bytes(b"%d" % number)
+        for other in range(1, 4):
+            os.link(area / "source" / f"{number}-0", area / "source" / f"{number}-{other}")
+    for path in (area / "source").iterdir():
+        (area / "copy" / path.name / "full").mkdir(parents=True)
+    run = pcopy("-T", "--json", area / "source", area / "copy", ranks=3, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    assert summary(run)["failed"] == 120
+    for path in (area / "copy").iterdir():
+        remove(path)
+    done = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (done["files"], done["hardlinks"], done["failed"]) == (30, 90, 0)
+    check_equal(area / "source", area / "copy")
+
+
+@pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
+@pytest.mark.parametrize("free", ["a", "b", "c"])
+def test_names_that_failed_become_links_of_the_one_that_was_copied(
+    area: Path, env: dict[str, str], free: str, size: int
+) -> None:
+    """Whichever of an inode's names was copied first, in the end there is one inode again."""
+    (area / "source").mkdir()
+    (area / "source/a").write_bytes(os.urandom(size))
+    for name in "bc":
+        os.link(area / "source/a", area / "source" / name)
+    for name in {*"abc"} - {free}:
+        (area / "copy" / name / "full").mkdir(parents=True)
+    small_chunks = ("--chunk-size", "1M", "--block-size", "64K")
+    run = pcopy("-T", "--json", *small_chunks, area / "source", area / "copy", ranks=2, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    told = summary(run)
+    assert (told["found"], told["failed"]) == (4, 2), told
+    for name in {*"abc"} - {free}:
+        remove(area / "copy" / name)
+    done = summary(succeed("--resume", "--json", ranks=3, env=env))
+    assert (done["found"], done["files"], done["hardlinks"], done["failed"]) == (4, 1, 2, 0)
+    check_equal(area / "source", area / "copy")
