@@ -1,7 +1,7 @@
-"""The interface of the inner loop: many small files of one directory, copied to new names in another.
+"""The interface of the inner loops: many small files of one directory, copied to new names in another, or read.
 
-It does the plain case only, so that an implementation in C stays small: a regular file without holes, of moderate
-size, to a name that is free. For everything else it says ``CARE`` and leaves the target as it was.
+They do the plain case only, so that an implementation in C stays small: a regular file without holes, of moderate
+size, to a name that is free. For everything else they say ``CARE`` and leave the target as it was.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ Copied = tuple[os.stat_result, int, bytes]
 """A source file's status when it was copied, how many bytes it held (in /proc more than its size says), and its digest,
 empty where none is wanted."""
 
+Read = tuple[os.stat_result, bytes]
+"""A file's status when it was read, and the digest of what it held."""
+
 Verdict = Copied | int | Problem
 """The file was ``Copied``, wants ``CARE``, or what went wrong (nothing is left under the name, unless it is a
 ``MetadataProblem``)."""
 
 
 class Kernel(Protocol):
-    """Copies small files; one per process."""
+    """Copies small files, and reads them; one per process."""
 
     def copy_new_files(
         self,
@@ -46,6 +49,12 @@ class Kernel(Protocol):
 
         ``inodes`` and ``device`` are those that the files had when they were found; another one is a ``Problem``
         marked as changed. ``inherits``: files made in ``target`` inherit an ACL, which must go.
+        """
+
+    def read_files(self, directory: int, names: Sequence[bytes], *, copies: bool = False) -> Iterator[Read | int]:
+        """The status and the digest of each of ``names`` as soon as they are known, or ``CARE``.
+
+        Sources did not change while they were read. Of ``copies``, what the page cache holds is given up first.
         """
 
     def drain(self) -> Applied:

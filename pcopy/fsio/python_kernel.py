@@ -1,7 +1,8 @@
-"""The inner loop for small files in plain Python.
+"""The inner loops for small files in plain Python.
 
-System calls per file: open, fstat, read, flistxattr (and a fgetxattr per name), fstat, close of the source; open,
-write, fchown, fchmod, utimensat, close of the target. Nothing twice, nothing dropped.
+System calls per copied file: open, fstat, read, flistxattr (and a fgetxattr per name), fstat, close of the source;
+open, write, fchown, fchmod, utimensat, close of the target. Nothing twice, nothing dropped. Per file that is read:
+open, fstat, read, close; of a source fstat once more, of a copy fadvise64.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, read_xattrs
 from pcopy.fsio.data import write_all
-from pcopy.fsio.kernel import CARE, SMALL_FILE, Copied, Verdict
+from pcopy.fsio.kernel import CARE, SMALL_FILE, Copied, Read, Verdict
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
 from pcopy.fsio.source import FLAGS, open_source
@@ -24,6 +25,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Looked up once: these run a dozen times a file.
 _open, _fstat, _read, _write, _close = os.open, os.fstat, os.read, os.write, os.close
 _chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
+_advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
 
 
 class PythonKernel:
@@ -72,6 +74,31 @@ class PythonKernel:
             except OSError as error:  # a bare one can come from closing the source only
                 yield Problem.of("close", error, on_source=True)
 
+    def read_files(self, directory: int, names: Sequence[bytes], *, copies: bool = False) -> Iterator[Read | int]:
+        digest = self._digest
+        assert digest is not None
+        for name in names:
+            try:
+                yield self._read(directory, name, digest, copies)
+            except OSError:
+                yield CARE
+
+    def _read(self, directory: int, name: bytes, digest: Callable[[bytes], bytes], copy: bool) -> Read | int:
+        reading = _open(name, _READ if copy else self._flags, dir_fd=directory)
+        try:
+            status = _fstat(reading)
+            size = status.st_size
+            if size > SMALL_FILE or not _is_regular(status.st_mode):
+                return CARE
+            if copy:
+                _advise(reading, 0, 0, _UNNEEDED)
+            data = _read(reading, size + 1)
+            if len(data) != size or not (copy or _is_same(status, _fstat(reading))):
+                return CARE
+        finally:
+            _close(reading)
+        return status, digest(data)
+
     def _copy(
         self, source: int, target: int, name: bytes, new_name: bytes, inode: int, device: int, inherits: bool
     ) -> Copied | int:
@@ -83,7 +110,7 @@ class PythonKernel:
         operation = "fstat"
         try:
             status = _fstat(reading)
-            mode, size, ctime, mtime = status.st_mode, status.st_size, status.st_ctime_ns, status.st_mtime_ns
+            mode, size = status.st_mode, status.st_size
             if status.st_ino != inode or status.st_dev != device or not _is_regular(mode):
                 raise changed("open", "another file has taken its name")
             if size > SMALL_FILE or (self._sparse and status.st_blocks << 9 < size):
@@ -97,8 +124,7 @@ class PythonKernel:
                 data = whole
             xattrs = read_xattrs(reading, self._preserve) if self._xattrs else ()
             operation = "fstat"
-            after = _fstat(reading)
-            if after.st_ctime_ns != ctime or after.st_mtime_ns != mtime or after.st_size != size:
+            if not _is_same(status, _fstat(reading)):
                 raise changed("read", "the file changed while it was copied")
         except OSError as error:
             raise Problem.of(operation, error, on_source=True) from error
@@ -122,7 +148,7 @@ class PythonKernel:
                     try:
                         _chown(writing, status.st_uid, status.st_gid)
                         _chmod(writing, mode & 0o7777)
-                        _utime(writing, ns=(status.st_atime_ns, mtime))
+                        _utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
                     except OSError:  # once more, with care: what is no error, and which operation was it?
                         self._apply(writing, status, xattrs, inherits)
                 operation = "close"
@@ -144,6 +170,13 @@ class PythonKernel:
         applied = apply_attributes(writing, attributes, self._preserve, self._umask, inherits=inherits)
         self._excused += applied.excused
         self._notices.extend(applied.notices)
+
+
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Has the open file not changed in between?"""
+    return (
+        one.st_ctime_ns == other.st_ctime_ns and one.st_mtime_ns == other.st_mtime_ns and one.st_size == other.st_size
+    )
 
 
 def _rest(reading: int, data: bytes, size: int) -> bytes | None:

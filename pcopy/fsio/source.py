@@ -55,6 +55,15 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
         raise Problem.of("fstat", error, on_source=on_source) from error
 
 
+def is_version(directory: int, name: bytes, version: tuple[int, ...], *, follow: bool = False) -> bool:
+    """Is ``name`` still of that ``Version``, as far as can be told without patience?"""
+    try:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=follow)
+    except OSError:
+        return False
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) == version
+
+
 def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
     """The status of ``name`` itself in a source directory; raises ``Problem`` (``changed`` if it is gone)."""
     try:

@@ -38,6 +38,9 @@ CALL_COST = 64 << 10
 SCAN_COST = 4 << 20
 """What an unread directory is taken to hold, in bytes."""
 
+FILES_PER_SLICE = 8
+"""Small files after each of which the rank looks up from its work."""
+
 CLOCK_GRACE = 5 * 10**9
 """Nanoseconds that the clocks of a file server and its clients may differ."""
 

@@ -7,19 +7,15 @@ from collections.abc import Generator
 from pcopy.engine.driver import Slices
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import Version
-from pcopy.signature.items import FILE
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context
+from pcopy.tasks.context import FILES_PER_SLICE, Context
+from pcopy.tasks.hashing import Gathered
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
 from pcopy.tasks.targets import look
-from pcopy.tasks.values import CopyFiles, Known, Place, unpack_names, unpack_numbers
+from pcopy.tasks.values import CopyFiles, Place, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import Settled, copy_whole
-
-FILES_PER_SLICE = 8
-"""Small files after each of which the rank looks up from its work."""
 
 
 def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
@@ -47,16 +43,15 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
         if context.job.roots[place.root].item
         else None,
     )
-    recorded = context.signs or context.options.verify
+    digested = Gathered() if context.signs or context.options.verify else None
     copied = moved = told = 0
     for index, verdict in zip(plain, verdicts, strict=True):
         if isinstance(verdict, tuple):
             status, size, digest = verdict
             copied += 1
             moved += size
-            if recorded:
-                known = Known(FILE, size, digest, Version.of(status))
-                result.digested(place, names[index], known, counts.FILES)
+            if digested is not None:
+                digested.add_file(names[index], status, size, digest, counts.FILES)
             if not copied % FILES_PER_SLICE:
                 context.counters[counts.MOVED] += moved - told
                 told = moved
@@ -70,6 +65,8 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
         context.succeeded()
     result.count(counts.FILES, copied)
     result.count(counts.BYTES, moved)
+    if digested is not None and copied:
+        result.digested_files(place, digested)
     result.applied(place, b"", context.kernel.drain())
     for index in sorted(careful):
         yield from _copy_carefully(context, result, place, names[index], inodes[index], sizes[index], task.attempt)

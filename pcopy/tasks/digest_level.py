@@ -52,7 +52,7 @@ def digest_level(task: DigestLevel, context: Context, result: Result) -> Slices:
 
 
 def _row(directory: Directory) -> tuple[int, bytes, bytes]:
-    return directory.side, directory.path, Row(DIRECTORY, 0, 0, directory.tally, directory.digest).packed()
+    return directory.side, directory.path, Row(DIRECTORY, 0, 0, directory.digest, directory.tally).packed()
 
 
 def directories_note(task: DirectoriesNote, context: Context, result: Result) -> Slices:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from array import array
 
 from pcopy.fsio.source import Version
 from pcopy.signature.algorithms import Algorithm, algorithm
-from pcopy.signature.items import DIRECTORY, file_digest, special_digest, symlink_digest, type_of
+from pcopy.signature.items import DIRECTORY, FILE, file_digest, special_digest, symlink_digest, type_of
 from pcopy.signature.tree import ContentHasher, combine, content_root
 from pcopy.tasks.read_values import VerifyItems
 from pcopy.tasks.sign_values import Entries
-from pcopy.tasks.values import Known, Place, pack_names, pack_numbers
+from pcopy.tasks.values import Known, Place, pack_names
 
 SOCKET = b"s"
 """The type byte of sockets, which are verified, but no part of a dataset."""
@@ -69,47 +70,58 @@ def kind_of(status: os.stat_result) -> bytes:
 class Gathered:
     """What one task has learned of items of one directory, column by column."""
 
-    __slots__ = ("_counters", "_digests", "_kinds", "_names", "_sizes", "_versions")
+    __slots__ = ("_counters", "_digests", "_kinds", "_sizes", "_versions", "names")
 
     def __init__(self) -> None:
-        self._names: list[bytes] = []
+        self.names: list[bytes] = []
         self._kinds = bytearray()
         self._counters = bytearray()
-        self._sizes: list[int] = []
-        self._versions: list[Version] = []
-        self._digests: list[bytes] = []
+        self._sizes = array("Q")
+        self._versions = bytearray()
+        self._digests = bytearray()
 
     def add(self, name: bytes, known: Known, counter: int = 0) -> None:
         """One more item, which has been counted by ``counter``."""
-        self._names.append(name)
+        self.names.append(name)
         self._kinds += known.kind
         self._counters.append(counter)
         self._sizes.append(known.size)
-        self._versions.append(known.version)
-        self._digests.append(known.digest)
+        self._versions += _VERSION.pack(*known.version)
+        self._digests += known.digest
+
+    def add_file(self, name: bytes, status: os.stat_result, size: int, digest: bytes, counter: int) -> None:
+        """As ``add`` for a regular file that held ``size`` bytes, with less to make for each of very many."""
+        self.names.append(name)
+        self._kinds += FILE
+        self._counters.append(counter)
+        self._sizes.append(size)
+        self._versions += _VERSION.pack(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        self._digests += digest
+
+    def extend(self, more: Gathered, names: list[bytes]) -> None:
+        """``more`` items, which are called ``names`` here."""
+        self.names += names
+        self._kinds += more._kinds
+        self._counters += more._counters
+        self._sizes += more._sizes
+        self._versions += more._versions
+        self._digests += more._digests
 
     def entries(self, side: int, path: bytes, round_: int) -> Entries:
         """Packed for the signature."""
-        return Entries(
-            side,
-            path,
-            pack_names(self._names),
-            bytes(self._kinds),
-            pack_numbers(self._sizes),
-            b"".join(self._digests),
-            round_,
-        )
+        names = pack_names(self.names)
+        return Entries(side, path, names, bytes(self._kinds), self._sizes.tobytes(), bytes(self._digests), round_)
 
     def verification(self, place: Place, writer: int) -> VerifyItems:
         """Packed for the verify phase."""
         return VerifyItems(
             place,
-            pack_names(self._names),
+            pack_names(self.names),
             bytes(self._kinds),
             bytes(self._counters),
-            pack_numbers(self._sizes),
-            b"".join(_VERSION.pack(*version) for version in self._versions),
-            b"".join(self._digests),
+            self._sizes.tobytes(),
+            bytes(self._versions),
+            bytes(self._digests),
             writer,
         )
 
@@ -119,9 +131,9 @@ class Gathered:
         return sum(self._sizes)
 
 
-def unpack_versions(packed: bytes) -> list[Version]:
-    """The versions of a ``VerifyItems``."""
-    return [Version(*fields) for fields in _VERSION.iter_unpack(packed)]
+def unpack_versions(packed: bytes) -> list[tuple[int, ...]]:
+    """The fields of the ``Version``s of a ``VerifyItems``."""
+    return list(_VERSION.iter_unpack(packed))
 
 
 def split_digests(packed: bytes, size: int) -> list[bytes]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from array import array
 from collections.abc import Generator
+from typing import NamedTuple
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.close import close_read, let_go
@@ -18,10 +20,10 @@ from pcopy.fsio.contents import bypass_cache, digest_contents, drop_pages, has_h
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import FLAGS, Version, source_status, status_of
+from pcopy.fsio.source import FLAGS, Version, is_version, source_status, status_of
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.tasks import counts
-from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
 from pcopy.tasks.finish_again import finish_again, is_there
 from pcopy.tasks.hashing import kind_of, split_digests, unpack_versions
 from pcopy.tasks.phases import Phase
@@ -31,9 +33,28 @@ from pcopy.tasks.result import Result
 from pcopy.tasks.values import Known, LinkGroup, Place, ScanNames, unpack_names, unpack_numbers
 
 
+class _Expected(NamedTuple):
+    """The columns of a task, unpacked."""
+
+    names: list[bytes]
+    kinds: bytes
+    counters: bytes
+    sizes: array[int]
+    versions: list[tuple[int, ...]]
+    digests: list[bytes]
+
+    def known(self, index: int) -> Known:
+        version = Version(*self.versions[index])
+        return Known(self.kinds[index : index + 1], self.sizes[index], self.digests[index], version)
+
+
 def verify_items(task: VerifyItems, context: Context, result: Result) -> Slices:
-    """One after the other; large files become tasks of their own."""
-    columns = (
+    """Small files go through the kernel; other items, and those that want care, one by one after them.
+
+    Large files become tasks of their own.
+    """
+    place = task.place
+    expected = _Expected(
         unpack_names(task.names),
         task.kinds,
         task.counters,
@@ -41,21 +62,59 @@ def verify_items(task: VerifyItems, context: Context, result: Result) -> Slices:
         unpack_versions(task.versions),
         split_digests(task.digests, context.hashing.algorithm.size),
     )
-    for name, code, counter, size, version, digest in zip(*columns, strict=True):
-        known = Known(bytes((code,)), size, digest, version)
-        if known.kind == FILE and context.splits(size):
-            contents = Contents(task.place, name, known, False, 0, counter, 0, bytes((task.writer,)))
-            result.spawn_elsewhere(SplitRead(contents), size, task.writer)
+    careful = yield from _verify_small_files(context, result, place, expected)
+    for index in careful:
+        name, known, counter = expected.names[index], expected.known(index), task.counters[index]
+        if known.kind == FILE and context.splits(known.size):
+            contents = Contents(place, name, known, False, 0, counter, 0, bytes((task.writer,)))
+            result.spawn_elsewhere(SplitRead(contents), known.size, task.writer)
             continue
         try:
-            yield from _compare(context, task.place, name, known)
-            check_source(context, task.place, name, known)
+            yield from _compare(context, place, name, known)
+            check_source(context, place, name, known)
         except Problem as problem:
-            not_verified(context, result, task.place, name, known, counter, problem)
+            not_verified(context, result, place, name, known, counter, problem)
         else:
             verified(result)
         yield
     return result.outcome()
+
+
+def _verify_small_files(
+    context: Context, result: Result, place: Place, expected: _Expected
+) -> Generator[None, None, list[int]]:
+    """Which items want care: all but small files, what can't be read just so, and copies of what has changed."""
+    try:
+        source, target = context.open_source(place), context.open_target(place)
+    except Problem:
+        return list(range(len(expected.names)))
+    follow = context.options.dereference
+    plain = [
+        index
+        for index, (code, size) in enumerate(zip(expected.kinds, expected.sizes, strict=True))
+        if code == FILE[0] and size <= SMALL_FILE and not context.options.direct
+    ]
+    careful = sorted(set(range(len(expected.names))).difference(plain))
+    names = [context.new_name(place, expected.names[index]) for index in plain]
+    for done, (index, read) in enumerate(
+        zip(plain, context.kernel.read_files(target, names, copies=True), strict=True)
+    ):
+        if isinstance(read, int):
+            careful.append(index)
+            continue
+        status, digest = read
+        context.counters[counts.VERIFIED_BYTES] += status.st_size
+        if status.st_size != expected.sizes[index] or digest != expected.digests[index]:
+            problem = _unlike_contents(status.st_size, expected.sizes[index])
+            counter = expected.counters[index]
+            not_verified(context, result, place, expected.names[index], expected.known(index), counter, problem)
+        elif is_version(source, expected.names[index], expected.versions[index], follow=follow):
+            verified(result)
+        else:
+            careful.append(index)
+        if not done % FILES_PER_SLICE:
+            yield
+    return careful
 
 
 def verify_links(task: VerifyLinks, context: Context, result: Result) -> Slices:
@@ -162,7 +221,7 @@ def _compare_file(context: Context, place: Place, name: bytes, known: Known) -> 
     try:
         status = status_of(reading)
         if status.st_size != known.size:
-            raise unlike(f"it has {status.st_size} bytes, not {known.size}")
+            raise _unlike_contents(status.st_size, known.size)
         drop_pages(reading)
         hasher = context.hashing.hasher()
         for read in digest_contents(
@@ -171,9 +230,16 @@ def _compare_file(context: Context, place: Place, name: bytes, known: Known) -> 
             context.counters[counts.VERIFIED_BYTES] += read
             yield
         if context.hashing.file(hasher) != known.digest:
-            raise unlike("its contents differ from what was copied")
+            raise _unlike_contents(known.size, known.size)
     finally:
         close_read(reading)
+
+
+def _unlike_contents(size: int, expected: int) -> Problem:
+    """Another number of bytes, or others."""
+    return unlike(
+        "its contents differ from what was copied" if size == expected else f"it has {size} bytes, not {expected}"
+    )
 
 
 def check_source(context: Context, place: Place, name: bytes, known: Known) -> None:

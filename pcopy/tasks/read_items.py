@@ -17,7 +17,7 @@ from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.signature.items import FILE
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context
+from pcopy.tasks.context import FILES_PER_SLICE, Context
 from pcopy.tasks.hashing import SOCKET, Hashing, kind_of
 from pcopy.tasks.read_values import Contents, ReadItems, SplitRead
 from pcopy.tasks.result import Result
@@ -34,8 +34,9 @@ def read_items(task: ReadItems, context: Context, result: Result) -> Slices:
         for name in names:
             _failed(context, result, task, name, problem)
         return result.outcome()
-    for name, inode, code in zip(names, inodes, task.kinds, strict=True):
-        kind = bytes((code,))
+    careful = yield from _read_small_files(context, result, task, source, names)
+    for index in careful:
+        name, inode, kind = names[index], inodes[index], task.kinds[index : index + 1]
         try:
             if kind == FILE:
                 known = yield from _read_file(context, result, task, source, name, inode)
@@ -48,6 +49,29 @@ def read_items(task: ReadItems, context: Context, result: Result) -> Slices:
                 was_read(context, result, task.place, name, known, task.counter)
         yield
     return result.outcome()
+
+
+def _read_small_files(
+    context: Context, result: Result, task: ReadItems, source: int, names: list[bytes]
+) -> Generator[None, None, list[int]]:
+    """Which items want care: all but small files, and what can't be read just so."""
+    if context.options.direct or context.options.drop_cache:
+        return list(range(len(names)))
+    inodes = unpack_numbers(task.inodes)
+    careful = [index for index, code in enumerate(task.kinds) if code != FILE[0]]
+    plain = [index for index, code in enumerate(task.kinds) if code == FILE[0]]
+    reads = context.kernel.read_files(source, [names[index] for index in plain])
+    for done, (index, read) in enumerate(zip(plain, reads, strict=True)):
+        if isinstance(read, int) or read[0].st_ino != inodes[index]:
+            careful.append(index)
+            continue
+        status, digest = read
+        context.counters[counts.MOVED] += status.st_size
+        known = Known(FILE, status.st_size, digest, Version.of(status))
+        was_read(context, result, task.place, names[index], known, task.counter)
+        if not done % FILES_PER_SLICE:
+            yield
+    return careful
 
 
 def _failed(context: Context, result: Result, task: ReadItems, name: bytes, problem: Problem) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -43,8 +44,8 @@ class Result:
         self._failures: list[Failure] = []
         self._retries: list[tuple[bytes, int, tuple[tuple[int, int], ...]]] = []
         self._notices: list[str] = []
-        self._entries: dict[tuple[int, bytes], Gathered] = {}
-        self._verifications: dict[Place, Gathered] = {}
+        self._entries: defaultdict[tuple[int, bytes], Gathered] = defaultdict(Gathered)
+        self._verifications: defaultdict[Place, Gathered] = defaultdict(Gathered)
 
     def spawn(
         self,
@@ -100,7 +101,7 @@ class Result:
         context = self._context
         if context.signs and name and known.kind != SOCKET:
             side, path, entry = context.entry(place, name)
-            self._entries.setdefault((side, path), Gathered()).add(entry, known)
+            self._entries[side, path].add(entry, known)
         if not (verify and context.options.verify):
             return
         self.to_verify(1, known.size)
@@ -108,7 +109,19 @@ class Result:
             contents = Contents(place, name, known, False, 0, counter, chunk, writers)
             self.spawn_elsewhere(SplitRead(contents), known.size, writers[0], phase=self.verify_phase)
         else:
-            self._verifications.setdefault(place, Gathered()).add(name, known, counter)
+            self._verifications[place].add(name, known, counter)
+
+    def digested_files(self, place: Place, files: Gathered) -> None:
+        """As ``digested`` for many ``files`` at once."""
+        context = self._context
+        if context.signs:
+            side, path, _ = context.entry(place, b"")
+            item = context.job.roots[place.root].item
+            names = [context.entry(place, name)[2] for name in files.names] if item else files.names
+            self._entries[side, path].extend(files, names)
+        if context.options.verify:
+            self.to_verify(len(files.names), files.bytes)
+            self._verifications[place].extend(files, files.names)
 
     def to_verify(self, items: int, size: int) -> None:
         """So many items, with ``size`` bytes together, will be read back."""
@@ -119,7 +132,7 @@ class Result:
         """The directory is one of the dataset's."""
         if self._context.signs:
             side, path, _ = self._context.entry(place, b"")
-            self._entries.setdefault((side, path), Gathered()).add(b"", self._context.hashing.directory)
+            self._entries[side, path].add(b"", self._context.hashing.directory)
 
     @property
     def verify_phase(self) -> int:

@@ -5,13 +5,15 @@ Part by part, each as a task of its own, so that a rank which sends takes what i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pcopy.engine.driver import Slices
 from pcopy.tasks.codec import decode
 from pcopy.tasks.context import Context
 from pcopy.tasks.hashing import split_digests
 from pcopy.tasks.result import Result
 from pcopy.tasks.sign_values import DeepestNote, Entries, EntriesNote, SendEntries, StoredEntries
-from pcopy.tasks.signing import Row, item_tally, owner_of
+from pcopy.tasks.signing import Row, owner_of
 from pcopy.tasks.values import unpack_names, unpack_numbers
 
 
@@ -45,13 +47,15 @@ def entries_note(task: EntriesNote, context: Context, result: Result) -> Slices:
     """Keeps them, sorted."""
     signing, size = context.sign.signing, context.hashing.algorithm.size
     for entries in task.parts:
-        columns = (unpack_names(entries.names), entries.kinds, unpack_numbers(entries.sizes))
-        for name, code, length, digest in zip(*columns, split_digests(entries.digests, size), strict=True):
-            kind = bytes((code,))
-            row = Row(kind, entries.round, length, item_tally(kind, length), digest)
-            signing.add(entries.side, entries.path, name, row)
+        signing.add(entries.side, entries.path, _rows(entries, size))
         yield
     return result.outcome()
+
+
+def _rows(entries: Entries, digest_size: int) -> Iterator[tuple[bytes, Row]]:
+    columns = (unpack_names(entries.names), entries.kinds, unpack_numbers(entries.sizes))
+    for name, code, size, digest in zip(*columns, split_digests(entries.digests, digest_size), strict=True):
+        yield name, Row(bytes((code,)), entries.round, size, digest)
 
 
 def deepest_note(task: DeepestNote, context: Context, result: Result) -> Slices:

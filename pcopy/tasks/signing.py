@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import BinaryIO, NamedTuple
 
@@ -27,7 +27,10 @@ ROWS_AT_ONCE = 2048
 """Entries of one directory between two looks up from the work."""
 
 _DEEPEST = 1 << 32
-_ROW = struct.Struct(">cBQ5Q")  # type, round, size, tally
+_ROW = struct.Struct(">cBQB")  # type, round, size, bytes of the digest
+_TALLY = struct.Struct(">5Q")
+_COLUMNS = {FILE: 0, DIRECTORY: 1, SYMLINK: 2}  # of a tally
+_SPECIAL = 3
 _NAME_FOLLOWS = b"\0\0"  # no path has an empty name in it
 
 
@@ -40,35 +43,48 @@ class Tally(NamedTuple):
     special: int = 0
     bytes: int = 0
 
-    def plus(self, other: Tally) -> Tally:
-        return Tally(*(one + more for one, more in zip(self, other, strict=True)))
-
 
 class Row(NamedTuple):
-    """An entry as it is sorted; ``tally`` is that of the whole subtree."""
+    """An entry as it is sorted; that of a digested directory has the ``tally`` of all below it and itself."""
 
     kind: bytes
     round: int
     size: int
-    tally: Tally
     digest: bytes
+    tally: Tally | None = None
 
     def packed(self) -> bytes:
-        return _ROW.pack(self.kind, self.round, self.size, *self.tally) + self.digest
+        tally = _TALLY.pack(*self.tally) if self.tally else b""
+        return _ROW.pack(self.kind, self.round, self.size, len(self.digest)) + self.digest + tally
 
     @classmethod
     def unpacked(cls, value: bytes) -> Row:
-        kind, round_, size, *tally = _ROW.unpack_from(value)
-        return cls(kind, round_, size, Tally(*tally), value[_ROW.size :])
+        kind, round_, size, length = _ROW.unpack_from(value)
+        end = _ROW.size + length
+        tally = Tally(*_TALLY.unpack_from(value, end)) if len(value) > end else None
+        return cls(kind, round_, size, value[_ROW.size : end], tally)
 
 
-def item_tally(kind: bytes, size: int) -> Tally:
-    """That of one item alone."""
-    if kind == FILE:
-        return Tally(files=1, bytes=size)
-    if kind == DIRECTORY:
-        return Tally(directories=1)
-    return Tally(symlinks=1) if kind == SYMLINK else Tally(special=1)
+class Tallying:
+    """A tally that grows, row by row."""
+
+    __slots__ = ("_bytes", "_items")
+
+    def __init__(self, directories: int = 0) -> None:
+        self._items = [0, directories, 0, 0]
+        self._bytes = 0
+
+    def add(self, row: Row) -> None:
+        if row.tally is None:
+            self._items[_COLUMNS.get(row.kind, _SPECIAL)] += 1
+            self._bytes += row.size if row.kind == FILE else 0
+        else:
+            self._items = [one + more for one, more in zip(self._items, row.tally, strict=False)]
+            self._bytes += row.tally.bytes
+
+    @property
+    def tally(self) -> Tally:
+        return Tally._make((*self._items, self._bytes))
 
 
 def depth_of(path: bytes) -> int:
@@ -81,9 +97,15 @@ def owner_of(path: bytes, size: int) -> int:
     return zlib.crc32(path) % size
 
 
-def _key(side: int, path: bytes, name: bytes) -> bytes:
+def _directory_key(path: bytes) -> bytes:
+    """What the keys of all entries of the directory ``path`` begin with."""
     level = (_DEEPEST - 1 - depth_of(path)).to_bytes(4, "big")
-    return b"%b%b%b%b\0%c" % (level, path.replace(b"/", b"\0"), _NAME_FOLLOWS, name, side)
+    return level + path.replace(b"/", b"\0") + _NAME_FOLLOWS
+
+
+def _side_key(side: int) -> bytes:
+    """What the keys of all entries of one side end with."""
+    return bytes((0, side))
 
 
 class Directory(NamedTuple):
@@ -125,9 +147,11 @@ class Signing:
         self._compares = compares
         self.lines = ExternalSorter(open_spool, SORT_BUDGET) if lines else None
 
-    def add(self, side: int, path: bytes, name: bytes, row: Row) -> None:
-        """An entry of the directory ``path``; with an empty ``name`` that directory itself."""
-        self._found.add(_key(side, path, name), row.packed())
+    def add(self, side: int, path: bytes, rows: Iterable[tuple[bytes, Row]]) -> None:
+        """Entries of the directory ``path``, with their names; with an empty one that directory itself."""
+        begin, end = _directory_key(path), _side_key(side)
+        for name, row in rows:
+            self._found.add(begin + name + end, row.packed())
 
     def add_directory(self, side: int, path: bytes, packed: bytes) -> None:
         """The digest of the directory ``path``, which lies in a directory of this rank's."""
@@ -135,7 +159,7 @@ class Signing:
         level = depth_of(around)
         if level not in self._risen:
             self._risen[level] = ExternalSorter(self._open_spool, SORT_BUDGET)
-        self._risen[level].add(_key(side, around, name), packed)
+        self._risen[level].add(_directory_key(around) + name + _side_key(side), packed)
 
     def level(self, depth: int) -> Iterator[Digested]:
         """The directories of ``depth``, each with all sides that it is on, and how these differ.
@@ -143,7 +167,8 @@ class Signing:
         Of a large directory there are several parts, of which the last one has its digests.
         """
         risen = self._risen.pop(depth, None)
-        merged = heapq.merge(self._level_found(depth), risen.sorted() if risen else ())
+        found = self._level_found(depth)
+        merged = heapq.merge(found, risen.sorted()) if risen else found
         for path, rows in groupby(merged, _path_of):
             yield from self._digest(path.replace(b"\0", b"/"), rows)
         if risen:
@@ -160,22 +185,24 @@ class Signing:
 
     def _digest(self, path: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Digested]:
         hashers: dict[int, DirectoryHasher] = {}
-        tallies: dict[int, Tally] = {}
+        tallies: dict[int, Tallying] = {}
         done = Digested([], [])
         for number, (name, group) in enumerate(groupby(rows, _name_of), 1):
             sides = _latest(group)
             if not name:
                 for side in sides:
                     hashers[side] = DirectoryHasher(self._algorithm)
-                    tallies[side] = item_tally(DIRECTORY, 0)
+                    tallies[side] = Tallying(directories=1)
                 continue
             child = path + b"/" + name if path else name
             for side, row in sides.items():
                 if name == ROOT:  # the dataset is this one item
-                    done.directories.append(Directory(side, path, row.digest, row.tally))
+                    alone = Tallying()
+                    alone.add(row)
+                    done.directories.append(Directory(side, path, row.digest, alone.tally))
                 else:
                     hashers[side].add(row.kind, name, row.digest)
-                    tallies[side] = tallies[side].plus(row.tally)
+                    tallies[side].add(row)
             if self.lines is not None:
                 self.lines.add(*pack(Entry(sides[0].kind, sides[0].digest, sides[0].size, child)))
             if self._compares:
@@ -184,7 +211,7 @@ class Signing:
                 yield done
                 done = Digested([], [])
         for side, hasher in hashers.items():
-            done.directories.append(Directory(side, path, hasher.digest(), tallies[side]))
+            done.directories.append(Directory(side, path, hasher.digest(), tallies[side].tally))
         yield done
 
     def close(self) -> None:
@@ -206,9 +233,9 @@ def _latest(group: Iterator[tuple[bytes, bytes]]) -> dict[int, Row]:
     """Each side's row; of several that of the last round."""
     sides: dict[int, Row] = {}
     for key, value in group:
-        row = Row.unpacked(value)
-        if key[-1] not in sides or row.round >= sides[key[-1]].round:
-            sides[key[-1]] = row
+        side, row = key[-1], Row.unpacked(value)
+        if side not in sides or row.round >= sides[side].round:
+            sides[side] = row
     return sides
 
 

@@ -34,7 +34,7 @@ from pcopy.tasks.manifest_lines import Line, Merging
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign_values import EntriesNote, ReadManifest, SendLines, WriteManifest
-from pcopy.tasks.signing import item_tally, owner_of
+from pcopy.tasks.signing import Tally, owner_of
 from pcopy.tasks.values import unpack_names, unpack_numbers
 from tests.support import reference_signature as reference
 from tests.support.trees import random_tree
@@ -178,7 +178,7 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
                 lines = contexts[owner_of(path.rpartition(b"/")[0], 3)].sign.signing.lines
                 assert lines is not None
                 lines.add(*pack(Entry(kind, digest, size, path)))
-        contexts[0].sign.signatures[0] = (written.root.digest, item_tally(b"d", 0))
+        contexts[0].sign.signatures[0] = (written.root.digest, Tally(directories=1))
         yield Cluster(contexts, Random(1))
 
 
@@ -202,7 +202,7 @@ def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> Non
     lines = cluster.contexts[1].sign.signing.lines
     assert lines is not None
     lines.add(*pack(entry))
-    cluster.contexts[0].sign.signatures[0] = (entry.digest, item_tally(b"f", 1))
+    cluster.contexts[0].sign.signatures[0] = (entry.digest, Tally(files=1, bytes=1))
     cluster.begin()
     (area / "source" / "x").write_bytes(b"x")
     assert (area / "manifest").read_bytes() == reference.manifest(os.fsencode(area / "source" / "x"), BLOCK)

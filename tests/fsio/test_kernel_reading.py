@@ -1,0 +1,161 @@
+"""What every implementation of ``pcopy.fsio.kernel.Kernel`` does where small files are read, not copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pcopy.fsio import python_kernel
+from pcopy.fsio.kernel import CARE, SMALL_FILE, Kernel, Read
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.python_kernel import PythonKernel
+from tests.fsio.test_kernel_conformance import KERNELS, reference
+from tests.support.users import as_user
+
+COPIES = pytest.mark.parametrize("copies", [False, True])
+
+
+class Reader:
+    """A directory, and a kernel that reads in it."""
+
+    def __init__(self, kernel: Callable[..., Kernel], place: Path) -> None:
+        self._kernel = kernel
+        self.place = place
+
+    def read(self, *names: str, copies: bool, follow: bool = False) -> list[Read | int]:
+        kernel = self._kernel(Preserve(), 0o022, follow=follow, digest=reference)
+        directory = os.open(self.place, os.O_RDONLY)
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            reads = list(kernel.read_files(directory, [os.fsencode(name) for name in names], copies=copies))
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        finally:
+            os.close(directory)
+        assert len(reads) == len(names)
+        return reads
+
+
+@pytest.fixture(params=KERNELS)
+def reader(request: pytest.FixtureRequest, on: Any) -> Reader:
+    return Reader(KERNELS[request.param], on("ext4"))
+
+
+def digests(reads: list[Read | int]) -> list[bytes | int]:
+    return [read if isinstance(read, int) else read[1] for read in reads]
+
+
+@COPIES
+def test_contents_and_status(reader: Reader, copies: bool) -> None:
+    contents = {f"{size}": Random(size).randbytes(size) for size in (0, 1, 4096, (1 << 16) + 1, SMALL_FILE)}
+    for name, content in contents.items():
+        (reader.place / name).write_bytes(content)
+        os.utime(reader.place / name, ns=(1, 2))
+    reads = reader.read(*contents, copies=copies)
+    assert digests(reads) == [reference(content) for content in contents.values()]
+    for name, read in zip(contents, reads, strict=True):
+        status = (reader.place / name).stat()
+        assert not isinstance(read, int) and read[0] == status
+        assert status.st_atime_ns == 1, "reading leaves no trace"
+
+
+@COPIES
+def test_a_small_file_with_holes(reader: Reader, copies: bool) -> None:
+    with (reader.place / "file").open("wb") as file:
+        file.truncate(1 << 20)
+        file.seek(1 << 19)
+        file.write(b"data")
+    assert digests(reader.read("file", copies=copies)) == [reference((reader.place / "file").read_bytes())]
+
+
+@COPIES
+def test_what_wants_care(reader: Reader, copies: bool) -> None:
+    place = reader.place
+    (place / "plain").write_bytes(b"x")
+    (place / "link").symlink_to("plain")
+    (place / "directory").mkdir()
+    os.mkfifo(place / "fifo")
+    os.truncate(place / "plain", 1)
+    with (place / "large").open("wb") as file:
+        file.truncate(SMALL_FILE + 1)
+    names = ("link", "directory", "fifo", "large", "missing", "plain")
+    assert digests(reader.read(*names, copies=copies)) == [CARE] * 5 + [reference(b"x")]
+
+
+def test_only_sources_are_followed(reader: Reader) -> None:
+    (reader.place / "plain").write_bytes(b"x")
+    (reader.place / "link").symlink_to("plain")
+    assert digests(reader.read("link", copies=False, follow=True)) == [reference(b"x")]
+    assert reader.read("link", copies=True, follow=True) == [CARE]
+
+
+@COPIES
+def test_contents_without_a_size(reader: Reader, copies: bool) -> None:
+    """/proc tells 0 of everything."""
+    reader.place = Path("/proc")
+    assert reader.read("version", copies=copies) == [CARE]
+
+
+@COPIES
+def test_somebody_elses_file(reader: Reader, copies: bool) -> None:
+    """O_NOATIME is for owners; who may read without it does so with care."""
+    (reader.place / "file").write_bytes(b"x")
+    (reader.place / "secret").write_bytes(b"x")
+    (reader.place / "secret").chmod(0o600)
+    as_user(lambda: _check(reader.read("file", "secret", copies=copies) == [CARE, CARE]))
+
+
+def _check(truth: bool) -> None:
+    assert truth
+
+
+def test_of_copies_the_pages_go_first(reader: Reader) -> None:
+    """What was damaged on the device below the page cache is seen."""
+    if not shutil.which("fincore"):
+        pytest.skip("needs fincore")
+    path = reader.place / "file"
+    path.write_bytes(bytes(1 << 20))
+    os.sync()
+    path.read_bytes()
+    given_up: list[str] = []
+
+    def cached() -> str:
+        command = ["fincore", "--bytes", "--noheadings", "--output", "PAGES", os.fspath(path)]
+        told = subprocess.run(command, check=True, capture_output=True, text=True)
+        return str(told.stdout).strip()
+
+    assert cached() == "256"
+    before = python_kernel._read
+
+    def read(descriptor: int, size: int) -> bytes:
+        given_up.append(cached())
+        return before(descriptor, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_kernel, "_read", read)
+        Reader(PythonKernel, reader.place).read("file", copies=False)
+        Reader(PythonKernel, reader.place).read("file", copies=True)
+    assert given_up == ["256", "0"]
+
+
+@pytest.mark.parametrize("change", [b"shorter", b"as long as it was", b"much longer than it was before"])
+def test_a_source_that_changes_while_it_is_read(reader: Reader, change: bytes) -> None:
+    path = reader.place / "file"
+    before = python_kernel._read
+
+    def read(descriptor: int, size: int) -> bytes:
+        data = before(descriptor, size)
+        path.write_bytes(change)
+        return data
+
+    path.write_bytes(b"as long as it is.")
+    os.utime(path, ns=(1, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_kernel, "_read", read)
+        assert Reader(PythonKernel, reader.place).read("file", copies=False) == [CARE]
