@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,9 +18,7 @@ from typing import TypeVar
 import lmdb
 
 from pcopy.checkpoint.files import Path
-from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS
-from pcopy.engine.messages import load_primitives
-from pcopy.engine.task import Task
+from pcopy.engine.backlog import FRAME_BYTES, Store
 from pcopy.text import harmless, shown
 
 FIRST_MAP = 64 << 20
@@ -33,14 +30,12 @@ LEAST_ROOM = 2 * FRAME_BYTES
 _T = TypeVar("_T")
 
 
-class LmdbBacklog:
-    """A first-in, first-out store of tasks, as ``pcopy.engine.backlog.Backlog`` is.
-
-    An ``OSError`` leaves every task in it: what could not be written stays in memory.
-    """
+class LmdbBacklog(Store):
+    """Its frames are in a database. What could not be written, for a spool directory that is full, stays in memory."""
 
     def __init__(self, spool: Path, *, first_map: int = FIRST_MAP) -> None:
         """``spool`` is an existing directory; ``first_map`` is in bytes, a multiple of the page size."""
+        super().__init__()
         self._spool = os.fsencode(spool)
         self._first_map = first_map
         self._map_size = first_map
@@ -48,22 +43,8 @@ class LmdbBacklog:
         self._deleted = 0
         self._oldest = 0
         self._next = 0
-        self._filling: list[Task] = []
-        self._filling_bytes = 0
-        self.count = 0
-        self.footprint = 0
 
-    def append(self, task: Task) -> None:
-        """Raises ``OSError`` if the spool directory is full or fails; the task is in the store nevertheless."""
-        self._filling.append(task)
-        self._filling_bytes += task.footprint
-        self.count += 1
-        self.footprint += task.footprint
-        if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
-            self._write_frame()
-
-    def _write_frame(self) -> None:
-        frame = pickle.dumps([tuple(task) for task in self._filling], 5)
+    def _put(self, frame: bytes) -> None:
         key = self._next.to_bytes(8, "big")
 
         def put(database: lmdb.Environment) -> None:
@@ -72,20 +53,10 @@ class LmdbBacklog:
 
         self._do(put)
         self._next += 1
-        self._filling, self._filling_bytes = [], 0
 
-    def take_frame(self) -> list[Task]:
-        """The oldest frame's tasks, which leave the store; nothing if it is empty. Raises ``OSError``."""
+    def _take(self) -> bytes | None:
         if self._oldest == self._next:
-            tasks = self._filling
-            self._filling, self._filling_bytes = [], 0
-        else:
-            tasks = [Task(*fields) for fields in load_primitives(self._pop())]
-        self.count -= len(tasks)
-        self.footprint -= sum(task.footprint for task in tasks)
-        return tasks
-
-    def _pop(self) -> bytes:
+            return None
         key = self._oldest.to_bytes(8, "big")
 
         def get(database: lmdb.Environment) -> bytes | None:
@@ -169,7 +140,6 @@ class LmdbBacklog:
             self._database = None
 
     def close(self) -> None:
-        """Forgets everything."""
+        super().close()
         self._close_database()
-        self._filling = []
-        self._filling_bytes = self._deleted = self._oldest = self._next = self.count = self.footprint = 0
+        self._deleted = self._oldest = self._next = 0

@@ -34,11 +34,6 @@ def unpack_id(packed: bytes) -> TaskId:
     return run, rank, number
 
 
-def unpack_ids(packed: bytes) -> Iterator[TaskId]:
-    """The ids that were packed one after another."""
-    return _ID.iter_unpack(packed)
-
-
 def added(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Counters, added one by one; where one has fewer, the rest of it counts as zeros."""
     return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
@@ -84,12 +79,6 @@ class Record(NamedTuple):
 def read_head(payload: bytes) -> Head:
     """The first part of a packed record; raises ``ValueError`` if it is none."""
     return _head(io.BytesIO(payload))
-
-
-def read_record(payload: bytes) -> Record:
-    """The record that was packed; raises ``ValueError`` if it is none."""
-    head, done, spawned = read_facts(payload)
-    return Record(*head[:6], done, tuple(tuple(task) for task in spawned))
 
 
 def read_facts(payload: bytes) -> tuple[Head, bytes, Iterator[Task]]:

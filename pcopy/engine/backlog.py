@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from pcopy.engine.messages import load_primitives
 from pcopy.engine.task import Task
@@ -21,76 +22,88 @@ SpoolFactory = Callable[[], BinaryIO]
 """Opens an empty binary file for reading and writing, which vanishes when it is closed."""
 
 
-class Store(Protocol):
-    """Tasks outside memory, the first in the first out; ``count`` of them, of ``footprint`` bytes together."""
+class Store(ABC):
+    """Tasks outside memory, first in, first out: ``count`` of them, of ``footprint`` bytes together.
 
-    count: int
-    footprint: int
+    They are handed on in frames. An error leaves every task in the store.
+    """
 
-    def append(self, task: Task) -> None:
-        """Takes one; may raise ``OSError``."""
-
-    def take_frame(self) -> list[Task]:
-        """Some of the oldest, which leave the store; nothing if it is empty."""
-
-    def close(self) -> None:
-        """Forgets everything."""
-
-
-class Backlog:
-    """A first-in, first-out store of tasks."""
-
-    def __init__(self, open_spool: SpoolFactory = io.BytesIO) -> None:
-        self._open_spool = open_spool
-        self._spool: BinaryIO | None = None
-        self._read_at = 0
-        self._write_at = 0
+    def __init__(self) -> None:
         self._filling: list[Task] = []
         self._filling_bytes = 0
         self.count = 0
         self.footprint = 0
 
+    @abstractmethod
+    def _put(self, frame: bytes) -> None:
+        """Keeps a packed frame; may raise ``OSError``."""
+
+    @abstractmethod
+    def _take(self) -> bytes | None:
+        """The oldest of those, which is given up; None if there is none. May raise ``OSError``."""
+
     def append(self, task: Task) -> None:
+        """May raise ``OSError``; the task is in the store nevertheless."""
         self._filling.append(task)
         self._filling_bytes += task.footprint
         self.count += 1
         self.footprint += task.footprint
         if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
-            self._write_frame()
-
-    def _write_frame(self) -> None:
-        if self._spool is None:
-            self._spool = self._open_spool()
-        frame = pickle.dumps([tuple(task) for task in self._filling], 5)
-        self._spool.seek(self._write_at)
-        self._spool.write(len(frame).to_bytes(8, "big") + frame)
-        self._write_at += 8 + len(frame)
-        self._filling.clear()
-        self._filling_bytes = 0
+            self._put(pickle.dumps([tuple(task) for task in self._filling], 5))
+            self._filling, self._filling_bytes = [], 0
 
     def take_frame(self) -> list[Task]:
-        """The oldest frame's tasks, which leave the store; nothing if it is empty."""
-        if self._read_at == self._write_at:
+        """The oldest frame's tasks, which leave the store; nothing if it is empty. May raise ``OSError``."""
+        frame = self._take()
+        if frame is None:
             tasks = self._filling
             self._filling, self._filling_bytes = [], 0
         else:
-            assert self._spool is not None
-            self._spool.seek(self._read_at)
-            length = int.from_bytes(self._spool.read(8), "big")
-            tasks = [Task(*fields) for fields in load_primitives(self._spool.read(length))]
-            self._read_at += 8 + length
-            if self._read_at == self._write_at:
-                self._spool.seek(0)
-                self._spool.truncate()
-                self._read_at = self._write_at = 0
+            tasks = [Task(*fields) for fields in load_primitives(frame)]
         self.count -= len(tasks)
         self.footprint -= sum(task.footprint for task in tasks)
         return tasks
 
     def close(self) -> None:
         """Forgets everything."""
+        self._filling = []
+        self._filling_bytes = self.count = self.footprint = 0
+
+
+class Backlog(Store):
+    """Its frames are in a spool."""
+
+    def __init__(self, open_spool: SpoolFactory = io.BytesIO) -> None:
+        super().__init__()
+        self._open_spool = open_spool
+        self._spool: BinaryIO | None = None
+        self._read_at = 0
+        self._write_at = 0
+
+    def _put(self, frame: bytes) -> None:
+        if self._spool is None:
+            self._spool = self._open_spool()
+        self._spool.seek(self._write_at)
+        self._spool.write(len(frame).to_bytes(8, "big") + frame)
+        self._write_at += 8 + len(frame)
+
+    def _take(self) -> bytes | None:
+        if self._read_at == self._write_at:
+            return None
+        assert self._spool is not None
+        self._spool.seek(self._read_at)
+        length = int.from_bytes(self._spool.read(8), "big")
+        frame = self._spool.read(length)
+        self._read_at += 8 + length
+        if self._read_at == self._write_at:
+            self._spool.seek(0)
+            self._spool.truncate()
+            self._read_at = self._write_at = 0
+        return frame
+
+    def close(self) -> None:
+        super().close()
         if self._spool is not None:
             self._spool.close()
         self._spool = None
-        self._filling = []
-        self._filling_bytes = self._read_at = self._write_at = self.count = self.footprint = 0
+        self._read_at = self._write_at = 0

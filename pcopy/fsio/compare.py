@@ -11,7 +11,7 @@ from pcopy.fsio.close import abandon, close_read
 from pcopy.fsio.contents import PIECE
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import FLAGS, Version, check_unchanged, status_of
+from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 
 
 def same_contents(
@@ -71,12 +71,7 @@ def _reader(descriptor: int, piece: memoryview, at: int) -> Callable[[], int]:
 def _open(directory: int, name: bytes, present: os.stat_result) -> int:
     """The existing file for reading, the very one that was looked at; raises ``Problem``."""
     try:
-        try:
-            descriptor = os.open(name, FLAGS | os.O_NOATIME, dir_fd=directory)
-        except PermissionError as error:
-            if error.errno != errno.EPERM:
-                raise
-            descriptor = os.open(name, FLAGS, dir_fd=directory)
+        descriptor = open_to_read(directory, name)
     except OSError as error:
         raise Problem.of("open", error) from error
     try:

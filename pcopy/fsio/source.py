@@ -1,4 +1,4 @@
-"""Opens source files without side effects, and tells whether they are still what they were.
+"""Opens files for reading without side effects, and tells whether they are still what they were.
 
 O_NONBLOCK and O_NOFOLLOW, because the name may have been given to a FIFO or a symbolic link meanwhile; O_NOATIME where
 it is allowed, because reading is not supposed to leave traces. With ``follow`` (``--dereference``) a name may be a
@@ -31,16 +31,21 @@ class Version(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
-    """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
+def open_to_read(directory: int, name: bytes, *, follow: bool = False) -> int:
+    """A descriptor for reading a file of either side without a trace where that is allowed; raises ``OSError``."""
     flags = FLAGS & ~os.O_NOFOLLOW if follow else FLAGS
     try:
-        try:
-            return patiently(lambda: os.open(name, flags | os.O_NOATIME, dir_fd=directory))
-        except PermissionError as error:
-            if error.errno != errno.EPERM:
-                raise
-            return os.open(name, flags, dir_fd=directory)
+        return patiently(lambda: os.open(name, flags | os.O_NOATIME, dir_fd=directory))
+    except PermissionError as error:
+        if error.errno != errno.EPERM:  # O_NOATIME is for owners
+            raise
+        return os.open(name, flags, dir_fd=directory)
+
+
+def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
+    """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
+    try:
+        return open_to_read(directory, name, follow=follow)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ESTALE):
             raise Problem("open", error.errno, on_source=True, changed=True) from error

@@ -121,18 +121,6 @@ class ManifestReader:
             checker.end()
 
 
-def signature_of(path: Path) -> bytes:
-    """The signature of the dataset that the manifest ``path`` tells of: recomputed, and the one that it holds.
-
-    Raises ``Refused`` as ``ManifestReader`` does.
-    """
-    entries = iter(ManifestReader(path))
-    root = next(entries)
-    for _ in entries:
-        pass
-    return root.digest
-
-
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
     try:

@@ -7,7 +7,6 @@ counts as failed, or with ``--repair``, the first time, is copied again.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from array import array
@@ -20,7 +19,7 @@ from pcopy.fsio.contents import bypass_cache, digest_contents, drop_pages, has_h
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import FLAGS, Version, is_version, source_status, status_of
+from pcopy.fsio.source import Version, is_version, open_to_read, source_status, status_of
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
@@ -177,12 +176,7 @@ def open_copy(context: Context, place: Place, name: bytes, *, direct: bool) -> i
     """A descriptor for reading a regular file of the destination; raises ``Problem``. Its access time stays."""
     directory, copy = context.open_target(place), context.new_name(place, name)
     try:
-        try:
-            descriptor = os.open(copy, FLAGS | os.O_NOATIME, dir_fd=directory)
-        except PermissionError as error:
-            if error.errno != errno.EPERM:  # O_NOATIME is for owners
-                raise
-            descriptor = os.open(copy, FLAGS, dir_fd=directory)
+        descriptor = open_to_read(directory, copy)
     except OSError as error:
         raise Problem.of("open", error) from error
     try:

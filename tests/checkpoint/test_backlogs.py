@@ -57,8 +57,7 @@ def test_first_in_first_out(kind: str, steps: list[int], frame_tasks: int) -> No
     with (
         scratch() as spool,
         mock.patch("pcopy.engine.backlog.FRAME_TASKS", frame_tasks),
-        mock.patch("pcopy.checkpoint.lmdb_backlog.FRAME_TASKS", frame_tasks),
-        mock.patch("pcopy.checkpoint.lmdb_backlog.FRAME_BYTES", 5000),
+        mock.patch("pcopy.engine.backlog.FRAME_BYTES", 5000),
     ):
         conformance.first_in_first_out(STORES[kind], spool, steps)
 

@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 
 from pcopy.checkpoint.framing import read_frames, write_frame
-from pcopy.checkpoint.record import read_record
 from pcopy.checkpoint.resume import Remaining, begin, compact, load
 from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.task import ANYBODY, Task
@@ -22,6 +21,7 @@ from pcopy.errors import Refused
 from tests.checkpoint.histories import History, make_job, task
 from tests.checkpoint.power import CALLS, Power
 from tests.support.filesystems import mounted, remove
+from tests.support.records import read_record
 
 COUNTS = (100, 20, 3)
 FIRST = [task(1), task(2), task(3)]

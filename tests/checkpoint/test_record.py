@@ -17,12 +17,11 @@ from pcopy.checkpoint.record import (
     as_task,
     pack_id,
     read_head,
-    read_record,
     unpack_id,
-    unpack_ids,
 )
 from pcopy.engine.task import HEADER_BYTES, UNTOLD, Task, TaskId
 from tests.checkpoint.histories import task
+from tests.support.records import read_record, unpack_ids
 
 IDS = st.tuples(st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1))
 TASKS = st.builds(

@@ -20,7 +20,6 @@ from pcopy.signature.manifest import (
     ManifestReader,
     ManifestWriter,
     order_key,
-    signature_of,
 )
 from pcopy.signature.records import pack, unpack
 from tests.signature.datasets import measured, outer_dataset
@@ -66,6 +65,12 @@ def dataset(area: Path) -> Path:
 @pytest.fixture
 def good(area: Path, dataset: Path) -> bytes:
     return reference.manifest(os.fsencode(dataset), 1 << 16)
+
+
+def signature_of(path: Path) -> bytes:
+    """The digest of the root that the manifest tells of first, once all the rest was held against it."""
+    entries = list(ManifestReader(path))
+    return entries[0].digest
 
 
 def write(path: Path, entries: list[Entry], block_size: int = 1 << 16) -> None:

@@ -1,0 +1,20 @@
+"""Reads records of checkpoints whole, which the product does part by part."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from pcopy.checkpoint.record import Record, read_facts
+from pcopy.engine.task import TaskId
+
+
+def read_record(payload: bytes) -> Record:
+    """The record that was packed; raises ``ValueError`` if it is none."""
+    head, done, spawned = read_facts(payload)
+    return Record(*head[:6], done, tuple(tuple(task) for task in spawned))
+
+
+def unpack_ids(packed: bytes) -> Iterator[TaskId]:
+    """Task ids (run, rank, number) of 16 bytes each, big-endian."""
+    return struct.iter_unpack(">IIQ", packed)
