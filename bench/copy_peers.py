@@ -1,25 +1,24 @@
 """Times pcopy against cp and rsync, on file systems in memory, and pcopy's start-up.
 
-The tools take turns, in another order each round, so that whatever else the machine does meets all of them alike. The
-source is in the page cache. Before each run the old copy is removed and the file system synced; neither counts. A copy
-is over when it is on storage: pcopy syncs by itself, after the others ``sync -f`` is run and counted.
+The tools take turns. The source is in the page cache. Before each run the old copy is removed and the file system
+synced; neither counts. A copy is over when it is on storage: pcopy syncs by itself, after the others ``sync -f`` is run
+and counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from bench import datasets, filesystems
 from bench.timing import PCOPY, Time, compared, timed
+from bench.turns import in_turns, parser_for, remove
 
 AGAINST = "cp -a"
 
@@ -72,14 +71,10 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.copy_peers", description=__doc__)
-    datasets.add_options(parser)
-    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["ext4", "tmpfs"])
+    parser = parser_for("bench.copy_peers", __doc__, ["ext4", "tmpfs"])
     parser.add_argument("--source", choices=["same", "tmpfs"], default="same", help="where the source is")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
     parser.add_argument("--start-up", type=int, default=10, metavar="RUNS", help="of the start-up; 0: none")
-    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
     if AGAINST not in arguments.tools:
         arguments.tools.append(AGAINST)
@@ -91,24 +86,12 @@ def _take_turns(source: Path, target: Path, tools: list[str], rounds: int) -> di
 
     That one also touches all the memory that the image will take, whose first use is slow.
     """
+    ways = {name: TOOLS[name].commands(source, target) for name in tools}
     for name in tools:
-        _remove(target)
-        timed(*TOOLS[name].commands(source, target))
+        remove(target)
+        timed(*ways[name])
         _verify(source, target, name)
-    times: dict[str, list[Time]] = {name: [] for name in tools}
-    order = deque(tools)
-    for _ in range(rounds):
-        for name in order:
-            _remove(target)
-            times[name].append(timed(*TOOLS[name].commands(source, target)))
-        order.rotate(-1)
-    return times
-
-
-def _remove(target: Path) -> None:
-    if target.exists():
-        shutil.rmtree(target)
-    subprocess.run(["sync", "-f", str(target.parent)], check=True)
+    return in_turns(ways, rounds, lambda: remove(target))
 
 
 def _verify(source: Path, target: Path, name: str) -> None:
@@ -127,12 +110,9 @@ def _start_up(runs: int, memory: Path) -> str:
             "pcopy --version": [*PCOPY, "--version"],
             "one small file, -n 2": [*PCOPY, "-q", "-n", "2", str(base / "source"), str(base / "copy")],
         }
-        times: dict[str, list[Time]] = {label: [] for label in commands}
         timed(commands["one small file, -n 2"])  # writes the byte code, once
-        for _ in range(runs):
-            for label, words in commands.items():
-                (base / "copy").unlink(missing_ok=True)
-                times[label].append(timed(words))
+        ways = {label: [words] for label, words in commands.items()}
+        times = in_turns(ways, runs, lambda: (base / "copy").unlink(missing_ok=True))
     return compared(times, "python -c pass")
 
 

@@ -7,15 +7,13 @@ the same kind, so that the bare copy can't be a clone. The copy's sync counts.
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
 import sys
-from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 
 from bench import datasets, filesystems
 from bench.timing import PCOPY, Time, compared, timed
+from bench.turns import in_turns, parser_for, remove
 
 BARE = "bare copy"
 CAT = "cat FILE"
@@ -29,14 +27,10 @@ WAYS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.integrity", description=__doc__)
-    datasets.add_options(parser)
+    parser = parser_for("bench.integrity", __doc__, ["xfs", "tmpfs"])
     parser.set_defaults(files=100_000, large_size=4096)
-    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["xfs", "tmpfs"])
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
     filesystems.end_on_sigterm()
     for kind in arguments.fs:
@@ -57,28 +51,15 @@ def main() -> int:
 def _copies(source: Path, target: Path, arguments: argparse.Namespace) -> dict[str, list[Time]]:
     signature = arguments.memory / "pcopy-bench.sig"
     common = (*PCOPY, "-q", "-T", "-n", str(arguments.ranks))
-    times: dict[str, list[Time]] = {name: [] for name in arguments.ways}
-    order = deque(arguments.ways)
+    ways = {}
+    for name in arguments.ways:
+        words = [*WAYS[name], str(signature)] if "--signature" in WAYS[name] else WAYS[name]
+        ways[name] = [[*common, *words, str(source), str(target)]]
     try:
-        for number in range(arguments.rounds + 1):
-            for name in order:
-                if target.exists():
-                    shutil.rmtree(target)
-                subprocess.run(["sync", "-f", str(target.parent)], check=True)
-                words = [str(signature) if word is None else word for word in _options(name)]
-                taken = timed([*common, *words, str(source), str(target)])
-                if number:  # the first round touches the memory that images take
-                    times[name].append(taken)
-            order.rotate(-1)
+        in_turns(ways, 1, lambda: remove(target))  # touches the memory that images take
+        return in_turns(ways, arguments.rounds, lambda: remove(target))
     finally:
         signature.unlink(missing_ok=True)
-    return times
-
-
-def _options(name: str) -> list[str | None]:
-    """``None`` stands for the signature's file."""
-    words: list[str | None] = list(WAYS[name])
-    return [*words, None] if "--signature" in words else words
 
 
 def _readings(source: Path, arguments: argparse.Namespace) -> dict[str, list[Time]]:
@@ -87,11 +68,8 @@ def _readings(source: Path, arguments: argparse.Namespace) -> dict[str, list[Tim
     pverify = [sys.executable, "-c", "import sys; from pcopy.cli.pverify import main; sys.exit(main())", "-q"]
     ranks = ["-n", str(arguments.ranks)]
     timed([*pverify, *ranks, "--create", signature, file])
-    commands = {CAT: ["cat", file], f"pverify -n {arguments.ranks}": [*pverify, *ranks, signature, file]}
-    times: dict[str, list[Time]] = {name: [] for name in commands}
-    for _ in range(arguments.rounds):
-        for name, words in commands.items():
-            times[name].append(timed(words))
+    ways = {CAT: [["cat", file]], f"pverify -n {arguments.ranks}": [[*pverify, *ranks, signature, file]]}
+    times = in_turns(ways, arguments.rounds, lambda: None)
     Path(signature).unlink()
     return times
 
