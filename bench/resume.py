@@ -1,0 +1,93 @@
+"""What the resume of a job costs that was stopped when most of it was done, beside the whole job.
+
+Whole jobs and stopped ones take turns. A job is stopped by SIGTERM when its progress has reached ``--at`` percent, and
+what it did and what was still to do are timed apart; its progress is at most a second old by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from bench import datasets, filesystems
+from bench.timing import PCOPY, environment, table, timed
+from bench.turns import remove
+
+STOPPED = 75
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.resume", description=__doc__)
+    parser.add_argument("--files", type=int, default=48, help="in one directory (default %(default)s)")
+    parser.add_argument("--file-size", type=int, default=128, help="MiB of each (default %(default)s)")
+    parser.add_argument("--at", type=float, default=95.0, help="percent (default %(default)s)")
+    parser.add_argument("--fs", choices=filesystems.KINDS, default="xfs")
+    parser.add_argument("--hash", default="blake3", help="default: blake3, so that there is work for some seconds")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
+    arguments = parser.parse_args()
+    filesystems.end_on_sigterm()
+    dataset = datasets.small_files(arguments.files, arguments.file_size * datasets.MIB, arguments.files)
+    with ExitStack() as stack:
+        size = filesystems.room_for(dataset.size, dataset.files)
+        source = stack.enter_context(filesystems.mounted("tmpfs", size, arguments.memory)) / "source"
+        target = stack.enter_context(filesystems.mounted(arguments.fs, size, arguments.memory)) / "copy"
+        source.mkdir()
+        dataset.make(source)
+        print(f"{dataset.label}, tmpfs to {arguments.fs}, {arguments.ranks} ranks, --hash {arguments.hash}", flush=True)
+        print(_rounds(source, target, arguments))
+    return 0
+
+
+def _rounds(source: Path, target: Path, arguments: argparse.Namespace) -> str:
+    job = target.parent / "job"
+    ranks = ["-n", str(arguments.ranks)]
+    copy = [*PCOPY, "-T", *ranks, "--hash", arguments.hash, "--checkpoint", str(job), str(source), str(target)]
+    rows = []
+    ratios = []
+    for number in range(arguments.rounds + 1):
+        remove(target, job)
+        whole = timed([*copy, "-q"]).wall
+        remove(target, job)
+        done, begun = _stop_at(arguments.at, copy)
+        rest = timed([*PCOPY, "-q", *ranks, "--resume", str(job)]).wall
+        if number:  # the first round touches the memory that images take
+            ratios.append(rest / whole)
+            figures = (whole, begun, done, rest)
+            rows.append([f"{number}", *(f"{value:.2f}" for value in figures), f"{ratios[-1]:.1%}"])
+    rows.append(["median", "", "", "", "", f"{median(ratios):.1%}"])
+    return table(["round", "whole, s", "stopped after, s", "percent done", "resume, s", "resume / whole"], rows)
+
+
+def _stop_at(percent: float, words: list[str]) -> tuple[float, float]:
+    """Runs the command until its progress has reached ``percent``; returns that and the seconds it took in all."""
+    start = time.monotonic()
+    options = ("--progress", "json", "--progress-interval", "0.1", "--checkpoint-interval", "5")
+    with subprocess.Popen(
+        [*words, *options], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        reached = 0.0
+        for line in process.stderr:
+            if line.startswith("{"):
+                reached = json.loads(line)["percent"] or 0.0
+                if reached >= percent:
+                    os.kill(process.pid, signal.SIGTERM)
+                    break
+        process.communicate()
+    if process.returncode != STOPPED:
+        raise SystemExit(f"it ended with {process.returncode} before it could be stopped: take more or larger files")
+    return reached, time.monotonic() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())
