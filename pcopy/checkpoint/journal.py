@@ -59,6 +59,10 @@ class FactJournal:
         self._over = False
 
     @property
+    def is_lost(self) -> bool:
+        return self.data_lost is not None
+
+    @property
     def wants_cut(self) -> bool:
         return not self._over and self._window.size >= FACTS_BEFORE_CUT
 

@@ -31,7 +31,7 @@ def look_at(path: bytes) -> Seen:
     descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        place = (_type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
+        place = (type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
     finally:
         os.close(descriptor)
     return Seen((status.st_dev, status.st_ino), place)
@@ -88,7 +88,8 @@ def _look(path: bytes) -> Seen:
         raise Refused(f"{shown(path)}: the job's directory cannot be opened: {error.strerror}") from None
 
 
-def _type_of_file_system(descriptor: int) -> int:
+def type_of_file_system(descriptor: int) -> int:
+    """Its f_type; raises ``OSError``."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -21,7 +21,7 @@ from pcopy.engine.node import Node
 from pcopy.engine.restore import restore
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
-from pcopy.fsio.stable import Storage
+from pcopy.fsio.storage import Storage
 from pcopy.tasks.counts import PUT_ASIDE
 from pcopy.text import shown
 

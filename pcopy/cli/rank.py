@@ -10,6 +10,7 @@ from random import Random
 from typing import BinaryIO, NamedTuple, cast
 
 from pcopy.checkpoint.journal import FOREVER, FactJournal
+from pcopy.checkpoint.roots import type_of_file_system
 from pcopy.cli.keeping import Create, Keeping, RankStore, open_journal, restore_rank
 from pcopy.cli.notes import Notes
 from pcopy.cli.signals import StopSignals, status_of, stopped_by
@@ -24,7 +25,7 @@ from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
 from pcopy.errors import OK, Refused
 from pcopy.fsio.python_kernel import PythonKernel
-from pcopy.fsio.stable import Storage
+from pcopy.fsio.storage import Storage
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context, RootDescriptors
 from pcopy.tasks.director import JobDirector
@@ -130,7 +131,7 @@ def run_rank(
     journal: FactJournal | None = None
     store: RankStore | None = None
     if keeping.directory:
-        context.storage = Storage()
+        context.storage = Storage(type_of_file_system)
         for root in roots:
             context.storage.add(root.target, os.fstat(root.target).st_dev)
         journal, store = open_journal(keeping, job.run, rank, size, context.storage, create, _first_counts(job))
@@ -199,6 +200,8 @@ def run_rank(
             discard_all(context)
         if journal is not None:
             journal.close(JOURNAL_PATIENCE)
+        if context.storage is not None:
+            context.storage.close()
         if rank and store is not None and store.lock is not None:
             store.lock.close()
     context.close()

@@ -3,12 +3,13 @@
 Rule: once there has been a cut, in this run or in one before it, a phase begins only when all ranks are durable at an
 epoch that ended after the last phase did. Else a resumed job could repeat tasks of a phase after the next one has
 changed what they find: a directory that is finished lets nobody create in it. A job that ends with something left to do
-takes a last cut, even if it is the first; one that was told to stop does not wait for it for ever.
+takes a last cut, even if it is the first; one that was told to stop does not wait for it for ever, nor at all if a
+rank's data did not get to storage.
 """
 
 from __future__ import annotations
 
-from pcopy.engine.journal import Epochs
+from pcopy.engine.journal import LOST, Epochs
 from pcopy.engine.limits import Limits
 from pcopy.engine.progress import Report
 
@@ -54,6 +55,8 @@ class Commit:
     def is_done(self, report: Report, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
         """At the end of a phase: may the next one begin? ``needed``: even if there has not been a cut yet."""
         if self._epochs.journal is None or not (self._epochs.begun or needed):
+            return True
+        if halted and report.durable == LOST:
             return True
         if not self._target:
             self._target = self._epochs.number

@@ -23,6 +23,9 @@ from pcopy.engine.task import Task, TaskId
 FIRST = 1
 """The epoch in which a run begins."""
 
+LOST = -1
+"""The durable epoch of a rank whose data did not get to storage: no later one will be durable."""
+
 
 Send = Callable[[int, Message], None]
 SendAll = Callable[[Iterable[tuple[int, Message]]], None]
@@ -33,6 +36,10 @@ class Journal(Protocol):
 
     durable: int
     """The last epoch all of whose facts are on stable storage; 0 before the first."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Could data not be brought to storage? Then no later epoch will be durable."""
 
     @property
     def wants_cut(self) -> bool:
@@ -69,8 +76,10 @@ class Epochs:
 
     @property
     def durable(self) -> int:
-        """This rank's last durable epoch."""
-        return self.journal.durable if self.journal else 0
+        """This rank's last durable epoch, or ``LOST``."""
+        if self.journal is None:
+            return 0
+        return LOST if self.journal.is_lost else self.journal.durable
 
     def enter(self, number: int, phase: int) -> None:
         """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty."""

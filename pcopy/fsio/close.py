@@ -7,8 +7,15 @@ import os
 from pcopy.fsio.problem import Problem
 
 
-def close_written(descriptor: int) -> None:
-    """Closes; raises ``Problem``. Quota and network file systems report lost writes here."""
+def close_written(descriptor: int, *, sync: bool = False) -> None:
+    """Closes, after an fsync if that is wanted; raises ``Problem``. Quota and network file systems report lost writes
+    here."""
+    if sync:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            abandon(descriptor)
+            raise Problem.of("fsync", error) from error
     try:
         os.close(descriptor)
     except OSError as error:

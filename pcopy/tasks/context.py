@@ -17,7 +17,8 @@ from pcopy.fsio.directories import Directories, OpenDirectories
 from pcopy.fsio.kernel import SMALL_FILE, Kernel
 from pcopy.fsio.mounts import Followed
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.stable import Storage
+from pcopy.fsio.spelling import Spellings
+from pcopy.fsio.storage import Storage
 from pcopy.fsio.temporary import TemporaryNames, remove_leftovers
 from pcopy.signature.manifest import ROOT
 from pcopy.signature.tree import ContentHasher
@@ -45,7 +46,7 @@ CLOCK_GRACE = 5 * 10**9
 """Nanoseconds that the clocks of a file server and its clients may differ."""
 
 _FULL = (errno.ENOSPC, errno.EROFS)
-_FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "close")
+_FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close")
 _FULL_IN_A_ROW = 2
 
 
@@ -118,7 +119,10 @@ class Context:
         self.unfinished: dict[bytes, UnfinishedFile] = {}
         self.early_chunks: dict[bytes, list[tuple[ChunkDone, TaskId]]] = {}
         self.sealed: list[tuple[TaskId, SealDir]] = []
+        self.failed_directories: set[tuple[int, bytes]] = set()
+        """Root and path of those that belong to this rank and count as failed."""
         self.links: dict[int, Backlog] = {}
+        self.spellings = Spellings()
         self.synced = {os.fstat(root.target).st_dev: root.target for root in descriptors}
         self.root_devices = tuple(self.synced)
         self.hosts = Hosts(hosts, rank)
@@ -213,6 +217,29 @@ class Context:
             self.storage.add(target, self.target_device(place))
         return target
 
+    def open_above(self, place: Place | None, root: int) -> int:
+        """The target directory ``place``, or that of a root for what the root is copied to; raises ``Problem``."""
+        if place is not None:
+            return self.open_target(place)
+        targets = self.targets[root]
+        target = targets.open(b"")
+        if self.storage is not None:
+            self.storage.add(target, os.fstat(target).st_dev)
+        return target
+
+    def syncs_items(self, place: Place) -> bool:
+        """Is each file in this target directory synced before it is closed? (``pcopy.fsio.storage``)"""
+        storage = self.storage
+        return storage is not None and storage.syncs_items and storage.syncs_items_on(self.target_device(place))
+
+    def sync_directories(self) -> None:
+        """A task is done: so are the names that it has made, where they are synced one by one."""
+        if self.storage is not None and self.storage.syncs_items:
+            try:
+                self.storage.sync_directories()
+            except Problem as problem:  # which the storage remembers
+                self.stop(f"the destination could not be synced: {problem.strerror}")
+
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
         """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
         return self.sources[place.root].mounts.device(place.source_id[0] if mount is None else mount)
@@ -267,9 +294,13 @@ class Context:
         if self.job.run > 1:
             remove_leftovers(target, self.job.name, self.job.run)
 
+    def is_touched(self, status: os.stat_result) -> bool:
+        """Was this item of the destination made or changed since the job began?"""
+        return status.st_ctime_ns >= self.job.began - CLOCK_GRACE
+
     def is_ours(self, status: os.stat_result) -> bool:
         """Is this an item of the destination that an earlier run of this job made, or has touched at least?"""
-        return self.job.run > 1 and status.st_ctime_ns >= self.job.began - CLOCK_GRACE
+        return self.job.run > 1 and self.is_touched(status)
 
     def succeeded(self) -> None:
         """Something was written: the destination is not full."""

@@ -70,4 +70,4 @@ def _fill(
     except BaseException:
         abandon(writing)
         raise
-    close_written(writing)
+    close_written(writing, sync=context.syncs_items(place))

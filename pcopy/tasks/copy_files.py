@@ -19,7 +19,10 @@ from pcopy.tasks.whole_file import Settled, copy_whole
 
 
 def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
-    """New ones go through the kernel, those that need care one by one after it."""
+    """New ones go through the kernel, those that need care one by one after it.
+
+    Where files are synced one by one all need care.
+    """
     place = task.place
     names = unpack_names(task.names)
     inodes = unpack_numbers(task.inodes)
@@ -74,7 +77,10 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
 
 
 def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> set[int]:
-    """Which of the names are taken (or can't be asked for), where it is worth knowing before they are tried."""
+    """Which of the names are taken (or can't be asked for), where it is worth knowing before they are tried, or need
+    care anyway."""
+    if context.syncs_items(place):
+        return set(range(len(names)))
     if place.fresh or context.options.existing == "replace":
         return set()
     return {index for index, name in enumerate(names) if _may_be_there(target, context.new_name(place, name))}

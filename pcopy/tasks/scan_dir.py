@@ -23,12 +23,13 @@ from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context
 from pcopy.tasks.entering import let_us_in, open_up
+from pcopy.tasks.fail_dir import directory_failed
 from pcopy.tasks.followed import check_followed
 from pcopy.tasks.names_spool import NamesSpool
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.scan_names import Sorter
-from pcopy.tasks.targets import look, may_replace
+from pcopy.tasks.targets import is_own, look, may_replace
 from pcopy.tasks.values import NOWHERE, FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
 
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
@@ -81,7 +82,11 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
         else:
             entries = yield from _spread(context, result, place, chain(first, listing))
     except Problem as problem:  # the rest of its names can't be read
-        result.fail(place, b"", problem)
+        if made is None:
+            result.fail(place, b"", problem)
+        else:
+            result.count(counts.DIRECTORIES)
+            directory_failed(context, result, place, problem)
         complete = False
     if made is None:
         _count_read(context, result, complete)
@@ -186,8 +191,8 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
     path = context.below_target(task.root, task.path)
     fresh = False
     if path:
-        above, _, name = path.rpartition(b"/")
-        parent = targets.open(above, task.parent.target_id if task.parent else None)
+        name = path.rpartition(b"/")[2]
+        parent = context.open_above(task.parent, task.root)
         around = task.parent or Place(task.root, b"", task.source_id, (0, 0), False, False)
         fresh = _make_directory(context, around, parent, name, source)
         if not fresh:
@@ -218,10 +223,10 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
         except OSError as error:
             raise Problem.of("mkdir", error) from error
         present = look(parent, name)
-        if present is not None and stat.S_ISDIR(present.st_mode) and (context.job.run > 1 or not around.fresh):
-            return _is_unfinished(context, present)
+        if present is not None and stat.S_ISDIR(present.st_mode):
+            return is_own(context, around, parent, name, present) and _is_unfinished(present)
         if present is not None:
-            if not may_replace(context, around, source, present):
+            if not may_replace(context, around, source, parent, name, present):
                 return False
             try:
                 os.unlink(name, dir_fd=parent)
@@ -230,10 +235,9 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
     raise Problem("mkdir", errno.EEXIST)
 
 
-def _is_unfinished(context: Context, present: os.stat_result) -> bool:
-    """Did an earlier run of this job make this directory? Until it is finished such a one is nobody else's."""
-    ours = context.is_ours(present) and present.st_uid == os.geteuid()
-    return ours and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
+def _is_unfinished(present: os.stat_result) -> bool:
+    """Until it is finished a directory that a job has made is nobody else's."""
+    return present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
 
 
 def _note_device(context: Context, result: Result, place: Place) -> None:

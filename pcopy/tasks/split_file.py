@@ -7,14 +7,15 @@ The chunk is chosen when the file's turn comes, from what is known by then: abou
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import set_size
-from pcopy.fsio.in_place import incomplete, open_over
+from pcopy.fsio.in_place import give_back, incomplete, open_over, status_before
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
-from pcopy.fsio.temporary import create, made_by, remove
+from pcopy.fsio.temporary import create, made_by, remove, reopen
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.copy_files import count_settled
@@ -41,12 +42,29 @@ def split_file(task: SplitFile, context: Context, result: Result) -> Slices:
 
 
 def opened_failed(context: Context, result: Result, file: OpenFile, problem: Problem) -> None:
-    """The file was opened and is not copied. It may be that it has changed since an earlier run copied parts of it."""
+    """The file was opened and is not copied.
+
+    It may have changed since an earlier run copied parts of it, or that run has renamed it, and was ended before that
+    was on record: it was no attempt of this run's.
+    """
     task = file.split
-    if problem.changed and made_by(file.temporary)[0] < context.job.run:
-        text = "has changed since the job was interrupted; its copy begins anew"
-        result.warn(task.place, task.name, text, on_source=True)
+    if problem.again and made_by(file.temporary)[0] < context.job.run:
+        task = task._replace(attempt=0)
+        if problem.changed:
+            text = "has changed since the job was interrupted; its copy begins anew"
+            result.warn(task.place, task.name, text, on_source=True)
+    if file.over:
+        _give_back(context, file)
     split_failed(context, result, task, problem)
+
+
+def _give_back(context: Context, file: OpenFile) -> None:
+    """As ``pcopy.fsio.in_place.give_back``, unless the file is gone or was replaced."""
+    with suppress(Problem):
+        target = context.open_target(file.split.place)
+        writing = reopen(target, context.written_as(file), file.temporary_inode, file.version.size)
+        give_back(writing, status_before(file.over), context.options.preserve)
+        close_written(writing)
 
 
 def split_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
@@ -87,9 +105,11 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Gen
                     set_size(writing, status.st_size)
                 file = file._replace(cloned=cloned)
             except BaseException:
+                if was:
+                    give_back(writing, status_before(was), context.options.preserve)
                 abandon(writing)
                 raise
-            close_written(writing)
+            close_written(writing, sync=context.syncs_items(task.place))
         except Problem as problem:
             if over is not None:
                 raise incomplete(problem) from problem

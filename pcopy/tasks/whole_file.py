@@ -10,7 +10,7 @@ from pcopy.fsio.attributes import apply_attributes, read_attributes
 from pcopy.fsio.close import abandon, close_read, close_written
 from pcopy.fsio.compare import same_contents
 from pcopy.fsio.existing import alike
-from pcopy.fsio.in_place import drop_old_xattrs, incomplete, open_over
+from pcopy.fsio.in_place import drop_old_xattrs, give_back, incomplete, open_over
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import create, put_in_place, remove
@@ -67,7 +67,7 @@ def settled_already(
     present: os.stat_result,
 ) -> Generator[None, None, Settled | None]:
     """What is there stays, and why; None if it gives way to the file. Raises ``Problem``."""
-    if may_replace(context, place, status, present):
+    if may_replace(context, place, status, target, new_name, present):
         return None
     known = Known(FILE, status.st_size, b"", Version.of(status))
     if context.options.checksum:
@@ -121,9 +121,11 @@ def _write(
             except MetadataProblem as problem:
                 shortcoming = problem
         except BaseException:
+            if over is not None and present is not None:
+                give_back(writing, present, options.preserve)
             abandon(writing)
             raise
-        close_written(writing)
+        close_written(writing, sync=context.syncs_items(place))
         if over is None:
             clear_way(target, new_name, present)
             put_in_place(target, temporary, new_name, new.st_ino)

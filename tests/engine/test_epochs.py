@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Answer, Epoch, Message, Query, Request, Signal, Start, Stop, Work
 from pcopy.engine.node import State
@@ -21,6 +22,7 @@ class FakeJournal:
 
     def __init__(self) -> None:
         self.durable = 0
+        self.is_lost = False
         self.wants_cut = False
         self.is_full = False
         self.told: list[tuple[object, ...]] = []
@@ -285,6 +287,28 @@ def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_t
     said = answer(root, wait(root, 2.9), 0, 3.0)
     assert (1, Stop(75)) not in said
     said = answer(root, wait(root, 3.2), 0, 3.3)
+    assert (1, Stop(75)) in said
+
+
+def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.node.halt("signal", 0.0)
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 0.2), LOST, 0.3)
+    assert (1, Stop(75)) in said
+    assert journal.cuts == [1]
+
+
+def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    journal.is_lost = True
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, wait(root, 0.2), 0, 0.3)
+    assert (root.node.state, root.node.phase) == (State.WORKING, 0)
+    root.node.halt("the destination could not be synced", 0.4)
+    said = answer(root, wait(root, 0.5), 0, 0.6)
     assert (1, Stop(75)) in said
 
 

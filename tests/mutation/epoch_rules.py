@@ -220,6 +220,27 @@ COMMITS = (
         (LAST,),
     ),
     Rule(
+        "a job that was told to stop does not wait for what is lost",
+        "commit.py",
+        "        if halted and report.durable == LOST:\n            return True\n",
+        "",
+        (EPOCHS + "test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost",),
+    ),
+    Rule(
+        "only a job that was told to stop ends with what is lost",
+        "commit.py",
+        "        if halted and report.durable == LOST:",
+        "        if report.durable == LOST:",
+        (EPOCHS + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
+    ),
+    Rule(
+        "a rank tells that data are lost",
+        "journal.py",
+        "return LOST if self.journal.is_lost else self.journal.durable",
+        "return self.journal.durable",
+        (EPOCHS + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
+    ),
+    Rule(
         "a job that goes on waits for ever",
         "commit.py",
         "not (halted and now > self._deadline):",

@@ -7,9 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +19,6 @@ from tests.mutation.rules import RULES
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 90
 """What one run of some quick tests may take on a busy machine; most take a second."""
-
-AT_ONCE = 2
 
 NO_MISTAKE = re.compile(r"^E +(NameError|UnboundLocalError|AttributeError|ImportError|SyntaxError)\b", re.MULTILINE)
 """What an edit that is broken itself would raise, and none that only drops a rule."""
@@ -91,42 +87,26 @@ def mutate(pristine: Path, directory: Path, rule: Rule) -> Run:
         shutil.rmtree(directory)
 
 
-def run_control(pristine: Path) -> Run:
-    return run_tests(pristine, sorted({test for rule in RULES for test in rule.tests}))
-
-
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Run]]]:
-    """The runs of all tests that were chosen, by their names; some are done while others are awaited."""
-    scratch = tmp_path_factory.mktemp("mutation")
-    pristine = scratch / "pristine"
-    copy_sources(pristine)
-    started: dict[str, Future[Run]] = {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, item in enumerate(request.session.items):
-            if isinstance(item, pytest.Function) and item.path == Path(__file__) and "runs" in item.fixturenames:
-                run: Callable[[], Run] = partial(run_control, pristine)
-                if hasattr(item, "callspec"):
-                    rule = item.callspec.params["rule"]
-                    assert isinstance(rule, Rule)
-                    run = partial(mutate, pristine, scratch / str(number), rule)
-                started[item.name] = pool.submit(run)
-        yield started
-        pool.shutdown(cancel_futures=True)
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy without an edit."""
+    directory = tmp_path_factory.mktemp("mutation") / "pristine"
+    copy_sources(directory)
+    return directory
 
 
 def test_names_are_unique() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-def test_without_an_edit_all_pass(runs: dict[str, Future[Run]], request: pytest.FixtureRequest) -> None:
-    run = runs[request.node.name].result()
+def test_without_an_edit_all_pass(pristine: Path) -> None:
+    run = run_tests(pristine, sorted({test for rule in RULES for test in rule.tests}))
     assert run.status == pytest.ExitCode.OK, run.output
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name.replace(" ", "-"))
-def test_a_dropped_rule_is_missed(rule: Rule, runs: dict[str, Future[Run]], request: pytest.FixtureRequest) -> None:
-    run = runs[request.node.name].result()
+def test_a_dropped_rule_is_missed(rule: Rule, pristine: Path) -> None:
+    run = mutate(pristine, pristine.with_name("edited"), rule)
     assert run.status == pytest.ExitCode.TESTS_FAILED, run.output
     assert len(run.failed) == 1, run.output
     assert run.failed[0].startswith(rule.tests), run.output

@@ -13,10 +13,11 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from pcopy.checkpoint.join import Join
-from pcopy.checkpoint.record import Record, Window, added, as_task, pack_id, unpack_ids
+from pcopy.checkpoint.record import Record, Window, added, as_task, pack_id
 from pcopy.engine.task import Task, TaskId
 from tests.recovery.files import Files
 from tests.recovery.rules import Rules
+from tests.support.records import unpack_ids
 
 
 class Clock(Protocol):
@@ -132,6 +133,7 @@ class ModelJournal:
         run: Clock,
     ) -> None:
         self.durable = 0
+        self.is_lost = False
         self._number, self._rank, self._client = number, rank, client
         self._job, self._files, self._storage, self._rules = job, files, storage, rules
         self._random, self._run = random, run

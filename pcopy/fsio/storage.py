@@ -1,0 +1,129 @@
+"""What a rank writes, and how it is brought to stable storage before it is recorded as done.
+
+Whole file systems are synced (syncfs), each through a descriptor that was opened before anything was written there: so
+each failed write-back is reported to this rank too.
+
+That is not enough on FUSE, where syncfs does not reach the server (virtiofs excepted), nor before Linux 5.8, where it
+reports no error. There each file is to be synced before it is closed, and each directory that a task has opened to make
+names there before the task counts as done. Rule: once a directory could not be synced, no sync succeeds any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+
+from pcopy.fsio.close import let_go
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.syncer import Syncer
+
+FUSE = 0x65735546
+"""The f_type of FUSE file systems (statfs(2))."""
+
+_REPORTS_ERRORS = (5, 8)
+"""The first Linux whose syncfs does."""
+
+_DIRECTORIES = 32
+"""Directories that wait for their sync; those in which a name is being made are the last."""
+
+_NOT_SYNCED = (errno.EINVAL, errno.EBADF)
+"""Of directories that their file system does not sync, and of such that may be searched only."""
+
+
+class Storage:
+    """The file systems that one rank writes to. ``sync`` is for another thread, all else for the one that writes."""
+
+    def __init__(self, type_of: Callable[[int], int]) -> None:
+        """``type_of`` tells a descriptor's f_type; raises ``OSError``."""
+        self.syncs_items = False
+        """Is there a file system on which files and directories are synced one by one?"""
+        self._type_of = type_of
+        self._descriptors: dict[int, int] = {}
+        self._one_by_one: set[int] = set()
+        self._changed: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._lost: Problem | None = None
+        self._syncer = Syncer()
+
+    def add(self, directory: int, device: int) -> None:
+        """Before anything is written to the open ``directory``, which lies on ``device``; raises ``Problem``."""
+        if device not in self._descriptors:
+            self._open(directory, device)
+        if device in self._one_by_one:
+            self._note(directory)
+
+    def _open(self, directory: int, device: int) -> None:
+        try:
+            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        except OSError as error:
+            raise Problem.of("open", error) from error
+        self._descriptors[device] = descriptor
+        try:
+            is_fuse = self._type_of(descriptor) == FUSE
+        except OSError as error:
+            raise Problem.of("statfs", error) from error
+        if is_fuse or kernel_version() < _REPORTS_ERRORS:
+            self._one_by_one.add(device)
+            self.syncs_items = True
+
+    def syncs_items_on(self, device: int) -> bool:
+        """Is each file to be synced before it is closed?"""
+        return device in self._one_by_one
+
+    def _note(self, directory: int) -> None:
+        """The directory is kept open, since whoever has opened it may close it before it is synced."""
+        try:
+            status = os.fstat(directory)
+            identity = status.st_dev, status.st_ino
+            if identity not in self._changed:
+                self._changed[identity] = os.dup(directory)
+        except OSError as error:
+            raise Problem.of("dup", error) from error
+        self._changed.move_to_end(identity)
+        if len(self._changed) > _DIRECTORIES:
+            self._sync_directory()
+
+    def sync_directories(self) -> None:
+        """All that have been added since the last call; raises ``Problem``, also for one that failed before."""
+        while self._changed:
+            self._sync_directory()
+        if self._lost is not None:
+            raise self._lost
+
+    def _sync_directory(self) -> None:
+        """The one that was added longest ago."""
+        descriptor = self._changed.popitem(last=False)[1]
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NOT_SYNCED:
+                self._lost = self._lost or Problem.of("fsync", error)
+        finally:
+            let_go(descriptor)
+
+    def sync(self) -> None:
+        """All of them; raises ``Problem`` for the first that fails, after the others."""
+        problem: Problem | None = None
+        for descriptor in tuple(self._descriptors.values()):
+            try:
+                self._syncer.sync(descriptor)
+            except Problem as error:
+                problem = problem or error
+        problem = problem or self._lost
+        if problem is not None:
+            raise problem
+
+    def close(self) -> None:
+        """Nothing is written any more; a sync that is under way is left behind."""
+        self._syncer.close()
+        while self._changed:
+            let_go(self._changed.popitem()[1])
+        while self._descriptors:
+            let_go(self._descriptors.popitem()[1])
+
+
+def kernel_version() -> tuple[int, int]:
+    """The first two numbers of the kernel's release."""
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor)

@@ -1,0 +1,107 @@
+"""A process that syncs file systems for a rank, so that no sync can keep the rank from ending.
+
+A process can't end while a call of one of its threads hangs in the kernel, and syncfs(2) hangs for as long as the
+storage does. So the call is made by a process that nobody waits for: it holds nothing of the rank's but the socket that
+ties them, and ends with the rank, or as soon as its call does.
+
+Each request carries the open descriptor (SCM_RIGHTS, unix(7)): what is handed over is the open file description, to
+which the kernel reports each failed write-back once.
+
+It is a new program and no fork: many MPIs don't bear a fork, since memory that they have registered with the network
+adapter would be copied. All signals are blocked in it from the start: who stops a job signals all its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+from pcopy.fsio.close import let_go
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.stable import sync_file_system
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ANSWER = struct.Struct("=i")
+"""An errno, 0 for success; the first, without a request, says that the process is there."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Syncer:
+    """The rank's end, for one thread but for ``close``. The process is started with the first sync."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._process: Popen[bytes] | None = None
+        self._is_started = False
+
+    def sync(self, descriptor: int) -> None:
+        """As ``sync_file_system``, which is called here where no process can be started; raises ``Problem``."""
+        if not self._is_started:
+            self._is_started = True
+            self._start()
+        if self._socket is None:
+            sync_file_system(descriptor)
+            return
+        try:
+            socket.send_fds(self._socket, [b"\0"], [descriptor])
+            answer = self._socket.recv(_ANSWER.size)
+        except OSError as error:
+            raise Problem.of("syncfs", error) from error
+        if not answer:
+            raise Problem("syncfs", errno.EIO, text="the process that syncs has ended")
+        (number,) = _ANSWER.unpack(answer)
+        if number:
+            raise Problem("syncfs", number)
+
+    def _start(self) -> None:
+        from subprocess import DEVNULL, Popen  # here, because most jobs end before they sync anything
+
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which the process inherits
+        try:
+            command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]
+            self._process = Popen(command, stdin=there.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+        except OSError:
+            here.close()
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            there.close()
+        with contextlib.suppress(OSError):
+            if here.recv(_ANSWER.size):
+                self._socket = here
+
+    def close(self) -> None:
+        """Ends the process; a sync that is under way fails here, and is not waited for."""
+        if self._socket is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._process is not None:
+            self._process.kill()
+            self._process.poll()
+
+
+def serve() -> None:
+    """The process: answers requests until the rank has gone."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # even in the midst of a sync
+    with socket.socket(fileno=sys.stdin.fileno()) as rank:
+        rank.send(_ANSWER.pack(0))
+        while descriptors := socket.recv_fds(rank, 1, 1)[1]:
+            number = 0
+            try:
+                sync_file_system(descriptors[0])
+            except Problem as problem:
+                number = problem.errno or errno.EIO
+            let_go(descriptors[0])
+            rank.send(_ANSWER.pack(number))

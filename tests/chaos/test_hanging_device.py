@@ -1,0 +1,112 @@
+"""A device that takes no more writes: a sync hangs in the kernel, where no signal reaches it, and the job ends in time.
+
+The destination is in an image that lies on another file system, and that one is frozen: reads are answered from the
+page cache and writes wait, as with storage that has gone away for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dataset import make_dataset
+from tests.support.command import pcopy, show, succeed
+from tests.support.filesystems import mounted, remove, scratch
+from tests.support.oracle import differences
+from tests.support.processes import Run, background, wait_until
+from tests.support.users import require_root
+
+INCOMPLETE, STOPPED = 1, 75
+GRACE = 10
+"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
+
+INNER, OUTER = 400 << 20, 700 << 20
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    with scratch() as place:
+        make_dataset(place / "source", 8, files=200, directories=30)
+        yield place / "source"
+
+
+class Device:
+    """The file system at ``point``, and what its image lies on."""
+
+    def __init__(self, below: Path, point: Path) -> None:
+        self._below = below
+        self.point = point
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Ends with this process at the latest: until then every sync(2) on the machine hangs, too."""
+        line = 'fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1"'
+        command = ["sh", "-c", line, "sh", str(self._below)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holding:
+            assert holding.stdout is not None
+            assert holding.stdout.readline() == b"frozen\n"
+            try:
+                yield
+            finally:
+                holding.communicate()
+
+
+@pytest.fixture
+def device(area: Path) -> Iterator[Device]:
+    require_root("freeze a file system")
+    if not shutil.which("fsfreeze"):
+        pytest.skip("there is no fsfreeze here")
+    # XFS as the inner one: what is written to it while its log waits stays in memory, and does not wait itself
+    with mounted("ext4", area, size=OUTER) as below, mounted("xfs", below, size=INNER) as point:
+        yield Device(below, point)
+
+
+def hanging(run: Run) -> list[int]:
+    """Those of its processes that no signal can end at the moment: a thread is in state D."""
+    return [pid for pid in run.processes() if "D" in _states(pid)]
+
+
+def _states(pid: int) -> list[str]:
+    with suppress(OSError):
+        return [file.read_text().rsplit(")", 1)[1].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return []
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("launcher", [None, "mpi"])
+def test_a_sync_that_hangs_in_the_kernel_does_not_keep_the_job(
+    tree: Path, area: Path, device: Device, launcher: str | None
+) -> None:
+    """Each phase of a job that is resumed waits for its sync, so that this one surely is under way."""
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    copy = device.point / "copy"
+    for name in ("sparse", "small"):
+        (copy / name / "in the way").mkdir(parents=True)
+    first = pcopy("-T", tree, copy, ranks=2, env=env)
+    assert first.returncode == INCOMPLETE, show(first)
+    for name in ("sparse", "small"):
+        remove(copy / name)
+    with ExitStack() as frozen:
+        frozen.enter_context(device.frozen())
+        with background("--resume", ranks=2, launcher=launcher, env=env) as run, frozen:
+            assert wait_until(lambda: run.process.poll() is not None or hanging(run))
+            assert run.process.poll() is None, run.process.communicate()
+            time.sleep(0.5)
+            run.send_signal(signal.SIGTERM)
+            _, err = run.process.communicate(timeout=GRACE)
+            assert run.process.returncode == STOPPED, err
+            assert b"pcopy: to go on: pcopy --resume" in err
+            assert hanging(run), "it was no sync that hangs"
+            frozen.close()
+            assert run.survivors() == []
+    succeed("--resume", ranks=3, env=env)
+    assert differences(tree, copy) == []
+    assert os.listdir(area / "state" / "pcopy") == []

@@ -1,0 +1,190 @@
+"""A FUSE file system, whose sync does not reach its server: files and directories are synced one by one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show, succeed
+from tests.support.filesystems import scratch, unmount
+from tests.support.oracle import differences
+from tests.support.processes import wait_until
+from tests.support.users import require_root
+
+MIB = 1 << 20
+INCOMPLETE, STOPPED = 1, 75
+SPLIT = ("--chunk-size", "1M", "--block-size", "64K")
+NAMING = ("mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat", "symlinkat", "mknodat", "openat")
+CALLS = (*NAMING, "fsync", "fdatasync", "syncfs")
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    with scratch() as place:
+        source = place / "source"
+        for number in range(4):
+            directory = source / f"directory-{number}" / "below"
+            directory.mkdir(parents=True)
+            for index in range(5):
+                (directory / f"file-{index}").write_bytes(os.urandom(1000 * index))
+            (directory / "link").symlink_to("file-1")
+            os.mkfifo(directory / "fifo")
+            os.link(directory / "file-1", source / f"directory-{number}" / "hard link")
+        (source / "middling").write_bytes(os.urandom(5 * MIB))
+        (source / "split").write_bytes(os.urandom(9 * MIB))
+        yield source
+
+
+@pytest.fixture
+def fuse(area: Path) -> Iterator[Path]:
+    """An empty directory, as a FUSE server shows it; what it is really, with its hard links, is in ``behind``."""
+    require_root("mount with FUSE")
+    if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("there is no bindfs here, or no FUSE")
+    behind, point = area / "behind", area / "point"
+    behind.mkdir()
+    point.mkdir()
+    tried = subprocess.run(["bindfs", behind, point], check=False, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"bindfs can't mount here: {tried.stderr.strip()}")
+    try:
+        assert wait_until(point.is_mount)
+        yield point
+    finally:
+        unmount(point)
+
+
+class Call(NamedTuple):
+    """A system call: its name, the paths of its descriptors, the names in it, and the line that strace wrote."""
+
+    name: str
+    paths: Sequence[str]
+    names: Sequence[str]
+    line: str
+
+
+class Calls:
+    """What one rank calls, in its order."""
+
+    def __init__(self, log: Path, inject: str = "") -> None:
+        if not shutil.which("strace"):
+            pytest.skip("there is no strace here")
+        self._log = log
+        self._inject = ["-e", f"inject=fsync:error={inject}"] if inject else []
+
+    def wrap(self) -> list[Argument]:
+        names = ",".join("?" + name for name in CALLS)
+        return ["strace", "-f", "-qq", "-y", "-s", "256", "-o", self._log, "-e", f"trace={names}", *self._inject]
+
+    def below(self, place: Path) -> list[Call]:
+        found = []
+        for line in self._log.read_text(errors="replace").splitlines():
+            match = re.match(r"\d+ +(\w+)\(", line)
+            if match and " = -1 " not in line.replace("(INJECTED)", ""):
+                found.append(Call(match[1], re.findall(r"<([^<>]*)>", line), re.findall(r'"([^"]*)"', line), line))
+        return [call for call in found if any(path.startswith(str(place)) for path in call.paths)]
+
+    def number_of(self, pattern: str) -> int:
+        """Which of the calls of fsync is the first on a path like ``pattern``."""
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if " fsync(" in line]
+        return next(number for number, line in enumerate(lines, 1) if re.search(pattern, line))
+
+
+def copied(calls: Calls, tree: Path, target: Path, *options: Argument, env: dict[str, str]) -> Completed:
+    return pcopy(*options, *SPLIT, "-T", tree, target, ranks=1, env=env, wrap=calls.wrap())
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+def names_made_in(call: Call) -> list[str]:
+    """The directories in which it makes a name."""
+    if call.name == "openat":  # the last path is that of the new descriptor
+        return [call.paths[-2]] if "O_CREAT" in call.line else []
+    return [call.paths[-1]] if call.name in NAMING else []
+
+
+def test_each_file_before_its_name_and_each_directory_after_it(
+    tree: Path, area: Path, fuse: Path, env: dict[str, str]
+) -> None:
+    calls = Calls(area / "log")
+    run = copied(calls, tree, fuse / "copy", env=env)
+    assert run.returncode == 0, show(run)
+    assert differences(tree, area / "behind/copy") == []
+    made: dict[str, int] = {}
+    with_directory: dict[str, int] = {}
+    synced: dict[str, int] = {}
+    files = 0
+    for number, call in enumerate(calls.below(fuse)):
+        if call.name == "fsync":
+            synced[call.paths[0]] = number
+        if call.name.startswith("rename"):
+            temporary = f"{call.paths[0]}/{call.names[0]}"
+            assert synced[temporary] > made[temporary], call.line
+            files += 1
+        for directory in names_made_in(call):
+            if call.name.startswith("mkdir"):  # each by a task of its own
+                assert synced.get(directory, 0) >= with_directory.get(directory, 0), call.line
+                with_directory[directory] = number
+            made[directory] = number
+            made[f"{directory}/{call.names[-1]}"] = number
+    assert files == sum(1 for path in tree.rglob("file-*")) + 2
+    directories = {str(fuse), *(str(fuse / "copy" / path.relative_to(tree)) for path in (tree, *tree.rglob("*/")))}
+    for directory in directories & made.keys():
+        assert synced[directory] > made[directory], directory
+    assert all(str(fuse / "copy" / path.relative_to(tree)) in made for path in tree.rglob("below"))
+
+
+def test_each_chunk_is_synced_by_who_has_written_it(tree: Path, area: Path, fuse: Path, env: dict[str, str]) -> None:
+    calls = Calls(area / "log")
+    succeed(*SPLIT, "-T", tree / "split", fuse / "copy", ranks=2, env=env, wrap=calls.wrap())
+    syncs = re.findall(rf" fsync\(\d+<{fuse}/\.pcopy-", (area / "log").read_text(errors="replace"))
+    assert len(syncs) == 1 + 9 + 1  # when it was made, the chunks, and before it was renamed
+    subprocess.run(["cmp", tree / "split", fuse / "copy"], check=True)
+
+
+def test_a_job_that_is_not_kept_syncs_nothing_one_by_one(
+    tree: Path, area: Path, fuse: Path, env: dict[str, str]
+) -> None:
+    calls = Calls(area / "log")
+    run = copied(calls, tree, fuse / "copy", "--checkpoint", "none", env=env)
+    assert run.returncode == 0, show(run)
+    assert {call.name for call in calls.below(fuse)} >= {"syncfs", "mknodat"}
+    assert not [call.line for call in calls.below(fuse) if call.name == "fsync"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "status", "told"),
+    [
+        (r"/below/\.pcopy-", INCOMPLETE, rb"file-\d: fsync: Input/output error"),
+        (r"/copy/\.pcopy-", INCOMPLETE, rb"(middling|split): fsync: Input/output error"),
+        (r"/below>", STOPPED, rb"the destination could not be synced: Input/output error"),
+    ],
+    ids=["small file", "large file", "directory"],
+)
+def test_a_sync_of_one_that_fails(
+    tree: Path, area: Path, fuse: Path, env: dict[str, str], pattern: str, status: int, told: bytes
+) -> None:
+    """A file fails then; after a directory nothing is recorded any more."""
+    calls = Calls(area / "log")
+    copied(calls, tree, fuse / "undisturbed", env=env)
+    number = calls.number_of(pattern.replace("/copy/", "/undisturbed/"))
+    calls = Calls(area / "log", f"EIO:when={number}")
+    run = copied(calls, tree, fuse / "copy", env=env)
+    assert run.returncode == status, show(run)
+    assert re.search(told, run.stderr), show(run)
+    if status == INCOMPLETE:
+        succeed("--resume", ranks=2, env=env)
+    else:
+        assert b"no checkpoint was stored: start it again" in run.stderr, show(run)
+        succeed(*SPLIT, "-T", tree, fuse / "copy", ranks=2, env=env)
+    assert differences(tree, area / "behind/copy") == []

@@ -1,0 +1,86 @@
+"""A rank's journal: what is recorded when the data, or the records, can't be brought to storage."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from pcopy.checkpoint.journal import FOREVER, FactJournal
+from pcopy.checkpoint.record import Record, Window
+from pcopy.engine.task import Task
+from tests.support.processes import wait_until
+
+
+class Storage:
+    """Stands for the destination and the job directory: calls fail from the given one on, and are remembered."""
+
+    def __init__(self, *, syncs: float = float("inf"), appends: float = float("inf")) -> None:
+        self.told: list[str] = []
+        self._left = {"sync": syncs, "append": appends}
+
+    def _call(self, name: str) -> None:
+        self.told.append(name)
+        self._left[name] -= 1
+        if self._left[name] < 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def sync(self) -> None:
+        self._call("sync")
+
+    def begin(self, phase: int, tasks: Sequence[Task]) -> None:
+        """Nothing to be remembered."""
+
+    def append(self, record: Record) -> None:
+        self._call("append")
+
+    def close(self) -> None:
+        """Nothing to be closed."""
+
+
+def journal_of(storage: Storage) -> FactJournal:
+    return FactJournal(Window(1, 0, 1), storage, storage.sync)
+
+
+@pytest.fixture(params=[0, 1, 2])
+def good(request: pytest.FixtureRequest) -> int:
+    """So many cuts go well."""
+    number: int = request.param
+    return number
+
+
+def test_what_is_synced_is_recorded() -> None:
+    storage = Storage()
+    journal = journal_of(storage)
+    for epoch in (1, 2, 3):
+        journal.cut(epoch, 0)
+    assert wait_until(lambda: journal.durable == 3)
+    journal.close(5)
+    assert storage.told == ["sync", "append"] * 3
+    assert not journal.is_lost
+
+
+def test_after_data_that_are_lost_nothing_is_synced_or_recorded(good: int) -> None:
+    storage = Storage(syncs=good)
+    journal = journal_of(storage)
+    for epoch in range(1, 5):
+        journal.cut(epoch, 0)
+    journal.close(5)
+    assert storage.told == ["sync", "append"] * good + ["sync"]
+    assert journal.is_lost
+    assert journal.data_lost == "the destination could not be synced: Input/output error"
+    assert journal.durable == good
+
+
+def test_after_a_record_that_is_lost_nobody_waits(good: int) -> None:
+    storage = Storage(appends=good)
+    journal = journal_of(storage)
+    for epoch in range(1, 5):
+        journal.cut(epoch, 0)
+    journal.close(5)
+    assert storage.told == ["sync", "append"] * (good + 1)
+    assert not journal.is_lost
+    assert journal.durable == FOREVER
+    assert journal.warning is not None

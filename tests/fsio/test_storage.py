@@ -1,0 +1,144 @@
+"""What is brought to storage one by one, where the sync of a file system does not do it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from pcopy.fsio import storage as module
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.storage import FUSE, Storage
+
+PLAIN = 0xEF53
+MANY = 100
+
+
+class Syncs:
+    """Stands for ``os.fsync``: remembers which directories were synced; those in ``failing`` fail."""
+
+    def __init__(self) -> None:
+        self.inodes: list[int] = []
+        self.failing: dict[int, int] = {}
+
+    def __call__(self, descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        self.inodes.append(inode)
+        if inode in self.failing:
+            raise OSError(self.failing[inode], "failing")
+
+
+@pytest.fixture
+def syncs() -> Iterator[Syncs]:
+    made = Syncs()
+    with mock.patch("os.fsync", made):
+        yield made
+
+
+def make(kind: int) -> Storage:
+    return Storage(lambda descriptor: kind)
+
+
+def open_all(area: Path, number: int) -> Iterator[int]:
+    """Directories, each of which is closed when the next is asked for."""
+    for index in range(number):
+        (area / f"{index}").mkdir()
+        descriptor = os.open(area / f"{index}", os.O_RDONLY | os.O_DIRECTORY)
+        yield descriptor
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel", "one_by_one"),
+    [
+        (PLAIN, "6.1.0-13-amd64", False),
+        (PLAIN, "5.8.0", False),
+        (PLAIN, "5.7.19", True),
+        (PLAIN, "4.18.0-553.el8_10.x86_64", True),
+        (FUSE, "6.1.0", True),
+        (FUSE, "4.18.0", True),
+    ],
+)
+def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, kernel: str, one_by_one: bool) -> None:
+    storage, device = make(kind), area.stat().st_dev
+    release = os.uname_result(("Linux", "host", kernel, "", ""))
+    with mock.patch("os.uname", lambda: release):
+        for descriptor in open_all(area, 1):
+            storage.add(descriptor, device)
+    assert storage.syncs_items == one_by_one
+    assert storage.syncs_items_on(device) == one_by_one
+    assert not storage.syncs_items_on(device + 1)
+    storage.close()
+
+
+def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
+    storage = make(PLAIN)
+    for descriptor in open_all(area, 3):
+        storage.add(descriptor, area.stat().st_dev)
+    storage.sync_directories()
+    storage.close()
+    assert syncs.inodes == []
+
+
+def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: Syncs) -> None:
+    storage, before = make(FUSE), len(os.listdir("/proc/self/fd"))
+    for descriptor in open_all(area, MANY):
+        storage.add(descriptor, area.stat().st_dev)
+        storage.add(descriptor, area.stat().st_dev)
+        assert len(os.listdir("/proc/self/fd")) < before + MANY / 2
+    storage.sync_directories()
+    assert sorted(syncs.inodes) == sorted((area / f"{index}").stat().st_ino for index in range(MANY))
+    storage.sync_directories()
+    assert len(syncs.inodes) == MANY
+    storage.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syncs) -> None:
+    """Links to one file in very many directories: the first is opened again for each of them."""
+    storage, device = make(FUSE), area.stat().st_dev
+    (area / "first").mkdir()
+    first = os.open(area / "first", os.O_RDONLY | os.O_DIRECTORY)
+    for descriptor in open_all(area, MANY):
+        storage.add(descriptor, device)
+        storage.add(first, device)
+        assert os.fstat(descriptor).st_ino not in syncs.inodes
+        assert os.fstat(first).st_ino not in syncs.inodes
+    os.close(first)
+    storage.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path, syncs: Syncs, number: int) -> None:
+    storage, device = make(FUSE), area.stat().st_dev
+    for descriptor in open_all(area, 2):
+        storage.add(descriptor, device)
+    storage.sync()
+    syncs.failing[(area / "0").stat().st_ino] = number
+    for _ in range(2):
+        with pytest.raises(Problem) as caught:
+            storage.sync_directories()
+        assert (caught.value.operation, caught.value.errno) == ("fsync", number)
+        with pytest.raises(Problem) as caught:
+            storage.sync()
+        assert (caught.value.operation, caught.value.errno) == ("fsync", number)
+    assert len(syncs.inodes) == 2
+    storage.close()
+
+
+def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> None:
+    storage = make(FUSE)
+    for descriptor in open_all(area, 1):
+        syncs.failing[os.fstat(descriptor).st_ino] = errno.EINVAL
+        storage.add(descriptor, area.stat().st_dev)
+    storage.sync_directories()
+    storage.sync()
+    storage.close()
+
+
+def test_the_kernel_of_this_machine_has_a_version() -> None:
+    assert module.kernel_version() > (2, 6)

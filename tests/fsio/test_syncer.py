@@ -1,0 +1,159 @@
+"""Syncs that another process makes: it does as it is told, hears no signals, and holds nothing that others wait for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.syncer import Syncer
+from tests.support.processes import wait_until
+
+HANGING = Path(__file__).parents[1] / "chaos" / "hanging.c"
+
+
+@pytest.fixture
+def syncer() -> Iterator[Syncer]:
+    made = Syncer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def directory(area: Path) -> Iterator[int]:
+    descriptor = os.open(area, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that have not ended."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        found |= set(map(int, Path(f"/proc/self/task/{thread}/children").read_text().split()))
+    return {pid for pid in found if state(pid) not in ("Z", "")}
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+def started(syncer: Syncer, directory: int) -> int:
+    """The process that the first sync starts."""
+    before = children()
+    syncer.sync(directory)
+    (pid,) = children() - before
+    return pid
+
+
+def test_one_process_makes_all_syncs(syncer: Syncer, directory: int) -> None:
+    pid = started(syncer, directory)
+    before = children()
+    for _ in range(3):
+        syncer.sync(directory)
+    assert children() == before
+    assert pid in before
+
+
+def test_an_error_is_told_with_its_number(syncer: Syncer, area: Path) -> None:
+    searched = os.open(area, os.O_PATH)
+    try:
+        for _ in range(2):
+            with pytest.raises(Problem) as caught:
+                syncer.sync(searched)
+            assert (caught.value.operation, caught.value.errno) == ("syncfs", errno.EBADF)
+    finally:
+        os.close(searched)
+
+
+def test_no_signal_ends_it_but_sigkill(syncer: Syncer, directory: int) -> None:
+    pid = started(syncer, directory)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
+        os.kill(pid, number)
+    syncer.sync(directory)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: state(pid) in ("Z", ""))
+    with pytest.raises(Problem) as caught:
+        syncer.sync(directory)
+    assert caught.value.operation == "syncfs"
+
+
+def test_this_process_hears_its_signals_as_before(syncer: Syncer, directory: int) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    started(syncer, directory)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_it_holds_no_descriptor_of_ours(syncer: Syncer, directory: int) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    try:
+        pid = started(syncer, directory)
+        held = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert {path.partition(":")[0] for path in held} == {"socket", os.devnull}
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+
+
+def test_it_ends_when_it_is_closed(syncer: Syncer, directory: int) -> None:
+    pid = started(syncer, directory)
+    syncer.close()
+    assert wait_until(lambda: state(pid) in ("Z", ""))
+
+
+def test_a_sync_that_hangs_is_left_behind(
+    syncer: Syncer, directory: int, area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("there is no C compiler here")
+    library = area / "hanging.so"
+    subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", library, HANGING], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("PCOPY_TEST_HANGS", "2")
+    pid = started(syncer, directory)
+    problems: list[Problem] = []
+
+    def sync() -> None:
+        try:
+            syncer.sync(directory)
+        except Problem as problem:
+            problems.append(problem)
+
+    thread = Thread(target=sync)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    syncer.close()
+    thread.join(5)
+    assert [problem.operation for problem in problems] == ["syncfs"]
+    assert wait_until(lambda: state(pid) in ("Z", ""))
+
+
+@pytest.mark.parametrize("program", ["/nonexistent", "/bin/false"])
+def test_where_it_cannot_be_started_the_sync_is_made_here(
+    syncer: Syncer, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    syncer.sync(directory)
+    searched = os.open(area, os.O_PATH)
+    try:
+        with pytest.raises(Problem) as caught:
+            syncer.sync(searched)
+        assert caught.value.errno == errno.EBADF
+    finally:
+        os.close(searched)
