@@ -146,7 +146,8 @@ class VerifyPreparation:
         if self.arguments.json:
             print(json.dumps(self._summary(ended, elapsed, ranks)))
         elif not self.arguments.quiet:
-            print("\n".join(f"pverify: {line}" for line in self._lines(ended, elapsed)), file=sys.stderr)
+            for line in self._lines(ended, elapsed):
+                print(f"pverify: {line}", file=sys.stderr)
         sys.stdout.flush()
         return ended.status
 
@@ -161,10 +162,11 @@ class VerifyPreparation:
             lines.append(f"expected signature {self._expected.signature}")
         if self._found is not None and len(self.job.roots) == 1 and not self.job.against:
             lines.append(f"signature {self._found} ({self.job.options.hash})")
-        size, rate = ended.totals.bytes, ended.totals.bytes / elapsed
-        lines.append(
-            f"{ended.totals.copied:,} items of {show_size(size)} in {show_seconds(elapsed)}: {show_size(rate)}/s"
-        )
+        if ended.halted is None:  # else the reason is all that there is to say
+            size, rate = ended.totals.bytes, ended.totals.bytes / elapsed
+            lines.append(
+                f"{ended.totals.copied:,} items of {show_size(size)} in {show_seconds(elapsed)}: {show_size(rate)}/s"
+            )
         return lines
 
     def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
-from pcopy.fsio.attributes import Attributes, drop_other_xattrs
+from pcopy.fsio.attributes import SET_ID, Attributes, drop_other_xattrs
 from pcopy.fsio.close import abandon
 from pcopy.fsio.data import set_size
 from pcopy.fsio.preserve import Preserve
@@ -63,6 +64,21 @@ def _take(descriptor: int, status: os.stat_result) -> bool:
             return False
         raise Problem.of("chown", error) from error
     return True
+
+
+def give_back(descriptor: int, before: os.stat_result, preserve: Preserve) -> None:
+    """The file was not written over to its end: what is not preserved is again what it was, for whoever tries again.
+
+    But set-id bits were not given to contents that are neither old nor new. What fails here is no news of that file.
+    """
+    uid, gid = (
+        -1 if preserve.ownership or told >= 0 else was
+        for told, was in zip(preserve.chown, (before.st_uid, before.st_gid), strict=True)
+    )
+    with suppress(OSError):
+        os.fchown(descriptor, uid, gid)
+        if not preserve.mode:
+            os.fchmod(descriptor, stat.S_IMODE(before.st_mode) & ~SET_ID)
 
 
 def status_before(over: tuple[int, ...]) -> os.stat_result:

@@ -8,7 +8,8 @@ from pcopy.tasks.codec import decode
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import ChunkRead, ReadOpened
 from pcopy.tasks.sign_values import StoredEntries
-from pcopy.tasks.values import ChunkDone, FileOpened, GroupLinks, LinkNote, ReportFailures, SealDirs
+from pcopy.tasks.signing import owner_of
+from pcopy.tasks.values import ChunkDone, FailDir, FileOpened, GroupLinks, LinkNote, ReportFailures, SealDirs
 
 
 def readdress(task: Task, size: int) -> Task | None:
@@ -28,6 +29,8 @@ def readdress(task: Task, size: int) -> Task | None:
             return None
         if isinstance(value, LinkNote):
             return task._replace(owner=value.bucket % size)
+        if isinstance(value, FailDir):
+            return task._replace(owner=owner_of(value.place.path, size))
         if isinstance(value, FileOpened):
             return task._replace(owner=made_by(value.file.temporary)[1] % size)
         if isinstance(value, ChunkDone):

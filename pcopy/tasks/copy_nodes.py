@@ -90,7 +90,7 @@ def _gives_way(
     present: os.stat_result,
 ) -> bool:
     """Is what is there replaced? Raises ``Problem``."""
-    if may_replace(context, place, status, present):
+    if may_replace(context, place, status, target, new_name, present):
         return True
     is_compared = context.options.checksum and stat.S_ISLNK(status.st_mode)
     return is_compared and not same_link(source, name, target, new_name)

@@ -17,6 +17,7 @@ from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.entering import let_us_into
+from pcopy.tasks.fail_dir import directory_failed
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.values import FinishDir, SealDir, SealDirs
@@ -75,8 +76,9 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
         applied = apply_attributes(target, attributes, preserve, context.options.umask, kept=kept)
         result.applied(place, b"", applied)
     except Problem as problem:
-        if task.counted:
-            result.fail(place, b"", problem, retry=task, retry_in=Phase.FINISH)
+        if task.counted or task.again:
+            result.count(counts.DIRECTORIES, int(task.counted))
+            directory_failed(context, result, place, problem, task._replace(counted=True, again=False))
         else:  # the item has failed before, and counts once
             result.report(context.shown(place, b"", on_source=False), problem)
         return

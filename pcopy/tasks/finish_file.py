@@ -30,8 +30,7 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
     try:
         _finish(task, context, result)
     except MetadataProblem as problem:  # it is whole and in its place
-        result.fail(place, file.split.name, problem, file.version.size)
-        _link_others(task, context, result, known)
+        _link_others(task, context, result, known, problem)
     except Problem as problem:
         opened_failed(context, result, file, problem)
     else:
@@ -45,9 +44,19 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
     yield
 
 
-def _link_others(task: FinishFile, context: Context, result: Result, known: Known) -> None:
-    split, made = task.file.split, task.file.temporary_inode
-    after_representative(context, result, split, made, known, chunk=task.chunk, writers=task.writers)
+def _link_others(
+    task: FinishFile, context: Context, result: Result, known: Known, shortcoming: Problem | None = None
+) -> None:
+    after_representative(
+        context,
+        result,
+        task.file.split,
+        task.file.temporary_inode,
+        known,
+        chunk=task.chunk,
+        writers=task.writers,
+        shortcoming=shortcoming,
+    )
 
 
 def _is_in_place(target: int, name: bytes, file: OpenFile) -> bool:
@@ -96,8 +105,8 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
             return
         present = status_before(file.over) if file.over else look(target, new_name)
         if present is not None and not file.over:
-            gives_way = may_replace(context, place, status, present) or options.checksum  # which has compared it
-            if not gives_way:
+            gives_way = may_replace(context, place, status, target, new_name, present)
+            if not (gives_way or options.checksum):  # which has compared it
                 raise Problem("create", errno.EEXIST)  # it was not there when the file was split
         writing = reopen(target, context.written_as(file), file.temporary_inode, file.version.size)
         try:
@@ -115,7 +124,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         except MetadataProblem as problem:
             shortcoming = problem
         finally:
-            close_written(writing)
+            close_written(writing, sync=context.syncs_items(place))
         if not file.over:
             clear_way(target, new_name, present)
             put_in_place(target, file.temporary, new_name, file.temporary_inode)

@@ -25,11 +25,9 @@ from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
-from pcopy.tasks.targets import clear_way, look, may_replace
+from pcopy.tasks.targets import clear_way, is_own, look, may_replace
 from pcopy.tasks.values import FailedName, Known, LinkGroup, MakeLinks, Place, SplitFile
 from pcopy.tasks.whole_file import Settled, copy_whole
-
-LINKS_AT_ONCE = 4096
 
 
 def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
@@ -59,16 +57,10 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
 
     An inode that changes is tried again with all of its names: one that came later alone would be no link any more.
     """
-    if isinstance(problem, MetadataProblem):  # it is there, though not with all of its metadata
-        result.fail(task.place, task.name, problem, task.size)
-        made = _made(context, task)
-        if made is not None:
-            known = Known(kind_of(made), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
-            after_representative(context, result, task, made.st_ino, known)
-        elif task.links:
-            _next_represents(result, task, task.failed)
-        elif task.failed:
-            _all_failed(result, task, task.failed)
+    made = _made(context, task) if isinstance(problem, MetadataProblem) else None
+    if made is not None:  # it is there, though not with all of its metadata
+        known = Known(kind_of(made), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
+        after_representative(context, result, task, made.st_ino, known, shortcoming=problem)
     elif is_tried_again(problem, task.attempt) and task.links and _still_named(context, task):
         names = ((task.place, task.name), *task.links)
         group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1, task.failed)
@@ -137,18 +129,23 @@ def after_representative(
     *,
     chunk: int = 0,
     writers: bytes = b"",
+    shortcoming: Problem | None = None,
 ) -> None:
-    """The first name is there; spawns the making of the others, in parts.
+    """The first name is there, but for the metadata that had the ``shortcoming``; spawns the making of the others.
 
     ``chunk`` and ``writers``: see ``pcopy.tasks.read_values.Contents``; without them this host has written it.
     """
+    if shortcoming is not None and not (task.links or task.failed):
+        result.fail(task.place, task.name, shortcoming, task.size)
+        return
     writers = writers or bytes((context.hosts.here,))
-    for start in range(0, len(task.links), LINKS_AT_ONCE):
-        names = ((task.place, task.name), *task.links[start : start + LINKS_AT_ONCE])
-        group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt)
-        result.spawn(MakeLinks(group, made, known, chunk, writers, start > 0), len(names) * CALL_COST)
-    for place, name, problem in task.failed:
-        group = LinkGroup(task.mount, task.inode, task.size, ((task.place, task.name), (place, name)), task.attempt)
+    first = task.place, task.name
+    failed = () if shortcoming is None else ((*first, shortcoming.plain), *task.failed)
+    if task.links or failed:
+        group = LinkGroup(task.mount, task.inode, task.size, (first, *task.links), task.attempt, failed)
+        result.spawn(MakeLinks(group, made, known, chunk, writers, False), len(group.names) * CALL_COST)
+    for place, name, problem in () if failed else task.failed:
+        group = LinkGroup(task.mount, task.inode, task.size, (first, (place, name)), task.attempt)
         retry = MakeLinks(group, made, known, chunk, writers, True)
         result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry)
 
@@ -156,7 +153,7 @@ def after_representative(
 def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
     """Links each further name to the first."""
     first, *others = task.group.names
-    linked = [first]
+    linked, failed = [first], list(task.group.failed)
     for index, (place, name) in enumerate(others):
         try:
             if _link(context, result, first, task, place, name):
@@ -167,10 +164,15 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
                 group = LinkGroup(task.group.mount, task.group.inode, task.group.size, rest, task.group.attempt)
                 result.spawn(group, task.group.size + len(rest) * CALL_COST)
                 break
-            alone = task._replace(group=task.group._replace(names=(first, (place, name))), more=True)
-            result.fail(place, name, problem, retry=alone)
+            if failed:
+                failed.append((place, name, problem.plain))
+            else:
+                alone = task._replace(group=task.group._replace(names=(first, (place, name))), more=True)
+                result.fail(place, name, problem, retry=alone)
         yield
-    if context.options.verify and task.known.digest and len(linked) > task.more:
+    if failed:
+        _fail_together(result, task.group, linked, failed)
+    elif context.options.verify and task.known.digest and len(linked) > task.more:
         names = tuple(linked[task.more :])
         group = task.group._replace(names=names)
         counter = counts.HARDLINKS if task.more else counts.of_kind(task.known.kind)
@@ -178,6 +180,21 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
         result.to_verify(len(names), task.known.size)
         result.spawn_elsewhere(verify, task.known.size, task.writers[0], phase=result.verify_phase)
     return result.outcome()
+
+
+def _fail_together(
+    result: Result, group: LinkGroup, linked: list[tuple[Place, bytes]], failed: list[FailedName]
+) -> None:
+    """The first name, and with it the inode, lacks some of its metadata; others have failed, too.
+
+    A resumed job copies and links all names anew, also those that count as made.
+    """
+    names = (*linked, *((place, name) for place, name, _ in failed[1:]))
+    retry: tuple[Any, ...] = LinkGroup(group.mount, group.inode, group.size, names, 1)
+    anew = len(linked) - 1
+    for place, name, problem in failed:
+        result.fail(place, name, Problem.from_plain(problem), group.size, retry=retry, links_anew=anew)
+        retry, anew = (), 0
 
 
 def _link(
@@ -199,8 +216,9 @@ def _link(
         like = look(old_directory, old_name)
         linked = like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
         linked = linked and present.st_ino == task.made
-        if not (linked and context.is_ours(present)):  # else an earlier run of this job has made it
-            if linked or not _may_relink(context, place, present, like):
+        own = is_own(context, place, target, name, present)
+        if not (linked and own):
+            if linked or not _may_relink(context, place, target, name, present, like):
                 skipped(context, result, place, source_name, task.known)
                 return False
             temporary = context.temporary_names.next()
@@ -215,16 +233,18 @@ def _link(
     result.count(counts.HARDLINKS)
     if task.known.digest:
         result.digested(place, source_name, task.known, counts.HARDLINKS, verify=False)
-    elif (context.signs or context.verifies_skipped) and task.known.kind != SOCKET:
+    elif (context.signs or context.verifies_skipped) and task.known.kind != SOCKET and not task.group.failed:
         read_too(result, place, source_name, task.known, counts.HARDLINKS)
     return True
 
 
-def _may_relink(context: Context, place: Place, present: os.stat_result, like: os.stat_result | None) -> bool:
+def _may_relink(
+    context: Context, place: Place, target: int, name: bytes, present: os.stat_result, like: os.stat_result | None
+) -> bool:
     """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
     if context.options.existing == "changed" and not place.fresh:
         return True
-    return like is None or may_replace(context, place, like, present)
+    return like is None or may_replace(context, place, like, target, name, present)
 
 
 def _make(old_directory: int, old_name: bytes, target: int, name: bytes) -> None:

@@ -23,6 +23,7 @@ from pcopy.fsio.source import Version, is_version, open_to_read, source_status, 
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
+from pcopy.tasks.fail_dir import directory_failed
 from pcopy.tasks.finish_again import finish_again, is_there
 from pcopy.tasks.hashing import kind_of, split_digests, unpack_versions
 from pcopy.tasks.phases import Phase
@@ -156,13 +157,13 @@ def links_not_verified(
         if not number and counter == counts.FILES:
             result.count(counts.BYTES, -size)
         if not context.repairs(result.phase):
-            result.fail(place, name, problem, size, retry=() if number else again)
+            result.fail(place, name, problem, size, retry=() if number else again, retry_in=Phase.REPAIR)
     if context.repairs(result.phase):
         names = group.names
         _tell_repair(result, *names[0], problem)
         result.spawn(again, size + len(names) * CALL_COST, phase=Phase.REPAIR)
         for place in {place for place, _ in names}:
-            finish_again(context, result, place)
+            finish_again(context, result, place, result.phase)
 
 
 def _copy_status(context: Context, place: Place, name: bytes) -> os.stat_result:
@@ -261,18 +262,21 @@ def not_verified(
 ) -> None:
     """The item, which has been counted by ``counter``, has failed, or is copied again."""
     result.count(counts.REFUTED)
+    if known.kind == DIRECTORY:
+        directory_failed(context, result, place, problem)
+        return
     result.count(counter, -1)
     if counter == counts.FILES:
         result.count(counts.BYTES, -known.size)
     elif counter == counts.SKIPPED:
         result.count(counts.SKIPPED_BYTES, -known.size)
-    if known.kind == DIRECTORY or not context.repairs(result.phase) or not is_there(context, place):
-        result.fail(place, name, problem, known.size)
+    if not context.repairs(result.phase) or not is_there(context, place):
+        result.fail(place, name, problem, known.size, retry_in=Phase.REPAIR)
         return
     _tell_repair(result, place, name, problem)
     cost = known.size if known.size > SMALL_FILE else CALL_COST
     result.spawn(ScanNames(place, name, 1), cost, phase=Phase.REPAIR, expands=True)
-    finish_again(context, result, place)
+    finish_again(context, result, place, result.phase)
 
 
 def _tell_repair(result: Result, place: Place, name: bytes, problem: Problem) -> None:

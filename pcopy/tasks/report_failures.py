@@ -31,19 +31,20 @@ def report_failures(task: ReportFailures, context: Context, result: Result) -> S
 
 
 def _try_again(task: ReportFailures, context: Context, result: Result) -> None:
-    again: set[Place] = set()
-    for packed, phase, counted in task.retries:
+    again: set[tuple[Place, int]] = set()
+    for packed, first, counted in task.retries:
         for counter, number in counted:  # nothing for what was no item's failure, or can't be tried again
             result.count(counter, -number)
         if not packed:
             continue
         retry = decode(packed)
-        result.spawn(retry, phase=max(phase, result.phase), expands=phase == 0)
+        phase = max(first, result.phase)
+        result.spawn(retry, phase=phase, expands=phase == 0)
         if isinstance(retry, ScanDir):
             result.count(counts.UNSCANNED)
-        again.update(_places(retry))
-    for place in again:
-        finish_again(context, result, place)
+        again.update((place, phase) for place in _places(retry))
+    for place, phase in again:
+        finish_again(context, result, place, phase)
 
 
 def _places(retry: Any) -> list[Place]:

@@ -148,11 +148,12 @@ class Result:
         *,
         retry: tuple[Any, ...] | None = None,
         retry_in: int = Phase.COPY,
+        links_anew: int = 0,
     ) -> None:
         """The item ``name`` (``b""``: the directory itself) is not in the target as it should be.
 
         A job that is resumed tries ``retry``, in the phase ``retry_in``; by default it looks at the name again. With an
-        empty ``retry`` another item's is this one's too.
+        empty ``retry`` another item's is this one's too. ``links_anew`` hard links that count are made once more by it.
         """
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
@@ -165,6 +166,7 @@ class Result:
         if retry is None:  # it stays failed
             self._retries.append((b"", 0, ()))
         else:
+            counted.append((counts.HARDLINKS, links_anew))
             self._retries.append((encode(retry) if retry else b"", int(retry_in), tuple(counted)))
         path = self._context.shown(place, name, on_source=problem.on_source)
         self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
@@ -198,4 +200,5 @@ class Result:
             failures = tuple(tuple(failure) for failure in self._failures)
             note = ReportFailures(failures, tuple(self._notices), tuple(self._retries))  # type: ignore[arg-type]
             self.spawn(note, owner=0)
+        self._context.sync_directories()
         return Outcome(self._spawned, self._counts, self._settled, self._held)

@@ -14,6 +14,7 @@ from pcopy.tasks.copy_chunk import copy_chunk
 from pcopy.tasks.copy_files import copy_files
 from pcopy.tasks.copy_nodes import copy_nodes
 from pcopy.tasks.digest_level import differences_note, digest_level, directories_note, signature_note
+from pcopy.tasks.fail_dir import fail_dir
 from pcopy.tasks.finish_dir import finish_dir, seal_dir, seal_dirs
 from pcopy.tasks.finish_file import finish_file
 from pcopy.tasks.link_group import link_group, make_links
@@ -49,6 +50,7 @@ _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     values.FinishDir: finish_dir,
     values.SealDir: seal_dir,
     values.SealDirs: seal_dirs,
+    values.FailDir: fail_dir,
     values.SyncFiles: sync_files,
     values.ReportFailures: report_failures,
     read_values.ReadItems: read_items,

@@ -32,9 +32,10 @@ def split_read(task: SplitRead, context: Context, result: Result) -> Slices:
     number = context.next_read()
     starts = range(0, size, chunk)
     result.spawn(ReadOpened(number, contents, len(starts)), owner=context.rank)
+    alone = contents._replace(group=None)  # many links must not travel with each chunk
     for index, start in enumerate(starts):
         end = min(start + chunk, size)
-        part = ReadChunk(contents, start, end, number, index, context.rank)
+        part = ReadChunk(alone, start, end, number, index, context.rank)
         if contents.on_source:
             result.spawn(part, end - start)
         else:

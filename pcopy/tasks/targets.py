@@ -23,17 +23,55 @@ def look(directory: int, name: bytes) -> os.stat_result | None:
         raise Problem.of("stat", error) from error
 
 
-def may_replace(context: Context, place: Place, source: os.stat_result, target: os.stat_result) -> bool:
-    """May ``target``, which is there, give way to ``source``? False: it stays, and the item counts as skipped.
+def is_own(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
+    """Is what is there as ``name`` in a target directory (a descriptor) this very item, made by an earlier run?
+
+    Raises ``Problem`` if it is another item of this job, whose name the directory takes for the same.
+    """
+    if context.phase < Phase.REPAIR and _is_anothers(context, place, directory, name, present):
+        text = "its name in the target is taken by another item of this job (does the file system fold case?)"
+        raise Problem("create", errno.EEXIST, text=text)
+    return context.is_ours(present)
+
+
+def _is_anothers(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
+    if place.fresh and context.job.run == 1:  # later, what is older than the job shows that the directory is older too
+        return True
+    if not context.job.began or not context.is_touched(present):
+        return False
+    others = context.spellings.others(directory, name, present)
+    return any(_is_made_here(context, place, directory, other) for other in others)
+
+
+def _is_made_here(context: Context, place: Place, directory: int, name: bytes) -> bool:
+    """Does this job make something that is called ``name`` in this target directory? Raises ``Problem``."""
+    if not os.path.sameopenfile(directory, context.targets[place.root].open(b"")):
+        return _holds(context.open_source(place), name)
+    roots = context.job.roots  # all of them go there
+    if any(root.name == name for root in roots):
+        return True
+    return any(_holds(context.sources[number].open(b""), name) for number, root in enumerate(roots) if not root.name)
+
+
+def _holds(source: int, name: bytes) -> bool:
+    try:
+        return look(source, name) is not None
+    except Problem as problem:
+        raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
+
+
+def may_replace(
+    context: Context, place: Place, source: os.stat_result, directory: int, name: bytes, target: os.stat_result
+) -> bool:
+    """May ``target``, which is there as ``name``, give way to ``source``? False: it stays, and the item is skipped.
 
     What did not verify does, and what an earlier run of this job made. With ``--checksum`` False says only that their
     contents are to be compared. Raises ``Problem`` where the item fails instead.
     """
-    if context.phase >= Phase.REPAIR or (context.is_ours(target) and not stat.S_ISDIR(target.st_mode)):
+    if context.phase >= Phase.REPAIR:
         return True
-    if place.fresh and context.job.run == 1:  # later, what is older than the job shows that the directory is older too
-        text = "its name in the target is taken by another item of this job (does the file system fold case?)"
-        raise Problem("create", errno.EEXIST, text=text)
+    if is_own(context, place, directory, name, target) and not stat.S_ISDIR(target.st_mode):
+        return True
     options = context.options
     decision = decide(options.existing, options.modify_window, source, target, contents=options.checksum)
     if decision is Decision.FAIL:

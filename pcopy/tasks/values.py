@@ -4,7 +4,8 @@
 ``CopyNodes`` copy what it found in batches. ``SplitFile`` turns a large file into ``CopyChunk``s, each of which ends in
 a ``ChunkDone`` note to the file's owner, the rank that got ``FileOpened``; the last note spawns ``FinishFile``.
 ``LinkNote`` tells the owner of an inode the names of it, ``GroupLinks`` gathers them, ``LinkGroup`` copies one and
-links the others to it. ``FinishDir`` gives a directory its metadata, ``SealDirs`` those that come last.
+links the others to it. ``FinishDir`` gives a directory its metadata, ``SealDirs`` those that come last; ``FailDir``
+tells that one has failed.
 """
 
 from __future__ import annotations
@@ -188,10 +189,11 @@ class LinkGroup(NamedTuple):
 
 
 class MakeLinks(NamedTuple):
-    """Links ``names`` to the first name's copy, which is the inode ``made`` and holds what is ``known``.
+    """Links the names of ``group`` to the first one's copy, which is the inode ``made`` and holds what is ``known``.
 
     ``chunk`` and ``writers`` as in ``pcopy.tasks.read_values.Contents``. ``more``: these are further names, and the
-    first name is verified with others.
+    first name is verified with others. If any have ``failed`` already, the first of them is the first name itself,
+    whose metadata could not all be set.
     """
 
     group: LinkGroup
@@ -205,19 +207,29 @@ class MakeLinks(NamedTuple):
 class FinishDir(NamedTuple):
     """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed).
 
-    ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more.
+    ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
+    has been finished before, and counted.
     """
 
     place: Place
     attributes: Attributes
     counted: bool
     entries: int
+    again: bool = False
 
 
 class SealDir(NamedTuple):
     """A directory that comes last, because its owner can't enter it afterwards."""
 
     finish: FinishDir
+
+
+class FailDir(NamedTuple):
+    """Tells the rank that a directory belongs to what it has met; ``retry`` is for a job that is resumed."""
+
+    place: Place
+    problem: Plain
+    retry: FinishDir | None
 
 
 class SealDirs(NamedTuple):

@@ -24,6 +24,7 @@ _DOING: dict[type[Any], str] = {
     values.MakeLinks: "linking",
     values.FinishDir: "finishing",
     values.SealDir: "finishing",
+    values.FailDir: "finishing",
     values.SyncFiles: "syncing the destination",
     read_values.ReadItems: "reading files of",
     read_values.VerifyItems: "reading back the copies of",

@@ -62,6 +62,10 @@ class Disk:
         options = ["-o", "nouuid"] if self._kind == "xfs" else []  # several disks are copies of one
         _run("mount", "-t", self._kind, *options, self._device, str(self.point))
 
+    def sync(self) -> None:
+        """Of this file system alone: others may be slow, or stand still for another test."""
+        _run("sync", "--file-system", str(self.point))
+
     def as_it_is_now(self) -> Path:
         """A copy of what would be left if the power failed now."""
         self._copies += 1

@@ -15,6 +15,7 @@ import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
 from tests.support.command import Argument, Completed, pcopy, show, summary
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.filesystems import remove, scratch
 from tests.support.oracle import differences, snapshot
 from tests.support.processes import background, wait_until
@@ -41,7 +42,7 @@ def left() -> Iterator[Left]:
         world.mkdir()
         arguments: list[Argument] = ["--checkpoint", world / "job", "--checkpoint-interval", "0.05", *SPLIT]
         arguments += ["--signature", place / "sig", place / "source", world / "copy"]
-        with background(*arguments, ranks=RANKS) as run:
+        with background(*arguments, ranks=RANKS, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
             assert wait_until(lambda: run.process.poll() is not None or epochs(world / "job") >= 3)
             run.kill_all()
             assert run.end(10) == 128 + signal.SIGKILL

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.attributes import has_xattrs
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.filesystems import remove
 from tests.support.oracle import differences
@@ -65,4 +67,37 @@ def test_names_that_failed_become_links_of_the_one_that_was_copied(
         remove(area / "copy" / name)
     done = summary(succeed("--resume", "--json", ranks=3, env=env))
     assert (done["found"], done["files"], done["hardlinks"], done["failed"]) == (4, 1, 2, 0)
+    check_equal(area / "source", area / "copy")
+
+
+@pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
+@pytest.mark.parametrize("blocked", ["", "a", "c"])
+@pytest.mark.parametrize("options", [(), ("--verify",), ("--signature", "sig")], ids=["plain", "verify", "signature"])
+def test_an_inode_that_lacked_metadata_is_whole_in_the_end(
+    area: Path, env: dict[str, str], size: int, blocked: str, options: tuple[str, ...]
+) -> None:
+    """An attribute can't be set, and a directory may be in the way of another name, before it or after it."""
+    if not shutil.which("strace") or not has_xattrs(bytes(area)):
+        pytest.skip("no strace, or no extended attributes here")
+    (area / "source").mkdir()
+    (area / "source/a").write_bytes(os.urandom(size))
+    os.setxattr(area / "source/a", "user.name", b"value")
+    for name in "bcd":
+        os.link(area / "source/a", area / "source" / name)
+    if blocked:
+        (area / "copy" / blocked / "full").mkdir(parents=True)
+    fault = ["strace", "-f", "-qq", "-o", str(area / "trace"), "-e", "trace=fsetxattr"]
+    fault += ["-e", "inject=fsetxattr:error=EIO"]
+    words = ("-T", "--json", "--chunk-size", "1M", "--block-size", "64K", *options)
+    run = pcopy(*words, area / "source", area / "copy", ranks=2, env=env, wrap=fault, cwd=area)
+    assert run.returncode == INCOMPLETE, show(run)
+    told = summary(run)
+    assert (told["found"], told["failed"], told["hardlinks"]) == (5, 2, 2) if blocked else (5, 1, 3), told
+    linked = [name for name in "abcd" if name != blocked]
+    assert len({(area / "copy" / name).stat().st_ino for name in linked}) == 1
+    if blocked:
+        remove(area / "copy" / blocked)
+    done = summary(succeed("--resume", "--json", ranks=3, env=env))
+    assert (done["found"], done["files"], done["hardlinks"], done["failed"]) == (5, 1, 3, 0)
+    assert os.getxattr(area / "copy/d", "user.name") == b"value"
     check_equal(area / "source", area / "copy")

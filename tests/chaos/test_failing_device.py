@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.dataset import make_dataset
 from tests.chaos.interrupted import TOTALS
 from tests.support.command import Completed, pcopy, show, succeed, summary
-from tests.support.faults import Fault
+from tests.support.faults import ITEM_BY_ITEM, SLOW, Fault, slowed
 from tests.support.filesystems import mounted, scratch, unmount
 from tests.support.oracle import differences
 from tests.support.users import require_root
@@ -110,7 +110,7 @@ def test_a_sync_that_fails_once(tree: Path, totals: dict[str, object], area: Pat
     """The kernel tells of a lost write once; what was to be recorded by that sync is not, and nothing after it."""
     env = {"XDG_STATE_HOME": str(area / "state")}
     (area / "copy").mkdir()
-    fault = Fault(area / "log", ["syncfs"], area / "copy", "EIO", when=when)
+    fault = Fault(area / "log", ["syncfs"], None, "EIO", when=when, slow=[ITEM_BY_ITEM])
     run = pcopy(*BUSY, "-T", tree, area / "copy", ranks=2, env=env, wrap=fault.wrap())
     fault.check()
     assert run.returncode in (INCOMPLETE, STOPPED), show(run)
@@ -127,7 +127,8 @@ def test_a_sync_that_fails_once(tree: Path, totals: dict[str, object], area: Pat
 def test_no_room_for_the_job_costs_the_checkpoint_only(tree: Path, area: Path, ranks: int) -> None:
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=32 << 10) as small:
-        run = pcopy(*BUSY, "--checkpoint", small / "job", tree, area / "copy", ranks=ranks)
+        slow = slowed(ITEM_BY_ITEM, SLOW)
+        run = pcopy(*BUSY, "--checkpoint", small / "job", tree, area / "copy", ranks=ranks, wrap=slow)
         assert run.returncode == 0, show(run)
         assert b"no more checkpoints, the job goes on without: " in run.stderr, show(run)
         assert b"No space left on device" in run.stderr, show(run)

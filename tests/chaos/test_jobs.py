@@ -16,6 +16,7 @@ import pytest
 from tests.chaos.dataset import SPLIT, make_dataset
 from tests.chaos.interrupted import TOTALS
 from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.filesystems import remove, scratch
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
@@ -46,13 +47,17 @@ Stop = Callable[..., str]
 
 @pytest.fixture
 def stop(area: Path, env: dict[str, str]) -> Stop:
-    """``stop(arguments…)`` starts a job, ends it when it has epochs on record, and returns its name."""
+    """``stop(arguments…)`` starts a job, ends it when it has epochs on record, and returns its name.
+
+    Each of its items takes ``SLOW`` milliseconds: it is far from its end by then.
+    """
 
     def run_and_stop(
         *arguments: Argument,
         ranks: int = 3,
         number: int = signal.SIGTERM,
         until: Callable[[], object] = lambda: True,
+        slow: tuple[str, int] = (ITEM_BY_ITEM, SLOW),
         **options: Any,
     ) -> str:
         state = area / "state" / "pcopy"
@@ -62,9 +67,9 @@ def stop(area: Path, env: dict[str, str]) -> Stop:
             found = {path.parts[-3] for path in state.glob("*/run-*/facts-0")}
             return bool(found - before and until())
 
-        with background(*BUSY, *arguments, ranks=ranks, env=env, **options) as run:
+        with background(*BUSY, *arguments, ranks=ranks, env=env, wrap=slowed(*slow), **options) as run:
             assert wait_until(lambda: run.process.poll() is not None or begun())
-            run.process.send_signal(number) if number != signal.SIGKILL else run.kill_all()
+            run.send_signal(number) if number != signal.SIGKILL else run.kill_all()
             out, err = run.process.communicate(timeout=20)
             assert run.process.returncode == (STOPPED if number != signal.SIGKILL else -number), (out, err)
         (name,) = set(os.listdir(state)) - before
@@ -109,9 +114,9 @@ def test_jobs_are_listed_and_chosen(tree: Path, area: Path, env: dict[str, str],
 def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: dict[str, str]) -> None:
     job = area / "job"
     arguments: list[Argument] = ["--checkpoint", job, *BUSY, "--signature", area / "sig", tree, area / "copy"]
-    with background(*arguments, ranks=3, env=env) as run:
+    with background(*arguments, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or [*job.glob("run-1/facts-0")])
-        run.process.send_signal(signal.SIGUSR1)
+        run.send_signal(signal.SIGUSR1)
         _, err = run.process.communicate(timeout=20)
         assert run.process.returncode == STOPPED, err
         assert b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job) in err
@@ -131,9 +136,7 @@ def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: d
 def test_nobody_else_goes_on_with_a_job_that_runs(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     """Neither with its first run, nor with a resumed one; once it is dead, at once."""
     name = stop(tree, area / "copy")
-    wrap = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=renameat,renameat2,rename"]
-    wrap += ["-e", "inject=renameat,renameat2,rename:delay_enter=50ms"]
-    with background("--resume", name, ranks=2, env=env, wrap=wrap) as run:
+    with background("--resume", name, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, 50)) as run:
         assert wait_until(lambda: len(listed(env)[0]["locked"]) == 2)
         for arguments in (["--resume", name], ["--resume"], ["--discard", name]):
             refused = pcopy(*arguments, env=env)
@@ -183,10 +186,6 @@ def large(area: Path) -> Path:
     return area / "large"
 
 
-SLOW = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=copy_file_range", "-e"]
-SLOW += ["inject=copy_file_range:delay_enter=5ms"]
-
-
 def stop_in_the_midst(stop: Stop, large: Path, copy: Path, env: dict[str, str]) -> str:
     """Killed when chunks are on record: some epochs after the file was opened."""
     seen: list[int] = []
@@ -197,7 +196,7 @@ def stop_in_the_midst(stop: Stop, large: Path, copy: Path, env: dict[str, str]) 
             seen.append(sum(sizes))
         return len(set(seen)) > 6
 
-    return stop(large, copy, ranks=2, number=signal.SIGKILL, until=later, wrap=SLOW)
+    return stop(large, copy, ranks=2, number=signal.SIGKILL, until=later, slow=("copy_file_range", 10))
 
 
 def test_a_source_that_changed_meanwhile_is_copied_anew(

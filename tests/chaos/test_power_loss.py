@@ -56,7 +56,7 @@ def world() -> Iterator[World]:
         for kind in ("ext4", "xfs"):
             disk = Disk(kind, images)
             make_older_copy(place / "source", disk.point / "copy")
-            os.sync()
+            disk.sync()
             templates[kind] = images / f"{kind}.template"
             disk.as_it_is_now().rename(templates[kind])
             disk.close()
@@ -97,7 +97,7 @@ def undisturbed(world: World, kind: str, options: Sequence[str]) -> tuple[dict[s
     with disk_of(world, kind) as disk:
         run = pcopy("--json", *options, "-T", world.source, disk.point / "copy", ranks=2, env=environment(disk))
         assert run.returncode in (0, 1), show(run)
-        os.sync()
+        disk.sync()
         wanted = world.images / "wanted"
         wanted.unlink(missing_ok=True)
         disk.as_it_is_now().rename(wanted)
@@ -109,20 +109,21 @@ def environment(disk: Disk) -> dict[str, str]:
 
 
 def images_of_a_job(
-    world: World, disk: Disk, options: Sequence[str], seed: int, package: Path | None = None
+    world: World, disk: Disk, options: Sequence[str], seed: int, package: Path | None = None, since: str = "current"
 ) -> list[Path]:
-    """What the disk held at some instants of a job that then ended with the power."""
+    """What the disk held at some instants of a job that then ended with the power: from when its file ``since`` is."""
     chance = random.Random(seed)
     env = environment(disk) | ({"PYTHONPATH": str(package)} if package else {})
     arguments: list[Argument] = ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
     images: list[Path] = []
     with background(*arguments, ranks=3, env=env) as run:
         begun = disk.point / "state" / "pcopy"
-        assert wait_until(lambda: run.process.poll() is not None or [*begun.glob("*/current")])
+        assert wait_until(lambda: run.process.poll() is not None or [*begun.glob(f"*/{since}")])
         while run.process.poll() is None and len(images) < INSTANTS:
             time.sleep(chance.uniform(0, 0.15))
             images.append(disk.as_it_is_now())
     assert images, "it was over too soon"
+    assert run.survivors() == []  # a sync that was under way holds the file system
     return images
 
 
@@ -179,7 +180,7 @@ def test_a_record_before_the_sync_loses_data(world: World, tmp_path: Path) -> No
     journal.write_text(text.replace(head, head + BROKEN))
     with disk_of(world, "ext4") as disk:
         harm = 0
-        for image in images_of_a_job(world, disk, SPLIT, seed=1, package=tmp_path):
+        for image in images_of_a_job(world, disk, SPLIT, seed=1, package=tmp_path, since="run-1/facts-0"):
             disk.come_up_with(image)
             run = resumed(disk, 2)
             harm += run.returncode != 0 or differences(world.source, disk.point / "copy") != []

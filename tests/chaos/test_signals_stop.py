@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
 from tests.support.command import Argument, show, succeed, summary
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
@@ -25,13 +26,6 @@ GRACE = 10
 """Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
 
 HANGING = Path(__file__).with_name("hanging.c")
-
-
-def slowed(call: str) -> list[str]:
-    """What to put in front of a command whose calls take longer."""
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
-    return ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={call}:delay_enter=100ms"]
 
 
 @pytest.fixture
@@ -52,14 +46,14 @@ def huge() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def hanging() -> Iterator[dict[str, str]]:
-    """An environment in which syncfs hangs from the second call of each rank on."""
+    """An environment in which syncfs hangs from the fourth call of each rank on: when there are files on record."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("there is no C compiler here")
     with scratch() as place:
         library = place / "hanging.so"
         subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", library, HANGING], check=True)
-        yield {"LD_PRELOAD": str(library), "PCOPY_TEST_HANGS": "2"}
+        yield {"LD_PRELOAD": str(library), "PCOPY_TEST_HANGS": "4"}
 
 
 @pytest.fixture(scope="module")
@@ -80,32 +74,15 @@ def wait_for_chunks(run: Run, area: Path) -> None:
     assert run.process.poll() is None, run.process.communicate()
 
 
-def signal_it(run: Run, *numbers: signal.Signals) -> None:
-    """To the program itself: strace would keep the signal for itself."""
-    target = sorted(run.ranks())[0] if run.process.args[0] == "strace" else run.process.pid  # type: ignore[index]
-    parents = [pid for pid in run.processes() if _is_python(pid)]
-    target = min(parents, default=target)
-    for number in numbers:
-        os.kill(target, number)
-        time.sleep(0.2)
-
-
-def _is_python(pid: int) -> bool:
-    try:
-        return b"strace" not in Path(f"/proc/{pid}/exe").resolve().name.encode()
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("options", [(), ("--hash", "xxh3-128")], ids=["in the kernel", "through memory"])
 def test_chunks_of_a_gibibyte_do_not_delay_the_end(
     huge: Path, area: Path, env: dict[str, str], options: tuple[str, ...]
 ) -> None:
-    calls = slowed("pwrite64" if options else "copy_file_range")
+    calls = slowed("pwrite64" if options else "copy_file_range", 100)
     with background("--chunk-size", "1G", *options, huge, area / "copy", ranks=2, env=env, wrap=calls) as run:
         wait_for_chunks(run, area)
         time.sleep(0.5)
-        signal_it(run, signal.SIGTERM)
+        run.send_signal(signal.SIGTERM)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == STOPPED, (out, err)
         assert b"stopped by SIGTERM" in err
@@ -119,12 +96,6 @@ def test_chunks_of_a_gibibyte_do_not_delay_the_end(
 
 def inodes(copy: Path) -> dict[bytes, int]:
     return {entry.path: entry.status.st_ino for entry in walk(os.fsencode(copy)) if entry.status.st_nlink == 1}
-
-
-def facts(area: Path) -> int:
-    """How many ranks have records."""
-    found = list((area / "state").glob("pcopy/*/run-1/facts-*"))
-    return sum(1 for file in found if file.stat().st_size)
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=["once", "twice"])
@@ -141,11 +112,13 @@ def test_a_sync_that_hangs_does_not_delay_the_end(
         tree,
         area / "copy",
     ]
-    with background(*arguments, ranks=2, env=env | hanging) as run:
-        assert wait_until(lambda: run.process.poll() is not None or facts(area) == 2)
-        time.sleep(0.3)  # the next sync has begun
+    env_of_run = env | hanging | {"PCOPY_TEST_HANGING": str(area / "hanging")}
+    with background(*arguments, ranks=2, env=env_of_run, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (area / "hanging").exists())
         assert run.process.poll() is None, run.process.communicate()
-        signal_it(run, *numbers)
+        for number in numbers:
+            run.send_signal(number)
+            time.sleep(0.2)  # sooner the second would be taken for an echo of the first
         _, err = run.process.communicate(timeout=GRACE)
         once = len(numbers) == 1
         assert run.process.returncode == (STOPPED if once else 128 + signal.SIGINT), err
@@ -166,10 +139,10 @@ def test_the_status_says_whether_there_is_a_checkpoint(
     huge: Path, area: Path, env: dict[str, str], number: signal.Signals, kept: bool
 ) -> None:
     options = [] if kept else ["--checkpoint", "none"]
-    calls = slowed("copy_file_range")
+    calls = slowed("copy_file_range", 100)
     with background(*options, "--chunk-size", "1G", huge, area / "copy", ranks=2, env=env, wrap=calls) as run:
         wait_for_chunks(run, area)
-        signal_it(run, number)
+        run.send_signal(number)
         _, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == (STOPPED if kept else 128 + number), err
         assert (b"to go on" in err) == kept

@@ -326,7 +326,15 @@ def test_contents_and_a_name_that_is_among_them() -> None:
     first, second = roots("tree/", "file", "out")
     assert (first.name, second.name) == (b"", b"file")
     Path("tree/file").touch()
-    assert "both would go to out/file" in refusal("tree/", "file", "out")
+    Path("other/sub").mkdir(parents=True)
+    Path("other/link").symlink_to("nowhere")
+    Path("tree/link").mkdir()
+    Path("alias").symlink_to("tree")
+    for contents in ("tree/", "tree/.", "tree/sub/..", "alias/"):
+        for name in ("file", "other/sub", "other/sub/../sub", "other/link", "tree/sub", "tree/file"):
+            meeting = f"both would go to out/{os.path.basename(name)}; copy them one after the other"
+            assert meeting in refusal(contents, name, "out")
+            assert meeting in refusal(name, contents, "out")
 
 
 def test_no_source() -> None:

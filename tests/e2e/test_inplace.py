@@ -14,6 +14,7 @@ from tests.support.attributes import ACCESS_ACL, acl, has_acls, has_xattrs
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import WRITES, Fault
 from tests.support.filesystems import Place, mounted
+from tests.support.held import held
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.users import NOBODY, require_root
 from tests.support.walk import temporaries
@@ -89,6 +90,29 @@ def test_what_is_not_preserved_stays_as_it_was(area: Path, size: str) -> None:
     status = (area / "copy/file").stat()
     assert (status.st_ino, status.st_uid, status.st_gid, status.st_mode & 0o777) == (inode, NOBODY, 1, 0o751)
     assert (area / "copy/file").read_bytes() == (area / "source/file").read_bytes()
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+@pytest.mark.parametrize("option", ["mode", "ownership", "mode,ownership"])
+def test_what_is_not_preserved_outlasts_a_second_attempt(area: Path, size: str, option: str) -> None:
+    """The source changes while it is copied: the second attempt finds what the first one has made of the file."""
+    require_root("give files away")
+    write(area / "source/file", os.urandom(SIZES[size]))
+    (area / "source/file").chmod(0o604)
+    write(area / "copy/file", b"old")
+    os.chown(area / "copy/file", NOBODY, 1)
+    (area / "copy/file").chmod(0o640)
+    inode = (area / "copy/file").stat().st_ino
+    words = (*INPLACE, "--no-preserve", option, f"{area}/source/", area / "copy")
+    with held(area / "trace", *words, calls=("ftruncate",), path=area / "copy/file", ranks=2) as run:
+        write(area / "source/file", os.urandom(SIZES[size]), NOW + 10**9)
+        ended = run.go_on()
+    assert ended.returncode == 0, show(ended)
+    status = (area / "copy/file").stat()
+    assert (area / "copy/file").read_bytes() == (area / "source/file").read_bytes()
+    assert status.st_ino == inode
+    assert stat.S_IMODE(status.st_mode) == (0o640 if "mode" in option else 0o604)
+    assert (status.st_uid, status.st_gid) == ((NOBODY, 1) if "ownership" in option else (0, 0))
 
 
 @pytest.mark.parametrize("size", ["small", "split"])

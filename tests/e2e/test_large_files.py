@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
+from tests.support.faults import slowed
 from tests.support.filesystems import Place
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_for_temporary
@@ -116,7 +117,8 @@ def test_file_that_changes_while_it_is_copied(area: Path, kind: str, existing: b
         "rewritten": lambda count: rewrite(source / "file", count),
     }
     with meddling(actions[kind]):
-        run = pcopy("--json", "-T", "--chunk-size", "16M", source, area / "copy", ranks=2)
+        slow = slowed("copy_file_range", 20)  # so that the file changes many times meanwhile
+        run = pcopy("--json", "-T", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=slow)
     assert run.returncode == 1, show(run)
     told = summary(run)
     assert (told["failed"], told["changed"], told["vanished"], told["files"]) == (1, 1, 0, 1)
@@ -139,12 +141,13 @@ def rewrite(path: Path, count: int) -> None:
 def test_killed_in_the_midst(area: Path, existing: bool) -> None:
     """Nothing partial under the final name, and the old content is there until the new one is whole."""
     with open(area / "file", "wb") as file:
-        for _ in range(1024):
+        for _ in range(160):
             file.write(b"x" * MIB)
     (area / "copy").mkdir()
     if existing:
         (area / "copy/file").write_bytes(b"old")
-    with background("--chunk-size", "16M", area / "file", area / "copy", ranks=2) as run:
+    slow = slowed("copy_file_range", 200)
+    with background("--chunk-size", "16M", area / "file", area / "copy", ranks=2, wrap=slow) as run:
         wait_for_temporary(run, os.fsencode(area / "copy"))
         run.kill_all()
         assert run.survivors() == []

@@ -200,7 +200,7 @@ MANIFESTS: dict[str, Spoiling] = {
 def test_manifests_that_are_none(place: Path, area: Path, name: str) -> None:
     spoil, reason = MANIFESTS[name]
     (area / "manifest").write_bytes(spoil((place / "manifest").read_bytes()))
-    assert_trouble(pverify("-q", "--manifest", area / "manifest", place / "c", ranks=2), reason)
+    assert_trouble(pverify("--progress", "none", "--manifest", area / "manifest", place / "c", ranks=2), reason)
 
 
 def assert_trouble(run: Completed, reason: str) -> None:

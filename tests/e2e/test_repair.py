@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from pcopy.tasks.context import CLOCK_GRACE
 from tests.e2e.test_verify import OPTIONS, damaged, failed_paths, failing_paths
-from tests.support.command import show, succeed, summary
+from tests.support.command import pcopy, show, succeed, summary
 from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
+from tests.support.faults import Fault
 from tests.support.held import held
 from tests.support.oracle import differences
 from tests.support.signatures import expected, signed
@@ -87,6 +91,50 @@ def test_an_old_copy_is_mended(area: Path, policy: list[str]) -> None:
     assert (area / "copy/other").stat() == kept
 
 
+@pytest.mark.parametrize("when", ["1", "2", "1+", "2+"])
+def test_a_directory_counts_as_failed_once(area: Path, when: str) -> None:
+    """It fails when it is finished, or when that is done once more for what was mended in it, or each time."""
+    (area / "source/directory").mkdir(parents=True)
+    for name, size in {"small": 1000, "large": 5 * MIB, "other": 6 * MIB}.items():
+        (area / "source/directory" / name).write_bytes(os.urandom(size))
+    subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
+    for name in ("small", "large", "other"):
+        flip(area / "copy/directory" / name, 3)
+    fault = Fault(area / "trace", ["utimensat"], area / "copy/directory", "EIO", when)
+    words = ("--repair", *OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy")
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    run = pcopy(*words, ranks=1, env=env, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert (told["found"], told["files"], told["directories"], told["failed"]) == (5, 3, 1, 1)
+    told = summary(succeed("--resume", "--json", env=env))
+    assert (told["found"], told["files"], told["directories"], told["failed"]) == (5, 3, 2, 0)
+    assert differences(area / "source", area / "copy") == []
+
+
+def test_a_resumed_job_replaces_what_was_kept_and_refuted(area: Path) -> None:
+    """Size and time say again that it is unchanged; its contents have been found to be different."""
+    (area / "source/directory").mkdir(parents=True)
+    for name, size in {"small": 1000, "directory/large": 13 * MIB, "directory/linked": 100, "other": 10}.items():
+        (area / "source" / name).write_bytes(os.urandom(size))
+    os.link(area / "source/directory/linked", area / "source/link")
+    subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
+    for name in ("small", "directory/large", "directory/linked"):
+        flip(area / "copy" / name, 3)
+    kept = (area / "copy/other").stat()
+    time.sleep(CLOCK_GRACE / 1e9 + 0.1)  # what is younger might be the job's own, and would be replaced anyway
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    run = pcopy(*OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=3, env=env)
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert (told["found"], told["skipped"], told["failed"]) == (7, 1, 4)
+    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert differences(area / "source", area / "copy") == []
+    assert (told["found"], told["files"], told["hardlinks"], told["skipped"], told["failed"]) == (7, 3, 1, 1, 0)
+    assert (area / "copy/other").stat() == kept
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("second", ["linked", "missing"])
 def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, ranks: int) -> None:
@@ -106,6 +154,31 @@ def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, r
     assert (area / "copy/one/file").samefile(area / "copy/two/file")
     assert told["found"] == told["copied"] + told["skipped"] == 5
     assert (told["files"], told["hardlinks"], told["warnings"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("how", ["contents", "one-name"])
+@pytest.mark.parametrize("size", [100, 13 * MIB], ids=["small", "split"])
+def test_many_names_of_one_inode_are_one_again(area: Path, size: int, how: str) -> None:
+    names = [f"{number % 2}/{number}" for number in range(5000)]
+    for directory in "01":
+        (area / "source" / directory).mkdir(parents=True)
+    (area / "source" / names[0]).write_bytes(os.urandom(size))
+    for name in names[1:]:
+        os.link(area / "source" / names[0], area / "source" / name)
+
+    def damage(copy: Path) -> None:
+        if how == "contents":
+            flip(copy / names[0], size // 2)
+        else:
+            shutil.copy2(copy / names[-1], copy / "other")
+            os.replace(copy / "other", copy / names[-1])
+
+    ended, told = damaged(area, damage, "--repair", ranks=3)
+    assert ended.returncode == 0, show(ended)
+    assert len({(area / "copy" / name).stat().st_ino for name in names}) == 1
+    assert (area / "copy" / names[0]).read_bytes() == (area / "source" / names[0]).read_bytes()
+    assert (area / "copy" / names[0]).stat().st_nlink == len(names)
+    assert (told["files"], told["hardlinks"], told["directories"]) == (1, len(names) - 1, 3)
 
 
 @pytest.mark.parametrize("kind", ["small", "large", "split"])

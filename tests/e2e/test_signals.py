@@ -7,13 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pcopy.cli import main
-from tests.support.command import succeed
-from tests.support.processes import background, wait_for_temporary, wait_until
+from tests.support.command import Argument, succeed
+from tests.support.faults import slowed
+from tests.support.processes import Run, background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
 
 MIB = 1 << 20
@@ -25,12 +28,21 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
 @pytest.fixture
 def source(area: Path) -> Iterator[Path]:
-    """Enough data that a signal meets the run in the midst of it."""
+    """Some chunks of 16 MiB."""
     with open(area / "source", "wb") as file:
-        for _ in range(1024):
+        for _ in range(160):
             file.write(b"x" * MIB)
     (area / "copy").mkdir()
     yield area / "source"
+
+
+@contextmanager
+def copying(source: Path, copy: Path, *options: str, **more: Any) -> Iterator[Run]:
+    """A run in the midst of its work, which takes seconds on the fastest machine."""
+    arguments: list[Argument] = [*options, "--chunk-size", "16M", source, copy]
+    with background(*arguments, wrap=slowed("copy_file_range", 200), **more) as run:
+        wait_for_temporary(run, os.fsencode(copy))
+        yield run
 
 
 def keeping(kept: bool) -> list[str]:
@@ -42,9 +54,8 @@ def keeping(kept: bool) -> list[str]:
 def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
     """Without a job that is kept nothing is left of what was under way."""
     copy = area / "copy"
-    with background("--checkpoint", "none", "--chunk-size", "16M", source, copy, ranks=ranks) as run:
-        wait_for_temporary(run, os.fsencode(copy))
-        run.process.send_signal(number)
+    with copying(source, copy, "--checkpoint", "none", ranks=ranks) as run:
+        run.send_signal(number)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == 128 + number
         assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
@@ -60,9 +71,8 @@ def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.S
 def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
     """The command that it prints does so, with what is in the temporary file already, and nothing is left then."""
     copy, state = area / "copy", {"XDG_STATE_HOME": str(area / "state")}
-    with background("--chunk-size", "16M", source, copy, ranks=ranks, env=state) as run:
-        wait_for_temporary(run, os.fsencode(copy))
-        run.process.send_signal(number)
+    with copying(source, copy, ranks=ranks, env=state) as run:
+        run.send_signal(number)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == STOPPED, err
         assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
@@ -82,8 +92,7 @@ def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals,
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_signal_to_one_rank_ends_all(area: Path, source: Path, number: signal.Signals, kept: bool) -> None:
     copy = area / "copy"
-    with background(*keeping(kept), "--chunk-size", "16M", source, copy, ranks=3) as run:
-        wait_for_temporary(run, os.fsencode(copy))
+    with copying(source, copy, *keeping(kept), ranks=3) as run:
         os.kill(run.ranks()[-1], number)
         assert run.end(GRACE) == (STOPPED if kept else 128 + number)
         assert run.survivors() == []
@@ -92,13 +101,12 @@ def test_a_signal_to_one_rank_ends_all(area: Path, source: Path, number: signal.
 
 def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
     """One rank is stopped, so that the job cannot end in order."""
-    with background("--chunk-size", "16M", source, area / "copy", ranks=3) as run:
-        wait_for_temporary(run, os.fsencode(area / "copy"))
+    with copying(source, area / "copy", ranks=3) as run:
         os.kill(run.ranks()[-1], signal.SIGSTOP)
-        run.process.send_signal(signal.SIGINT)
+        run.send_signal(signal.SIGINT)
         time.sleep(0.5)
         assert run.process.poll() is None
-        run.process.send_signal(signal.SIGINT)
+        run.send_signal(signal.SIGINT)
         assert run.end(GRACE) == 128 + signal.SIGINT
         assert run.survivors() == []
 
@@ -107,10 +115,9 @@ def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
 def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path, kept: bool) -> None:
     """timeout(1) sends each signal to its command, and once more to the group."""
     copy = area / "copy"
-    with background(*keeping(kept), "--chunk-size", "16M", source, copy, ranks=2) as run:
-        wait_for_temporary(run, os.fsencode(copy))
+    with copying(source, copy, *keeping(kept), ranks=2) as run:
         for _ in range(2):
-            run.process.send_signal(signal.SIGINT)
+            run.send_signal(signal.SIGINT)
             time.sleep(0.002)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == (STOPPED if kept else 128 + signal.SIGINT)
@@ -132,8 +139,7 @@ def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.Mo
 def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path, kept: bool) -> None:
     """A terminal sends the signal to the whole group, not only to the process that was started."""
     copy = area / "copy"
-    with background(*keeping(kept), "--chunk-size", "16M", source, copy, ranks=3) as run:
-        wait_for_temporary(run, os.fsencode(copy))
+    with copying(source, copy, *keeping(kept), ranks=3) as run:
         for pid in run.processes():
             os.kill(pid, signal.SIGINT)
         assert run.end(GRACE) == (STOPPED if kept else 128 + signal.SIGINT)
@@ -145,8 +151,7 @@ def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path, kept: boo
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_a_lost_rank_ends_all(area: Path, source: Path, launcher: str | None) -> None:
     copy = area / "copy"
-    with background("--chunk-size", "16M", source, copy, ranks=3, launcher=launcher) as run:
-        wait_for_temporary(run, os.fsencode(copy))
+    with copying(source, copy, ranks=3, launcher=launcher) as run:
         os.kill(run.ranks()[-1], signal.SIGKILL)
         begun = time.monotonic()
         assert run.end(GRACE) != 0
@@ -157,9 +162,8 @@ def test_a_lost_rank_ends_all(area: Path, source: Path, launcher: str | None) ->
 
 def test_ranks_die_with_the_process_that_was_started(area: Path, source: Path) -> None:
     copy = area / "copy"
-    with background("--chunk-size", "16M", source, copy, ranks=3) as run:
-        wait_for_temporary(run, os.fsencode(copy))
-        os.kill(run.process.pid, signal.SIGKILL)
+    with copying(source, copy, ranks=3) as run:
+        run.send_signal(signal.SIGKILL)
         assert run.survivors() == []
     assert not (copy / "source").exists()
 

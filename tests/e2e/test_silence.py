@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import REPOSITORY
+from tests.support.faults import slowed
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
@@ -33,6 +34,11 @@ def impatient(hanging: float = HANGING, no_answer: float = NO_ANSWER) -> list[st
     """A prefix with which ranks tell of silence after seconds."""
     script = str(REPOSITORY / "tests/support/impatient.py")
     return [sys.executable, script, f"{LOOK},{hanging},{LOOK},{no_answer}"]
+
+
+def slow_and_impatient() -> list[str]:
+    """The same for a run that takes more than a second on the fastest machine."""
+    return [*slowed("copy_file_range", 50), *impatient()]
 
 
 class Listener:
@@ -104,7 +110,7 @@ def hanging(area: Path, source: Path) -> Iterator[tuple[Path, int]]:
 
 
 def test_a_stopped_rank_is_told_of_and_waited_for(area: Path, source: Path) -> None:
-    with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=impatient()) as run:
+    with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=slow_and_impatient()) as run:
         wait_for_temporary(run, os.fsencode(area / "copy/source"))
         listener = Listener(run)
         stopped = run.ranks()[-1]
@@ -122,7 +128,7 @@ def test_a_stopped_rank_is_told_of_and_waited_for(area: Path, source: Path) -> N
 
 
 def test_a_stopped_rank_that_is_killed_ends_the_job(area: Path, source: Path) -> None:
-    with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=impatient()) as run:
+    with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=slow_and_impatient()) as run:
         wait_for_temporary(run, os.fsencode(area / "copy/source"))
         listener = Listener(run)
         stopped = run.ranks()[-1]

@@ -87,12 +87,13 @@ def test_json_is_all_of_standard_output(area: Path, source: Path) -> None:
         summary(succeed("--json", *options, f"{source}/", area / "copy"))
 
 
+@pytest.mark.alone
 def test_version_is_quick(area: Path) -> None:
     begun = time.monotonic()
     run = succeed("--version")
     assert re.match(rb"pcopy \d+\.\d+", run.stdout), show(run)
     assert run.stderr == b""
-    # The limit on an idle machine is a quarter of this; here other tests may run beside it.
+    # The limit on an idle machine is a quarter of this; here others may use the machine.
     assert time.monotonic() - begun < 0.6
 
 
@@ -159,6 +160,7 @@ def test_the_source_is_not_modified(on_strict_atime: Path, ranks: int, launcher:
     assert changes(before, snapshot(source)) == []
 
 
+@pytest.mark.alone
 def test_a_small_job_is_quick(area: Path) -> None:
     """Starting ranks, finding nothing more to do and ending must not take longer than the work."""
     (area / "file").write_bytes(b"x")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import REPOSITORY, command, succeed
+from tests.support.faults import slowed
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_for_temporary
 from tests.support.walk import temporaries
@@ -90,15 +91,16 @@ def test_what_is_meant_for_the_user_never_lands_in_a_copy(area: Path, source: Pa
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool) -> None:
     with open(area / "large", "wb") as file:
-        for _ in range(1024):
+        for _ in range(160):
             file.write(b"x" * (1 << 20))
     (area / "copy").mkdir()
     options = ["--chunk-size", "16M", *([] if kept else ["--checkpoint", "none"])]
     state = {"XDG_STATE_HOME": str(area / "state")}
-    line, environment = command(*options, area / "large", area / "copy", ranks=2, env=state)
+    slow = slowed("copy_file_range", 200, "-DDD")  # strace in another session: the command is the one with the terminal
+    line, environment = command(*options, area / "large", area / "copy", ranks=2, env=state, wrap=slow)
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(os.fsencode(line[0]), [os.fsencode(word) for word in line], {**environment, "TERM": "xterm"})
+        os.execvpe(os.fsencode(line[0]), [os.fsencode(word) for word in line], {**environment, "TERM": "xterm"})
     try:
         while not temporaries(os.fsencode(area / "copy")):
             assert os.waitpid(child, os.WNOHANG) == (0, 0)
@@ -116,10 +118,11 @@ def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool
 
 def test_nohup_keeps_a_job_alive(area: Path) -> None:
     with open(area / "large", "wb") as file:
-        for _ in range(512):
+        for _ in range(160):
             file.write(b"x" * (1 << 20))
     (area / "copy").mkdir()
-    with background("--chunk-size", "16M", area / "large", area / "copy", ranks=2, wrap=["nohup"]) as run:
+    wrap = [*slowed("copy_file_range", 100), "nohup"]
+    with background("--chunk-size", "16M", area / "large", area / "copy", ranks=2, wrap=wrap) as run:
         wait_for_temporary(run, os.fsencode(area / "copy"))
         for pid in run.processes():
             os.kill(pid, signal.SIGHUP)

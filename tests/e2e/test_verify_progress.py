@@ -14,7 +14,7 @@ import pytest
 from tests.support.command import pcopy, pverify, show
 from tests.support.faults import READS
 
-FILES = 8
+FILES = 4
 SIZE = 8 << 20
 PROGRESS = ("--progress", "json", "--progress-interval", "0.05")
 

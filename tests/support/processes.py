@@ -27,9 +27,18 @@ class Run:
         """All processes of this run that still live, the launcher's included; zombies don't count."""
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and self._is_ours(name)]
 
+    def send_signal(self, number: int) -> None:
+        """To the program itself, as a user would, if it still runs: strace in front of it would keep the signal."""
+        if self.process.poll() is not None:
+            return
+        started = self.process.pid
+        if os.path.basename(os.readlink(f"/proc/{started}/exe")) == "strace":
+            (started,) = (pid for pid in self.processes() if _parent(pid) == started)
+        os.kill(started, number)
+
     def ranks(self) -> list[int]:
         """The processes that copy: those that have no child of their own among this run's."""
-        ours = self.processes()
+        ours = [pid for pid in self.processes() if not _is_syncer(pid)]
         parents = {_parent(pid) for pid in ours}
         return [pid for pid in ours if pid not in parents]
 
@@ -66,6 +75,15 @@ def _parent(pid: int) -> int:
             return int(file.read().rsplit(b")", 1)[1].split()[1])
     except OSError:
         return 0
+
+
+def _is_syncer(pid: int) -> bool:
+    """Is it one of the processes that sync for a rank? (``pcopy.fsio.syncer``)"""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"pcopy.fsio.syncer" in file.read()
+    except OSError:
+        return False
 
 
 def _kill(pid: int) -> None:

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from pcopy.engine.task import Task
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.values import CopyChunk, FinishFile, SplitFile
-from tests.tasks.one_rank import consistent, copy, root_of
+from pcopy.fsio.source import Version
+from pcopy.fsio.temporary import TemporaryNames
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.values import CopyChunk, FinishFile, OpenFile, Place, ReportFailures, ScanNames, SplitFile
+from tests.tasks.one_rank import consistent, copy, root_of, surroundings
 
 SIZE = 40 << 20
 BLOCK = 4 << 20
@@ -173,3 +180,24 @@ def test_a_close_that_fails_after_a_write_that_failed(
     assert totals.failed == 2
     assert {(failure.operation, failure.errno) for failure in copied.failures} == {("write", 122)}
     assert [path.name for path in target.iterdir()] == ["small"]
+
+
+@pytest.mark.parametrize(("made_in", "spawned"), [(1, ScanNames), (2, ReportFailures)])
+def test_what_an_earlier_run_left_undone_is_no_attempt_of_this_run(
+    places: tuple[Path, Path], made_in: int, spawned: type[Any]
+) -> None:
+    """The temporary file is gone. That of an earlier run may have been renamed, which was not on record any more."""
+    source, target = places
+    status = (source / "large").stat()
+    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+        context.job = context.job._replace(run=2)
+        place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+        split = SplitFile(place, b"large", 0, status.st_ino, SIZE, 1)
+        file = OpenFile(split, Version.of(status), TemporaryNames("test", made_in, 0).next(), 1)
+        task = Task((made_in, 0, 1), int(Phase.LINK), encode(FinishFile(file, b"", BLOCK, b"\0")), 0)
+        slices = TaskRunner(context)(task)
+        with pytest.raises(StopIteration) as ended:
+            while True:
+                next(slices)
+        (only,) = ended.value.value.spawned
+        assert isinstance(decode(only.payload), spawned)

@@ -34,7 +34,7 @@ SPLIT = st.builds(values.SplitFile, PLACE, NAME, NUMBER, NUMBER, NUMBER, NUMBER,
 OVER = st.lists(NUMBER, max_size=3).map(tuple)
 FILE = st.builds(values.OpenFile, SPLIT, VERSION, BYTES, NUMBER, OVER, st.booleans())
 GROUP = st.builds(values.LinkGroup, NUMBER, NUMBER, NUMBER, LINKS, NUMBER)
-FINISH = st.builds(values.FinishDir, PLACE, ATTRIBUTES, st.booleans(), NUMBER)
+FINISH = st.builds(values.FinishDir, PLACE, ATTRIBUTES, st.booleans(), NUMBER, st.booleans())
 KNOWN = st.builds(values.Known, BYTES, NUMBER, BYTES, VERSION)
 CONTENTS = st.builds(
     read_values.Contents, PLACE, NAME, KNOWN, st.booleans(), NUMBER, NUMBER, NUMBER, BYTES, st.none() | GROUP
@@ -64,6 +64,7 @@ TASKS: dict[type[Any], st.SearchStrategy[Any]] = {
     values.FinishDir: FINISH,
     values.SealDir: st.builds(values.SealDir, FINISH),
     values.SealDirs: st.builds(values.SealDirs),
+    values.FailDir: st.builds(values.FailDir, PLACE, PROBLEM, st.none() | FINISH),
     values.SyncFiles: st.builds(values.SyncFiles, NUMBER),
     values.ReportFailures: st.builds(
         values.ReportFailures,

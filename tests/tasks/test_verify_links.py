@@ -12,7 +12,6 @@ import pytest
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
 from pcopy.fsio.source import Version
-from pcopy.tasks import link_group
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.hosts import Hosts
 from pcopy.tasks.job import Options
@@ -91,29 +90,6 @@ def test_all_names_are_mended(trees: tuple[Path, Path], damage: str, ranks: int)
     assert len({(target / name).stat().st_ino for name in NAMES}) == 1
     assert (target / "three").read_bytes() == (source / "three").read_bytes()
     assert (totals.files, totals.hardlinks) == (2, 2)
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("damage", [None, "first byte", "last byte"])
-def test_links_that_are_made_in_parts_count_once(
-    trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, damage: str | None, ranks: int
-) -> None:
-    monkeypatch.setattr(link_group, "LINKS_AT_ONCE", 1)
-    copied = verified(trees, DAMAGES[damage] if damage else lambda _: None, repair=False, ranks=ranks)
-    totals = consistent(copied)
-    assert copied.kinds.count("VerifyLinks") == 2
-    assert (totals.verified, totals.failed) == ((3, 3) if damage else (6, 0))
-    assert (totals.files, totals.hardlinks) == ((1, 0) if damage else (2, 2))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_of_another_part_that_is_no_link_any_more(
-    trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(link_group, "LINKS_AT_ONCE", 1)
-    copied = verified(trees, lambda top: separate(top / name), repair=False, ranks=1)
-    assert 1 <= consistent(copied).failed < 3
-    assert bytes(trees[1] / name) in {failure.path for failure in copied.failures}
 
 
 @pytest.mark.parametrize("writer", [0, 1])
