@@ -4,21 +4,56 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import command
 from tests.support.filesystems import FileSystems, Place, mounted, remove, scratch
+from tests.support.turns import Turns
 
 END_TO_END_SECONDS = 120
 """A test that runs longer hangs; whole runs take a second or two."""
+
+PLACE = pytest.StashKey[str]()
+"""Where the workers of pytest-xdist take turns, for the process that starts them."""
+TURNS = pytest.StashKey[Turns]()
+"""The turns of this process, if it is a worker."""
+
+
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup ignores, and would not stop at it
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
+    config.addinivalue_line("markers", "alone: the test measures time, and runs while no other worker has a test")
+    if told := getattr(config, "workerinput", None):
+        config.stash[TURNS] = Turns(Path(told["turns"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called for each worker, before it is started."""
+    config = node.config
+    if PLACE not in config.stash:
+        made = tempfile.TemporaryDirectory(prefix="pcopy-test-turns-")
+        config.add_cleanup(made.cleanup)
+        config.stash[PLACE] = made.name
+    node.workerinput["turns"] = config.stash[PLACE]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Before the time limit of the test begins."""
+    if TURNS not in item.config.stash:
+        return (yield)
+    with item.config.stash[TURNS].turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,8 @@ from pcopy.cli.watchdog import Pace, Pulse, Watchdog
 from pcopy.engine.task import Task
 from tests.support.processes import wait_until
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 PACE = Pace(look=0.02, hanging=0.1, hanging_on_stop=0.05, no_answer=0.1)
 TASK = Task((1, 0, 1), 0, b"", 0)

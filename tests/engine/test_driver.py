@@ -27,6 +27,8 @@ from pcopy.engine.transport import Transport
 from pcopy.engine.transports.local import fork_ranks
 from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted
 
+pytestmark = pytest.mark.alone
+
 HANG = 30.0
 """Seconds after which a job counts as hanging."""
 

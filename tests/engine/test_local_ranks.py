@@ -22,6 +22,8 @@ from pcopy.engine.task import Task
 from pcopy.engine.transports.local import LocalTransport, fork_ranks
 from pcopy.errors import PeerLost
 
+pytestmark = pytest.mark.alone
+
 LARGE = Work(1, (Task((1, 1, 1), 1, bytes(20 << 20), 1),))
 PATIENCE = 10.0
 """Seconds after which what a test waits for counts as missing."""

@@ -121,6 +121,7 @@ def test_a_flood_in_both_directions_does_not_deadlock(run: Run) -> None:
         assert surplus == 0
 
 
+@pytest.mark.alone
 @real_transports
 def test_an_idle_poll_takes_its_timeout_and_little_processor_time(run: Run, request: pytest.FixtureRequest) -> None:
     results = run(suite.idle, 2)

@@ -1,0 +1,58 @@
+"""Turns: many at once or one alone, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.turns import Turns
+
+
+class Worker:
+    """Has its turn in a thread, until it is told to go."""
+
+    def __init__(self, place: Path, *, alone: bool) -> None:
+        self.runs = threading.Event()
+        self._go = threading.Event()
+        self._thread = threading.Thread(target=self._play, args=(Turns(place), alone))
+        self._thread.start()
+
+    def _play(self, turns: Turns, alone: bool) -> None:
+        with turns.turn(alone=alone):
+            self.runs.set()
+            self._go.wait(20)
+
+    def go(self) -> None:
+        self._go.set()
+        self._thread.join()
+
+
+@contextmanager
+def started(place: Path, *, alone: bool) -> Iterator[Worker]:
+    worker = Worker(place, alone=alone)
+    try:
+        yield worker
+    finally:
+        worker.go()
+
+
+def test_others_run_side_by_side(tmp_path: Path) -> None:
+    with started(tmp_path, alone=False) as first, started(tmp_path, alone=False) as second:
+        assert first.runs.wait(20)
+        assert second.runs.wait(20)
+
+
+def test_who_is_alone_waits_for_those_that_run_and_not_for_later_ones(tmp_path: Path) -> None:
+    with started(tmp_path, alone=False) as first:
+        assert first.runs.wait(20)
+        with started(tmp_path, alone=True) as alone:
+            assert not alone.runs.wait(0.1)
+            with started(tmp_path, alone=False) as later:
+                assert not later.runs.wait(0.1)
+                first.go()
+                assert alone.runs.wait(20)
+                assert not later.runs.wait(0.1)
+                alone.go()
+                assert later.runs.wait(20)
