@@ -30,6 +30,11 @@ def harmless(text: str) -> str:
     )
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """``1 item``, ``2,000 items``."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def _escaped(character: str) -> str:
     named = _NAMED.get(character)
     if named is not None:

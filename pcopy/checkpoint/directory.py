@@ -17,6 +17,8 @@ from pcopy.errors import Refused
 from pcopy.text import shown
 
 ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
+_ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
+_ANEW = "remove the directory that it is in and start the job anew"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,7 +45,8 @@ def open_directory(path: bytes) -> int:
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
             raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
-        raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}") from None
+        advice = "; name a job's directory, or one to be made" if error.errno == errno.ENOTDIR else ""
+        raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}{advice}") from None
     try:
         refuse_strange(path, os.fstat(descriptor))
     except BaseException:
@@ -89,8 +92,8 @@ def check_makeable(path: bytes) -> None:
         raise Refused(f"{shown(nearest)}: may not be written, and a job directory belongs there; {ADVICE}")
 
 
-def read(directory: int, name: bytes) -> bytes:
-    """What the file ``name`` holds.
+def read(directory: int, name: bytes, *, where: bytes) -> bytes:
+    """What the file ``name`` holds, in the directory that is open and whose path is ``where``.
 
     Raises ``Refused`` if it is no regular file that only we may write, ``OSError`` for what the system refuses.
     """
@@ -98,8 +101,8 @@ def read(directory: int, name: bytes) -> bytes:
     with open(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"{shown(name)}: no regular file")
-        refuse_strange(name, status)
+            raise Refused(f"{shown(os.path.join(where, name))}: no regular file")
+        refuse_strange(os.path.join(where, name), status)
         return stream.read()
 
 
@@ -132,9 +135,15 @@ def sync(directory: int) -> None:
 
 
 def refuse_strange(path: bytes, status: os.stat_result) -> None:
-    """Raises ``Refused`` unless what has this ``status`` is ours, and only ours to write."""
+    """Raises ``Refused`` unless what has this ``status`` is ours, and only ours to write.
+
+    A directory may be that of a job or the place for a new one; a file is always part of a job that there is.
+    """
+    is_directory = stat.S_ISDIR(status.st_mode)
     if status.st_uid != os.geteuid():
-        raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {ADVICE}")
+        advice = _ELSEWHERE if is_directory else _ANEW
+        raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {advice}")
     if status.st_mode & _WRITERS:
+        advice = f"chmod go-w it, or {_ELSEWHERE}" if is_directory else f"if they have not, chmod go-w it; else {_ANEW}"
         mode = stat.S_IMODE(status.st_mode)
-        raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); chmod go-w it, or {ADVICE}")
+        raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")

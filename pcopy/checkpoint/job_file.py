@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 RUNNING = "running"
 STOPPED = "stopped"
 FAILED_ITEMS = "failed items"
+NOT_ALL_WRITTEN = "not all written"
+"""No item has failed; but the signature, say, could not be written, or the destination not be synced."""
 OVER = "over"
 """The job has ended well, or was discarded: what is left of its directory means nothing."""
-STATES = (RUNNING, STOPPED, FAILED_ITEMS, OVER)
+STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
 
 _MAGIC = b"pcopy job "
 _VERSION = b"1"
@@ -26,7 +28,8 @@ class JobRoot(NamedTuple):
     """One source and its target: the fields of a root of a job, in their order, and where the two directories lie.
 
     Paths are absolute, ``*_shown`` as the user gave them, ``*_id`` (device, inode), ``*_place`` (f_type, fsid) of
-    statfs(2).
+    statfs(2). ``made`` is the inode, f_type, fsid and time of birth (ns, 0: unknown) of the directory ``name`` in
+    ``target``, where a directory is copied to one; zeros until it is known to be there.
     """
 
     source: bytes
@@ -39,6 +42,7 @@ class JobRoot(NamedTuple):
     target_id: tuple[int, int]
     source_place: tuple[int, int]
     target_place: tuple[int, int]
+    made: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 class JobFile(NamedTuple):

@@ -21,7 +21,7 @@ from pcopy.checkpoint.directory import ADVICE, check_makeable, make, opened
 from pcopy.checkpoint.job_file import OVER, JobFile, decode, encode
 from pcopy.checkpoint.layout import RUN as _RUN
 from pcopy.checkpoint.lock import NAME as LOCK_NAME
-from pcopy.checkpoint.lock import Lock, hold_alone
+from pcopy.checkpoint.lock import Held, Lock, hold_alone
 from pcopy.errors import Refused
 from pcopy.text import shown
 
@@ -33,6 +33,10 @@ _SILLY = b".nfs"  # what NFS makes of a removed file that is still open; it goes
 
 class NoJob(Refused):
     """There is no job in the directory."""
+
+
+class Unreadable(Refused):
+    """The job's file is not what this pcopy writes."""
 
 
 class StoredJob(NamedTuple):
@@ -86,7 +90,7 @@ def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
     try:
         with opened(path) as descriptor:
             _refuse_foreign(path, descriptor)
-            lock = hold_alone(path)
+            lock = _held(path)
             if _JOB in _names(descriptor) and _read(path, descriptor).state != OVER:
                 raise Refused(f"{shown(path)}: there is a job already; --resume or --discard it, or name another place")
             _clear(descriptor)
@@ -102,7 +106,7 @@ def is_job(path: bytes) -> bool:
     """Whether there is an unfinished job in ``path``; raises ``Refused`` if there is something that cannot be used."""
     try:
         os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be looked at: {error.strerror}") from None
@@ -122,16 +126,44 @@ def take(path: bytes) -> tuple[StoredJob, Lock]:
 
     Raises ``Held`` while any rank of an earlier run works on it, ``Refused`` for whatever else is in the way.
     """
+    job, lock = hold_job(path)
+    if job.file.state == OVER:
+        lock.close()
+        raise Refused(f"{shown(path)}: this job is over; there is nothing to go on with")
+    return job, lock
+
+
+def hold_job(path: bytes) -> tuple[StoredJob, Lock]:
+    """The job in ``path`` as it stands, and its lock for rank 0; raises as ``take`` does."""
     open_job(path)  # where there is none, no lock file is left
-    lock = hold_alone(path)
+    lock = _held(path)
     try:
-        job = open_job(path)
-        if job.file.state == OVER:
-            raise Refused(f"{shown(path)}: this job is over; there is nothing to go on with")
+        return open_job(path), lock
+    except NoJob:
+        with suppress(OSError, Refused), opened(path) as descriptor:
+            os.unlink(b"lock-0", dir_fd=descriptor)
+            os.rmdir(path)
+        lock.close()
+        raise _over(path) from None
     except BaseException:
         lock.close()
         raise
-    return job, lock
+
+
+def _held(path: bytes) -> Lock:
+    """Rank 0's lock in a directory that was there just now; raises as ``hold_alone`` does."""
+    try:
+        return hold_alone(path)
+    except Held:
+        raise
+    except Refused:
+        if os.path.lexists(path):
+            raise
+        raise _over(path) from None
+
+
+def _over(path: bytes) -> Refused:
+    return Refused(f"{shown(path)}: the job is over meanwhile")
 
 
 def update(job: StoredJob) -> None:
@@ -145,8 +177,12 @@ def unfinished(state: bytes) -> list[Listed]:
 
     Raises ``Refused`` if the directory is not safely ours.
     """
-    if not os.path.lexists(state):
+    try:
+        os.lstat(state)
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise Refused(f"{shown(state)}: cannot be looked at: {error.strerror}") from None
     with opened(state) as descriptor:
         names = _names(descriptor)
     good, bad = [], []
@@ -175,19 +211,32 @@ def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
     with opened(job.path) as descriptor:
         with suppress(Refused):  # a full disk must not keep what fills it
             _write(job.path, descriptor, job.file._replace(state=OVER))
-        try:
-            _clear(descriptor)
-            os.unlink(_JOB, dir_fd=descriptor)
-            lock.close()  # an open file would keep its place on NFS
-            with suppress(FileNotFoundError):
-                os.unlink(b"lock-%d" % lock.rank, dir_fd=descriptor)
-            files.sync(descriptor)
-        except OSError as error:
-            raise Refused(f"{shown(job.path)}: the job cannot be removed: {error.strerror}") from None
-        left = [name for name in _names(descriptor) if not name.startswith(_SILLY)]
+        return _remove(job.path, descriptor, lock)
+
+
+def remove_unreadable(path: bytes) -> None:
+    """As ``remove``, where nobody can read what the job was; raises ``Refused`` unless it was certainly one."""
+    with opened(path) as descriptor:
+        _refuse_foreign(path, descriptor)
+        if b"lock-0" not in _names(descriptor):  # a file called "job" alone may be anybody's
+            raise NoJob(f"{shown(path)}: no job is in this directory")
+        _remove(path, descriptor, hold_alone(path))
+
+
+def _remove(path: bytes, descriptor: int, lock: Lock) -> Sequence[bytes]:
+    try:
+        _clear(descriptor)
+        os.unlink(_JOB, dir_fd=descriptor)
+        lock.close()  # an open file would keep its place on NFS
+        with suppress(FileNotFoundError):
+            os.unlink(b"lock-%d" % lock.rank, dir_fd=descriptor)
+        files.sync(descriptor)
+    except OSError as error:
+        raise Refused(f"{shown(path)}: the job cannot be removed: {error.strerror}") from None
+    left = [name for name in _names(descriptor) if not name.startswith(_SILLY)]
     if not left:
         with suppress(OSError):  # it may be in a directory that is not ours, or on NFS not quite empty yet
-            os.rmdir(job.path)
+            os.rmdir(path)
     return left
 
 
@@ -223,13 +272,13 @@ def _refuse_foreign(path: bytes, descriptor: int) -> None:
 def _read(path: bytes, descriptor: int) -> JobFile:
     where = shown(os.path.join(path, _JOB))
     try:
-        job = decode(files.read(descriptor, _JOB))
+        job = decode(files.read(descriptor, _JOB, where=path))
     except FileNotFoundError:
         raise NoJob(f"{shown(path)}: no job is in this directory") from None
     except OSError as error:
         raise Refused(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise Refused(f"{where}: {error}") from None
+        raise Unreadable(f"{where}: {error}") from None
     if job.user != os.geteuid():
         raise Refused(f"{where}: a job of user {job.user}, who alone can go on with it")
     return job

@@ -81,21 +81,28 @@ def begin(
     counts: Iterable[int],
     tasks: Iterable[Task],
     *,
+    run: int = 1,
     phase: int = 0,
     open_spool: SpoolFactory = io.BytesIO,
 ) -> Remaining:
-    """Makes run 1 of a new job, for ``size`` ranks, with ``tasks`` dealt out to them; durable on return.
+    """Makes the first run of a job that is on record, for ``size`` ranks, with ``tasks`` dealt out to them; durable on
+    return. Its number ``run`` is higher where runs before it left no record.
 
     Raises ``Refused`` if there is a run already, or the directory is not to be trusted, and ``OSError``; then there is
     still none.
     """
     job = os.fsencode(job_dir)
     check_directory(job)
-    if os.path.lexists(os.path.join(job, CURRENT)):
+    if has_begun(job):
         raise Refused(f"{shown(job)}: holds a job that has begun; resume it, or remove the directory")
-    first = Remaining(1, size, phase, 0, tuple(counts))
+    first = Remaining(run, size, phase, 0, tuple(counts))
     _write_run(job, first, tasks, open_spool)
     return first
+
+
+def has_begun(job_dir: Path) -> bool:
+    """Is there a run on record? Without one the job begins with its roots."""
+    return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT))
 
 
 def load(job_dir: Path, *, open_spool: SpoolFactory, budget: int = BUDGET) -> tuple[Remaining, Iterator[Task]]:

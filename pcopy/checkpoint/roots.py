@@ -1,13 +1,15 @@
 """Whether the roots of a job are still the directories that it began with.
 
 Compared are the inode and the file system: its type (f_type) and its id (fsid), both of statfs(2). Device numbers are
-not: the same file system may have another one after it was mounted again, and on another host.
+not: the same file system may have another one after it was mounted again, and on another host. Of the directory that is
+copied to, the time of its birth is compared, too, where the file system tells it: a removed one's inode is used again.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +18,13 @@ from pcopy.checkpoint.job_file import JobFile, JobRoot
 from pcopy.errors import Refused
 from pcopy.text import shown
 
+_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
+
+_STATX_BYTES = 256
+_STATX_BTIME = 0x800
+_AT_EMPTY_PATH = 0x1000
+_BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
 
 
 class Seen(NamedTuple):
@@ -28,7 +36,7 @@ class Seen(NamedTuple):
 
 def look_at(path: bytes) -> Seen:
     """What the directory ``path`` is, no link followed at its end; asks for no right to read it. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(path, _LOOK)
     try:
         status = os.fstat(descriptor)
         place = (type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
@@ -39,7 +47,7 @@ def look_at(path: bytes) -> Seen:
 
 def with_places(root: Sequence[Any]) -> JobRoot:
     """``root``, the first eight fields of a ``JobRoot``, with its places; raises ``Refused`` if it has gone."""
-    plain = JobRoot._make((*root, (0, 0), (0, 0)))
+    plain = JobRoot._make((*root, (0, 0), (0, 0), (0, 0, 0, 0)))
     source, target = _look(plain.source), _look(plain.target)
     for path, seen, identity in (
         (plain.source_shown, source, plain.source_id),
@@ -50,6 +58,25 @@ def with_places(root: Sequence[Any]) -> JobRoot:
     return plain._replace(source_place=source.place, target_place=target.place)
 
 
+def with_made(root: JobRoot) -> JobRoot:
+    """``root`` with what the directory is that is copied to, as soon as that is there."""
+    if root.item or not root.name or any(root.made):
+        return root
+    try:
+        return root._replace(made=_look_at_made(root))
+    except OSError:  # not yet, or something that the copy will replace
+        return root
+
+
+def _look_at_made(root: JobRoot) -> tuple[int, int, int, int]:
+    descriptor = os.open(os.path.join(root.target, root.name), _LOOK)
+    try:
+        place = (type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
+        return os.fstat(descriptor).st_ino, *place, _birth(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
     """The job's roots, with the device numbers of now.
 
@@ -58,10 +85,62 @@ def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
     return tuple(_checked(job, root) for root in job.roots)
 
 
+class Gone(Refused):
+    """What the job has copied to is no more: it was removed or replaced, and no mount can bring it back."""
+
+
+def check_targets(job: JobFile) -> None:
+    """As ``check_roots`` for the destination alone; raises ``Gone`` where nothing of the job can be there any more."""
+    for root in job.roots:
+        try:
+            _compare(job, root.target, _look(root.target), root.target_id, root.target_place)
+        except Refused:
+            path = shown(root.target)
+            if _place_around(root.target) == root.target_place:
+                raise Gone(f"{path}: is gone, or another directory is in its place") from None
+            raise Refused(f"{path}: its file system is not mounted there, it seems; mount it") from None
+
+
+def _place_around(path: bytes) -> tuple[int, int] | None:
+    """The file system of ``path``, or of what is above it if that is missing."""
+    while True:
+        try:
+            return look_at(path).place
+        except FileNotFoundError:
+            path = os.path.dirname(path)
+        except OSError:
+            return None
+
+
+def _check_made(job: JobFile, root: JobRoot) -> None:
+    """Raises ``Refused`` unless the directory that is copied to is the one that was recorded, if it was."""
+    if not any(root.made):
+        return
+    path = os.path.join(root.target, root.name)
+    try:
+        made = _look_at_made(root)
+    except FileNotFoundError:
+        what = "it is gone"
+    except NotADirectoryError:
+        what = "it is no directory any more"
+    except OSError as error:
+        what = f"it cannot be opened: {error.strerror}"
+    else:
+        births = made[3], root.made[3]  # one of the hosts may not have been told
+        if made[:3] == root.made[:3] and (births[0] == births[1] or 0 in births):
+            return
+        what = "it is another one"
+    raise Refused(
+        f"{shown(path)}: not the directory that job {job.name} copies to: {what}; "
+        "put that back, or give the job up (pcopy --discard) and start anew"
+    )
+
+
 def _checked(job: JobFile, root: JobRoot) -> JobRoot:
     source, target = _look(root.source), _look(root.target)
     _compare(job, root.source, source, root.source_id, root.source_place)
     _compare(job, root.target, target, root.target_id, root.target_place)
+    _check_made(job, root)
     return root._replace(source_id=source.identity, target_id=target.identity)
 
 
@@ -101,3 +180,16 @@ def type_of_file_system(descriptor: int) -> int:
     # f_type is the first field: a long, but on s390 an unsigned int.
     width = 4 if os.uname().machine.startswith("s390") else ctypes.sizeof(ctypes.c_long)
     return int.from_bytes(buffer.raw[:width], sys.byteorder)
+
+
+def _birth(descriptor: int) -> int:
+    """When the directory was made, in nanoseconds since 1970; 0 where nobody can tell."""
+    import ctypes
+
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    try:
+        failed = ctypes.CDLL(None).statx(descriptor, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer)
+    except AttributeError:  # a C library from before 2018
+        return 0
+    mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
+    return 0 if failed or not mask & _STATX_BTIME else seconds * 10**9 + nanoseconds

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from pcopy.cli.units import show_clock, show_size
 from pcopy.tasks.job import Totals
+from pcopy.text import counted
 
 ITEM_WEIGHT = 128 << 10
 """What an item takes, as the bytes that move in the same time."""
@@ -154,8 +155,8 @@ def percent(reading: Reading) -> str:
 def items(reading: Reading) -> str:
     """``3 of 7 items``; ``7 items`` where nothing is measured."""
     if not reading.measured:
-        return f"{reading.items_done:,} items"
-    return f"{reading.items_done:,} of {reading.items_found:,} items"
+        return counted(reading.items_done, "item", "items")
+    return f"{reading.items_done:,} of {counted(reading.items_found, 'item', 'items')}"
 
 
 def sizes(reading: Reading) -> str:

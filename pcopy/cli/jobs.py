@@ -15,9 +15,19 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pcopy.checkpoint.job_file import RUNNING, JobFile, JobRoot
-from pcopy.checkpoint.jobs import Listed, StoredJob, open_job, remove, state_directory, take, unfinished
-from pcopy.checkpoint.lock import Holder, Lock, hold_alone, holders
-from pcopy.checkpoint.roots import check_roots
+from pcopy.checkpoint.jobs import (
+    Listed,
+    StoredJob,
+    Unreadable,
+    hold_job,
+    remove,
+    remove_unreadable,
+    state_directory,
+    take,
+    unfinished,
+)
+from pcopy.checkpoint.lock import Holder, Lock, holders
+from pcopy.checkpoint.roots import Gone, check_roots, check_targets
 from pcopy.cli.job_options import ALONE
 from pcopy.cli.units import show_size
 from pcopy.errors import Refused
@@ -79,16 +89,26 @@ def listing(as_json: bool) -> list[str]:
 def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
     """Removes the job that ``word`` names, and before that, by ``remove_temporaries``, its files in the destination.
 
-    ``tell`` hears what was left where. Raises ``Refused`` if there is no such job, or somebody works on it.
+    ``tell`` hears what was left where. Raises ``Refused`` if there is no such job, if somebody works on it, or if its
+    destination is not there, but may come back.
     """
     path = job_path(word)
-    job = open_job(path)
-    lock = hold_alone(path)
+    try:
+        job, lock = hold_job(path)
+    except Unreadable as unreadable:
+        job_name = shown(os.path.basename(path)) if os.path.dirname(path) == state_directory() else "JOB"
+        remove_unreadable(path)
+        tell(f"{unreadable}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
+        return
     try:
         try:
-            check_roots(job.file)
+            check_targets(job.file)
+        except Gone as gone:
+            tell(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {gone}")
         except Refused as refused:
-            tell(f"temporary files (.pcopy-{job.file.name}-*) were left in the destination: {refused}")
+            raise Refused(
+                f"{refused}, so that the job's temporary files go, too; if it will not come back, remove {shown(path)}"
+            ) from None
         else:
             remove_temporaries(job)
         for name in remove(job, lock):
@@ -137,8 +157,13 @@ def _name(listed: Listed) -> str:
 
 def _way(job: JobFile) -> str:
     first = job.roots[0]
-    sources = shown(first.source_shown) if len(job.roots) == 1 else f"{len(job.roots)} sources"
+    sources = shown(_source(first)) if len(job.roots) == 1 else f"{len(job.roots)} sources"
     return f"{sources} -> {shown(_target(first) if len(job.roots) == 1 else first.target)}"
+
+
+def _source(root: JobRoot) -> bytes:
+    """An absolute path: who lists jobs may be anywhere."""
+    return os.path.join(root.source, root.item) if root.item else root.source
 
 
 def _target(root: JobRoot) -> bytes:
@@ -171,7 +196,7 @@ def _as_json(listed: Listed) -> str:
     totals, locked = _totals(job), _locks(listed)
     values |= {
         "begun": job.created,
-        "sources": [shown(root.source_shown) for root in job.roots],
+        "sources": [shown(_source(root)) for root in job.roots],
         "destination": shown(job.roots[0].target if len(job.roots) > 1 else _target(job.roots[0])),
         "state": _state(job, locked),
         "runs": job.runs,

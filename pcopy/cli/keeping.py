@@ -1,18 +1,19 @@
 """How a job is kept, so that it can be gone on with: on rank 0 the job's file and its end, on each rank its journal.
 
-Nothing is written before the first cut. Then rank 0 makes the job directory, and every other rank waits until it sees
-there the very job that it works on: a job directory that hosts do not share would lose what they record.
+In the state directory nothing is written before the first cut. Then rank 0 makes the job directory, and every other
+rank waits until it sees there the very job that it works on: a job directory that hosts do not share would lose what
+they record. A directory that the user has named is made, and looked at by all hosts, before the first task.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
 
-from pcopy.checkpoint.jobs import StoredJob, open_job
+from pcopy.checkpoint.jobs import NoJob, StoredJob, open_job
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.lock import Lock, hold
 from pcopy.checkpoint.record import Record, Window
@@ -30,14 +31,13 @@ APPEARS_WITHIN = 30.0
 
 _LOOKS = 0.1
 
-Create = Callable[[], tuple[StoredJob, Lock]]
-
 
 class Keeping(NamedTuple):
     """What every rank has to know. ``directory`` is an absolute path, or empty: the job is not kept.
 
     ``interval`` is in seconds, ``memory`` in bytes of waiting work on one host (0: automatic). A resumed job goes on
-    with ``phase``; ``counts`` are what its earlier runs have counted.
+    with ``phase``; ``counts`` are what its earlier runs have counted. ``at_start``: the job is in its directory before
+    the first task.
     """
 
     directory: bytes = b""
@@ -49,6 +49,17 @@ class Keeping(NamedTuple):
     resumed: bool = False
     phase: int = 0
     counts: tuple[int, ...] = ()
+    at_start: bool = False
+
+
+class Keeper(Protocol):
+    """What rank 0 has for its store."""
+
+    def create(self) -> tuple[StoredJob, Lock]:
+        """Makes the job's directory, unless that is there; raises ``Refused``."""
+
+    def note_targets(self) -> None:
+        """Puts on record which directories are copied to, as soon as they are there; raises ``Refused``."""
 
 
 class RankStore:
@@ -60,16 +71,16 @@ class RankStore:
         run: int,
         rank: int,
         size: int,
-        create: Create | None = None,
+        keeper: Keeper | None = None,
         counts: Sequence[int] = (),
     ) -> None:
-        """``counts`` are what a new job has counted before its first task."""
+        """``keeper`` is rank 0's; ``counts`` are what a new job has counted before its first task."""
         self._counts = tuple(counts)
         self._keeping = keeping
         self._run = run
         self._rank = rank
         self._size = size
-        self._create = create
+        self._keeper = keeper
         self._writer: SegmentWriter | None = None
         self.lock: Lock | None = None
         self.job: StoredJob | None = None
@@ -77,9 +88,10 @@ class RankStore:
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
         from pcopy.checkpoint.resume import begin
 
-        assert self._create is not None
-        self.job, self.lock = self._create()
-        begin(self._keeping.directory, self._size, self._counts, tasks, phase=phase)
+        assert self._keeper is not None
+        with _naming(self._keeping.directory):
+            self.job, self.lock = self._keeper.create()
+            begin(self._keeping.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
     def append(self, record: Record) -> None:
         if self._writer is None:
@@ -88,7 +100,11 @@ class RankStore:
                     self._wait_for_job()
                 self.take_lock()
             self._writer = SegmentWriter(self._keeping.directory, self._run, self._rank)
-        self._writer.append(record)
+        with _naming(self._keeping.directory):
+            self._writer.append(record)
+        if self._keeper is not None:
+            with suppress(Refused):  # the next record may have room for it
+                self._keeper.note_targets()
         if self.lock is not None:
             with suppress(OSError):  # which says nothing of the record
                 self.lock.beat()
@@ -99,17 +115,7 @@ class RankStore:
             self.lock = hold(self._keeping.directory, self._rank)
 
     def _wait_for_job(self) -> None:
-        keeping = self._keeping
-        until = time.monotonic() + APPEARS_WITHIN
-        while True:
-            if os.path.lexists(os.path.join(keeping.directory, b"current")):
-                if open_job(keeping.directory).file.nonce == keeping.nonce:
-                    return
-                break
-            if time.monotonic() > until:
-                break
-            time.sleep(_LOOKS)
-        raise Refused(f"{shown(keeping.directory)}: not a directory that all hosts share; name one: --checkpoint DIR")
+        check_shared(self._keeping, APPEARS_WITHIN, b"current")
 
     def close(self) -> None:
         if self._writer is not None:
@@ -117,11 +123,31 @@ class RankStore:
             self._writer = None
 
 
+def check_shared(keeping: Keeping, patience: float, name: bytes = b"job") -> None:
+    """Raises ``Refused`` unless rank 0's job, with the file ``name``, is in its directory in ``patience`` seconds."""
+    until = time.monotonic() + patience
+    while not (is_there := os.path.lexists(os.path.join(keeping.directory, name))) and time.monotonic() < until:
+        time.sleep(_LOOKS)
+    with suppress(NoJob):
+        if is_there and open_job(keeping.directory).file.nonce == keeping.nonce:
+            return
+    raise Refused(f"{shown(keeping.directory)}: not a directory that all hosts share; name one: --checkpoint DIR")
+
+
+@contextmanager
+def _naming(directory: bytes) -> Iterator[None]:
+    """What the system refuses is told with the directory: the calls name files relative to it, or none."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{shown(directory)}: cannot be written: {error.strerror}") from None
+
+
 def open_journal(
-    keeping: Keeping, run: int, rank: int, size: int, storage: Storage, create: Create | None, counts: Sequence[int]
+    keeping: Keeping, run: int, rank: int, size: int, storage: Storage, keeper: Keeper | None, counts: Sequence[int]
 ) -> tuple[FactJournal, RankStore]:
     """This rank's journal; that of a resumed job holds its lock from the beginning. Raises ``Refused``."""
-    store = RankStore(keeping, run, rank, size, create, counts)
+    store = RankStore(keeping, run, rank, size, keeper, counts)
     if keeping.resumed and rank:
         store.take_lock()
     return FactJournal(Window(run, rank, size), store, storage.sync), store

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pcopy.checkpoint.job_file import FAILED_ITEMS, RUNNING, STOPPED, JobFile
+from pcopy.checkpoint.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, RUNNING, STOPPED, JobFile
 from pcopy.checkpoint.jobs import StoredJob, check_place, create, remove, state_directory, unfinished, update
 from pcopy.checkpoint.lock import Lock
-from pcopy.checkpoint.roots import with_places
+from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
 from pcopy.cli.keeping import Keeping
 from pcopy.cli.rank import open_spool
@@ -38,10 +38,30 @@ class KeptJob:
         self._stored = StoredJob(keeping.directory, file) if lock is not None else None
         self._lock = lock
 
+    def store(self) -> None:
+        """Before the first task: makes a directory that the user has named; raises ``Refused``."""
+        if self.keeping.at_start:
+            self.create()
+
+    def withdraw(self) -> None:
+        """Nothing comes of a job that was stored just now; one that was there before stays."""
+        if self._stored is not None and self._lock is not None and self._file.runs == 1:
+            remove(self._stored, self._lock)
+            self._stored = self._lock = None
+
     def create(self) -> tuple[StoredJob, Lock]:
-        """Makes the job's directory, at the first cut; raises ``Refused``. May run in another thread."""
-        self._stored, self._lock = create(self._directory, self._file)
+        """Makes the job's directory unless it is there; raises ``Refused``. May run in another thread."""
+        if self._stored is None or self._lock is None:
+            self._stored, self._lock = create(self._directory, self._file)
         return self._stored, self._lock
+
+    def note_targets(self) -> None:
+        """Puts on record which directories are copied to, as soon as they are there; raises ``Refused``."""
+        roots = tuple(map(with_made, self._file.roots))
+        if roots != self._file.roots and self._stored is not None:
+            file = self._file._replace(roots=roots)
+            update(self._stored._replace(file=file))
+            self._file = file
 
     @property
     def is_stored(self) -> bool:
@@ -60,8 +80,9 @@ class KeptJob:
         if status == OK:
             left = remove(self._stored, self._lock)
             return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
-        state = FAILED_ITEMS if status == INCOMPLETE else STOPPED
-        update(self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict())))
+        state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
+        roots = tuple(map(with_made, self._file.roots))
+        update(self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict(), roots=roots)))
         self._lock.close()
         return []
 
@@ -75,6 +96,8 @@ def unkept(checkpoint: Checkpoint) -> Keeping:
 
 def keep_new(job: Job, checkpoint: Checkpoint, asked: dict[str, Any]) -> tuple[Job, KeptJob]:
     """A job that begins; nothing is stored yet. Raises ``Refused`` if it could not be."""
+    if checkpoint.directory is not None:
+        _refuse_inside(checkpoint.directory, job.roots)
     check_place(checkpoint.directory)
     began = _destination_time(job)
     file = JobFile(
@@ -89,8 +112,25 @@ def keep_new(job: Job, checkpoint: Checkpoint, asked: dict[str, Any]) -> tuple[J
         os.urandom(16).hex(),
     )
     directory = checkpoint.directory or os.path.join(state_directory(), job.name.encode())
-    keeping = unkept(checkpoint)._replace(directory=directory, nonce=file.nonce)
+    at_start = checkpoint.directory is not None
+    keeping = unkept(checkpoint)._replace(directory=directory, nonce=file.nonce, at_start=at_start)
     return job._replace(began=began), KeptJob(keeping, file, checkpoint.directory)
+
+
+def _refuse_inside(directory: bytes, roots: Sequence[Root]) -> None:
+    """The job's own files are no part of what it copies."""
+    place = os.path.realpath(directory)
+    for root in roots:
+        for tree in (_joined(root.source, root.item), _joined(root.target, root.name)):
+            if _is_in(place, tree):
+                raise Refused(
+                    f"{shown(directory)}: lies in {shown(tree)}, which is copied from or to; name another directory "
+                    "to keep the job in, outside of it"
+                )
+
+
+def _joined(directory: bytes, name: bytes) -> bytes:
+    return os.path.join(directory, name) if name else directory
 
 
 def other_jobs(roots: Sequence[Root]) -> list[str]:
@@ -99,23 +139,35 @@ def other_jobs(roots: Sequence[Root]) -> list[str]:
         listed = unfinished(state_directory())
     except Refused:
         return []  # it will be said when this job is to be stored
-    mine = {(root.target, root.name) for root in roots}
+    mine = [_joined(root.target, root.name) for root in roots]
     names = [
-        job.file.name for job in listed if job.file and mine & {(root.target, root.name) for root in job.file.roots}
+        job.file.name
+        for job in listed
+        if job.file and any(_is_in(path, _joined(root.target, root.name)) for path in mine for root in job.file.roots)
     ]
     return [
         f"job {name} has not finished with this destination: pcopy --resume {name} goes on with it" for name in names
     ]
 
 
+def _is_in(path: bytes, tree: bytes) -> bool:
+    return os.path.commonpath((path, tree)) == tree
+
+
+def as_stored(resumed: Resumed) -> tuple[tuple[Root, ...], Options]:
+    """What the job copies, and how, as it was asked for; raises ``Refused``."""
+    return tuple(Root(*root[:8]) for root in resumed.roots), _options_from_primitives(resumed.job.file.options)
+
+
 def go_on(
     resumed: Resumed, size: int, checkpoint: Checkpoint, options: Options, given: frozenset[str]
 ) -> tuple[Job, KeptJob]:
     """The next run of a stored job, on ``size`` ranks; raises ``Refused``. From here on the earlier run is gone."""
-    from pcopy.checkpoint.resume import compact
+    from pcopy.checkpoint.resume import compact, has_begun
 
     file = resumed.job.file
-    options = renewed(_options_from_primitives(file.options), options, given)._replace(umask=file.umask)
+    roots, stored = as_stored(resumed)
+    options = renewed(stored, options, given)._replace(umask=file.umask)
     least = int(Phase.REPAIR_VERIFY)
 
     def address(task: Task) -> Task | None:
@@ -125,9 +177,11 @@ def go_on(
             least = min(least, new.phase)
         return new
 
+    if not has_begun(resumed.job.path):
+        return _begin_again(resumed, Job(file.name, file.runs + 1, roots, options, began=file.t0), checkpoint)
     remaining = compact(resumed.job.path, size, address=address, open_spool=open_spool)
-    roots = tuple(Root(*root[:8]) for root in resumed.roots)
     job = Job(file.name, remaining.run, roots, options, began=file.t0)
+    job = job._replace(resumed=_destination_time(job))
     file = file._replace(runs=remaining.run, state=RUNNING)
     update(StoredJob(resumed.job.path, file))
     phase = min(least, remaining.phase)
@@ -135,6 +189,14 @@ def go_on(
         directory=resumed.job.path, nonce=file.nonce, resumed=True, phase=phase, counts=remaining.counts
     )
     return job, KeptJob(keeping, file, resumed.job.path, resumed.lock)
+
+
+def _begin_again(resumed: Resumed, job: Job, checkpoint: Checkpoint) -> tuple[Job, KeptJob]:
+    """The next run of a job of which no run has left a record: it has the number of none of them, and all to do."""
+    file, path = resumed.job.file._replace(runs=job.run, state=RUNNING), resumed.job.path
+    update(StoredJob(path, file))
+    keeping = unkept(checkpoint)._replace(directory=path, nonce=file.nonce, at_start=True)
+    return job, KeptJob(keeping, file, path, resumed.lock)
 
 
 def _destination_time(job: Job) -> int:

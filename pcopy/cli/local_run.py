@@ -31,6 +31,8 @@ def run_locally(words: Sequence[str], command: Command) -> int:
     keeping = preparation.keeping
     roots = open_roots(job)
     with open_screen(preparation.arguments, sys.stderr) as screen:
+        if kept:
+            kept.store()
         preparation.announce()
         signals = StopSignals()
         signals.install()
@@ -52,7 +54,7 @@ def run_locally(words: Sequence[str], command: Command) -> int:
                 notes=notes,
                 settle=preparation.settle,
                 keeping=keeping,
-                create=kept.create if kept else None,
+                keeper=kept,
             )
         except JobAborted as abort:
             screen.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    return run_command("pcopy", sys.argv[1:] if argv is None else argv, _answer, _prepare)
+    return run_command("pcopy", sys.argv[1:] if argv is None else argv, _answer, _prepare, errors.INCOMPLETE)
 
 
 def _answer(words: Sequence[str]) -> str | None:
@@ -47,8 +47,12 @@ def run_command(
     words: Sequence[str],
     early_answer: Callable[[Sequence[str]], str | None],
     prepare: Callable[[Sequence[str]], Preparation],
+    status_of_loss: int,
 ) -> int:
-    """Runs the command ``name``, which gives an early answer (the version, for instance) or prepares a job."""
+    """Runs the command ``name``, which gives an early answer (the version, for instance) or prepares a job.
+
+    ``status_of_loss`` is the least status of a run whose output is lost.
+    """
     from pcopy.cli.streams import standard_streams
 
     with standard_streams() as streams:
@@ -56,7 +60,7 @@ def run_command(
             status = _run(name, words, early_answer, prepare)
         except KeyboardInterrupt:  # before signals stop a job in order, and before anything is touched
             status = 128 + signal.SIGINT
-        return streams.settle(status)
+        return streams.settle(status, name, status_of_loss)
 
 
 def _run(

@@ -12,12 +12,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pcopy.cli import hosts
 from pcopy.cli.command import Command, Preparation
-from pcopy.cli.keeping import Keeping
+from pcopy.cli.keeping import Keeping, check_shared
 from pcopy.cli.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
 from pcopy.cli.local_run import run_locally
 from pcopy.cli.mpi_library import alone, load
@@ -44,7 +44,7 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     """Runs this rank; returns the exit status on which all ranks agree. Raises ``PcopyError`` if it is alone."""
     try:
         launch = identify(os.environ)
-        transport = None if launch.alone else _join(launch, words)
+        transport = None if launch.alone else _join(launch, words, command)
     except Refused as refusal:
         return _leave(refusal, command)
     if transport is None:
@@ -63,13 +63,13 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     return INTERNAL
 
 
-def _join(launch: Launch, words: Sequence[str]) -> Any:
+def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
     """All ranks as one transport; raises ``Refused``."""
     mpi = load(launch, words)
     patience = INIT_PATIENCE + launch.size * INIT_PATIENCE_PER_RANK
     text = (
-        f"pcopy: {launch.name} has started {launch.size} ranks, but MPI ({mpi.vendor()}) has not found all of them in "
-        f"{patience:.0f} seconds: do all hosts have the same MPI?\n"
+        f"{command.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.vendor()}) has not found all of "
+        f"them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
     transport = mpi.initialise(patience, text if launch.rank == 0 else "")
     transport.keep()
@@ -115,6 +115,7 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
         name = f".pcopy-{job.name}-probe"
         if job.copies:  # else nothing may be written there
             hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
+        _store(transport, preparation, keeping, hellos)
     except Refused as refused:
         return _refuse(transport, refused, command)
     os.umask(0o077)
@@ -126,7 +127,6 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
             with open_screen(preparation.arguments, sys.stderr) as screen:
                 preparation.announce()
                 sink, settle = preparation.sink(screen), preparation.settle
-                create = preparation.kept.create if preparation.kept else None
                 ended = run_rank(
                     job,
                     transport,
@@ -137,7 +137,7 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
                     hosts=names,
                     settle=settle,
                     keeping=keeping,
-                    create=create,
+                    keeper=preparation.kept,
                 )
             status = preparation.tell_end(ended, transport.size)
     except JobAborted as abort:
@@ -176,6 +176,36 @@ def _open_roots(transport: Any, job: Job, hellos: Sequence[hosts.Hello]) -> list
         if text:
             raise Refused(text if hello.host in text else f"on {hello.host}: {text}")
     return roots
+
+
+def _store(transport: Any, preparation: Preparation | None, keeping: Keeping, hellos: Sequence[hosts.Hello]) -> None:
+    """Rank 0 stores a job that is to be in its directory from the start, and each host shows that it sees it there.
+
+    Collective; raises ``Refused`` on all ranks alike.
+    """
+    if not keeping.at_start:
+        return
+    kept = preparation.kept if preparation else None
+    trouble = _trouble(kept.store) if kept else ""
+    if trouble := transport.broadcast(trouble):
+        raise Refused(trouble)
+    trouble = ""
+    if transport.rank in hosts.leaders(hellos):
+        trouble = _trouble(lambda: check_shared(keeping, hosts.PATIENCE))
+    for hello, text in zip(hellos, transport.gather(trouble), strict=True):
+        if text:
+            if kept:
+                kept.withdraw()
+            raise Refused(f"on {hello.host}: {text}")
+
+
+def _trouble(action: Callable[[], object]) -> str:
+    """Why ``action`` is refused, or nothing."""
+    try:
+        action()
+    except Refused as refusal:
+        return str(refusal)
+    return ""
 
 
 def _refuse(transport: Any, refusal: Refused | None, command: Command) -> int:

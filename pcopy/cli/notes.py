@@ -19,6 +19,9 @@ class Notes:
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._rest = b""
+        self._turn, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.write(writing, b"\0")
+        os.close(writing)
 
     def keep(self, rank: int) -> None:
         """Gives up the end that ``rank`` does not need."""
@@ -33,6 +36,10 @@ class Notes:
         line = b"%d %s" % (rank, text.encode("utf-8", "backslashreplace"))
         with contextlib.suppress(OSError):
             os.write(self._writing, line[: select.PIPE_BUF - 1].replace(b"\n", b" ") + b"\n")
+
+    def claim(self) -> bool:
+        """Whether this rank is the first of all to ask: what befalls all of them alike is told by one."""
+        return bool(os.read(self._turn, 1))
 
     def take(self) -> list[tuple[int, str]]:
         """At rank 0: what has come, as (rank, text)."""

@@ -105,6 +105,7 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
         if word.startswith("-") and word != "-":
             name = shown(os.fsencode(word.partition("=")[0]))
             raise Refused(f"unknown option {name}; see pcopy --help (for a file of that name write ./{name})")
+    _refuse_empty_names(values)
     operands = [os.fsencode(word) for word in others + words[end + 1 :]]
     asked = asked_of(values, operands, words[:end], _parser)
     if asked.anything:
@@ -149,11 +150,14 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
     )
 
 
-def _hash(values: Namespace) -> str:
-    """The algorithm, empty for none; raises ``Refused`` where one is needed and was refused."""
-    for name in ("signature", "manifest"):
+def _refuse_empty_names(values: Namespace) -> None:
+    for name in ("signature", "manifest", "errors"):
         if getattr(values, name) == "":
             raise Refused(f"--{name}: the empty string names no file; see pcopy --help")
+
+
+def _hash(values: Namespace) -> str:
+    """The algorithm, empty for none; raises ``Refused`` where one is needed and was refused."""
     wanting = [name for name in ("signature", "manifest", "verify", "repair") if getattr(values, name)]
     if values.hash == "none" and wanting:
         raise Refused(f"--{wanting[0]} needs digests, which --hash none leaves out; see pcopy --help")

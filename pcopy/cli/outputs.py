@@ -1,11 +1,15 @@
-"""The files that a job writes at its end: where they may be, and how the signature gets into its."""
+"""The files that a job writes beside its copies: where they may be, and how the signature gets into its.
+
+Rule: none of them may take the place of anything but an older file of its kind, and none may lie in what it describes,
+where it would change it. What is there is looked at before anything is copied, also when a job goes on.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pcopy import __version__
 from pcopy.errors import Refused
@@ -15,26 +19,41 @@ from pcopy.tasks.signing import Tally
 from pcopy.text import shown
 
 
-def check_outputs(roots: Iterable[Root], options: Options, *, copies: bool = True) -> None:
-    """Raises ``Refused`` unless the signature and the manifest can be written where the user wants them.
-
-    Not into what they describe: there they would change it.
-    """
-    if options.signature and options.signature == options.manifest:
-        raise Refused(f"{shown(options.signature)}: signature and manifest cannot be the same file")
+def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
+    """Raises ``Refused`` unless signature, manifest and the file of errors can be where the user wants them."""
+    outputs = {"signature": options.signature, "manifest": options.manifest, "errors": errors or b""}
+    outputs = {what: path for what, path in outputs.items() if path}
+    _refuse_the_same(outputs)
     roots = tuple(roots)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
     trees = {os.path.realpath(os.path.join(root.source, root.item)) for root in roots}
     if copies:
         trees |= {os.path.join(root.target, root.name) for root in roots}
-    for path in filter(None, (options.signature, options.manifest)):
-        directory = os.path.realpath(os.path.dirname(path))
-        file = os.path.join(directory, os.path.basename(path))
+    for what, path in outputs.items():
+        file = _real_name(path)
         for tree in trees:
             if os.path.commonpath((file, tree)) == tree:
-                raise Refused(f"{shown(path)}: lies in {shown(tree)}, which it describes; write it elsewhere")
-        _check_writable(path, directory)
+                why = "which is copied from or to" if what == "errors" else "which it describes"
+                raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
+        if what == "errors":
+            _check_errors_file(path)
+        else:
+            _check_replaceable(path)
+
+
+def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
+    names: dict[bytes, str] = {}
+    for what, path in outputs.items():
+        other = names.setdefault(_real_name(path), what)
+        if other != what:
+            raise Refused(f"{shown(path)}: {other} and {what} cannot be the same file")
+
+
+def _real_name(path: bytes) -> bytes:
+    """The name itself from the root, without links on the way to it; a link of that name is not followed."""
+    directory, name = os.path.split(path)
+    return os.path.join(os.path.realpath(directory or b"."), name)
 
 
 def _is_socket(root: Root) -> bool:
@@ -44,17 +63,57 @@ def _is_socket(root: Root) -> bool:
         return False  # it will fail, and say why
 
 
-def _check_writable(path: bytes, directory: bytes) -> None:
+def _check_replaceable(path: bytes) -> None:
+    """A new file takes the name at the end: whatever else has it would be gone."""
+    status = _status(path)
+    if status is not None:
+        _refuse_no_file(path, status)
+    _check_directory(path)
+
+
+def _check_errors_file(path: bytes) -> None:
+    """It is emptied and written through, so other names of it would lose their contents; a stream loses nothing."""
+    status = _status(path)
+    if status is None:
+        _check_directory(path)
+        return
+    if _is_stream(path):
+        return
+    _refuse_no_file(path, status)
+    if status.st_nlink > 1:
+        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
+
+
+def _status(path: bytes) -> os.stat_result | None:
+    """What has the name, no link followed; None for nothing."""
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise Refused(f"{shown(path)}: is a directory; name a file")
-        if not stat.S_ISREG(mode):
-            raise Refused(f"{shown(path)}: is no regular file, and is not replaced by one")
+        return os.lstat(path)
     except FileNotFoundError:
-        pass
+        return None
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+
+
+def _is_stream(path: bytes) -> bool:
+    """Is it, or leads it to, a FIFO or a character device? /dev/stderr, for instance."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # a link to nothing
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _refuse_no_file(path: bytes, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise Refused(f"{shown(path)}: is a symbolic link; name the file itself")
+    if stat.S_ISDIR(status.st_mode):
+        raise Refused(f"{shown(path)}: is a directory; name a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise Refused(f"{shown(path)}: is no regular file, and is not replaced by one")
+
+
+def _check_directory(path: bytes) -> None:
+    directory = os.path.dirname(_real_name(path))
     if not os.path.isdir(directory):
         raise Refused(f"{shown(path)}: its directory does not exist; make it first")
     if not os.access(directory, os.W_OK | os.X_OK):
@@ -104,6 +163,13 @@ def write_result(options: Options, digest: bytes, tally: Tally, sources: Iterabl
     try:
         write_signature(options.signature, signature)
     except (OSError, Refused) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        return f"{shown(options.signature)}: the signature could not be written: {reason}"
+        return unwritten("signature", options.signature, error)
     return ""
+
+
+def unwritten(what: str, path: bytes, error: Exception) -> str:
+    """Why ``what``, which was to be in the file ``path``, is not there."""
+    if isinstance(error, Refused):  # which names the path
+        return f"the {what} could not be written: {error}"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{shown(path)}: the {what} could not be written: {reason}"

@@ -72,6 +72,17 @@ def resolve(
     return tuple(roots)
 
 
+def is_same_source(path: bytes, given: bytes, root: Root, *, follow: bool = False) -> bool:
+    """Does ``path`` mean what ``given`` meant when it became ``root``, whose directories are identified anew?
+
+    That is the same directory or item, under the same name, with or without a trailing slash. Raises ``Refused``.
+    """
+    stem, contents = _split(given)
+    source = _look_at_source(path, follow)
+    name = b"" if contents else os.path.basename(stem)
+    return (source.name, source.item, _identity(source.directory)) == (name, root.item, root.source_id)
+
+
 def _look_at_source(path: bytes, follow: bool) -> _Source:
     if not path:
         raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.jobs import is_job
 from pcopy.cli.job_options import asked_for
 from pcopy.cli.keeping import Keeping
-from pcopy.cli.kept_job import KeptJob, go_on, keep_new, other_jobs, unkept
+from pcopy.cli.kept_job import KeptJob, as_stored, go_on, keep_new, other_jobs, unkept
 from pcopy.cli.options import parse
-from pcopy.cli.outputs import check_outputs, holds_more, write_result
-from pcopy.cli.paths import resolve
+from pcopy.cli.outputs import check_outputs, holds_more, unwritten, write_result
+from pcopy.cli.paths import is_same_source, resolve
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
 from pcopy.cli.signals import told
@@ -36,6 +38,7 @@ class CopyPreparation:
         """Raises ``Refused``; nothing is touched."""
         self.began = time.monotonic()
         arguments = self.arguments = parse(words)
+        self._words = words
         if arguments.checkpoint.spool and not os.access(arguments.checkpoint.spool, os.W_OK | os.X_OK):
             raise Refused(f"--spool {shown(arguments.checkpoint.spool)}: not a directory that can be written")
         self.kept: KeptJob | None = None
@@ -48,7 +51,7 @@ class CopyPreparation:
                 follow=arguments.options.dereference,
             )
             options = arguments.options._replace(umask=_umask())
-            check_outputs(roots, options)
+            check_outputs(roots, options, arguments.errors)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
         self._signature: str | None = None
         self._unwritten = ""
@@ -62,18 +65,33 @@ class CopyPreparation:
             return None
         from pcopy.cli.jobs import resume, to_standard_error
 
-        if arguments.asked.resume is not None:
-            return resume(arguments.asked.resume, to_standard_error)
-        assert directory is not None
-        resumed = resume(directory + b"/", to_standard_error)
-        different = resumed.job.file.differing(self._asked())
-        if different:
+        word = arguments.asked.resume if directory is None else directory + b"/"
+        assert word is not None
+        resumed = resume(word, to_standard_error)
+        try:
+            if directory is not None:
+                self._refuse_different(directory, resumed)
+            check_outputs(*as_stored(resumed), arguments.errors)
+        except BaseException:
             resumed.lock.close()
+            raise
+        return resumed
+
+    def _refuse_different(self, directory: bytes, resumed: Resumed) -> None:
+        different = resumed.job.file.differing(self._asked())
+        if "SRC" in different and self._names_the_same_sources(resumed):
+            different.remove("SRC")
+        if different:
             raise Refused(
                 f"{shown(directory)}: holds an unfinished job with other arguments ({', '.join(different)} differ): "
                 "name another directory, or go on with it: --resume"
             )
-        return resumed
+
+    def _names_the_same_sources(self, resumed: Resumed) -> bool:
+        """Are the sources that are given now those of the job, in other words?"""
+        before, roots = resumed.job.file.asked["SRC"], as_stored(resumed)[0]
+        now, follow = self.arguments.sources, self.arguments.options.dereference
+        return len(now) == len(before) and all(map(partial(is_same_source, follow=follow), now, before, roots))
 
     def _asked(self) -> dict[str, Any]:
         arguments = self.arguments
@@ -116,8 +134,7 @@ class CopyPreparation:
         if totals.extra or holds_more(self.job.roots):
             self._remarks.append("DST holds more than the source: what is there will not match the signature")
         if sign.unwritten is not None:
-            manifest = shown(self.job.options.manifest)
-            self._unwritten = f"{manifest}: the manifest could not be written: {sign.unwritten}"
+            self._unwritten = unwritten("manifest", self.job.options.manifest, sign.unwritten)
             return INCOMPLETE
         digest, tally = sign.signatures[0]
         sources = [root.source_shown for root in self.job.roots]
@@ -171,7 +188,27 @@ class CopyPreparation:
         if self.kept is not None and self.kept.is_stored:
             print(f"pcopy: to go on: {self.kept.command}", file=sys.stderr)
         elif self.kept is not None:
-            print("pcopy: no checkpoint was stored: start it again", file=sys.stderr)
+            print(f"pcopy: no checkpoint was stored: start it again{self._with_other_words()}", file=sys.stderr)
+
+    def _with_other_words(self) -> str:
+        """The command that means now what the one that was given meant, if that means something else by now.
+
+        A directory that was copied to an absent DST is there now, and would be copied into it.
+        """
+        arguments = self.arguments
+        try:
+            roots = resolve(
+                arguments.sources,
+                arguments.destination,
+                arguments.no_target_directory,
+                follow=arguments.options.dereference,
+            )
+        except Refused:  # it will say why
+            return ""
+        if _target(roots[0]) == _target(self.job.roots[0]):
+            return ""
+        words = shlex.join(["pcopy", "--no-target-directory", *self._words])
+        return f" as {shown(os.fsencode(words))}, since {shown(arguments.destination)} is there now"
 
 
 def _target(root: Root) -> bytes:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
 from pcopy.cli.argument_types import at_least_1, block_size, make_parser, seconds, taking
-from pcopy.errors import Refused
+from pcopy.errors import REFUSED, Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
-from pcopy.text import shown
+from pcopy.text import counted, shown
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with ``argv`` (default: the process's own, without its name); returns the exit status."""
     from pcopy.cli.main import run_command
 
-    return run_command("pverify", sys.argv[1:] if argv is None else argv, early_answer, _prepare)
+    return run_command("pverify", sys.argv[1:] if argv is None else argv, early_answer, _prepare, REFUSED)
 
 
 def _prepare(words: Sequence[str]) -> Preparation:
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str]) -> Request:
     wanted = 1 if values.create or values.manifest else 2
     if len(paths) != wanted:
         what = "PATH" if wanted == 1 else "SIGNATURE and PATH, or A and B,"
-        raise Refused(f"{what} expected, and {len(paths)} paths given; see pverify --help")
+        raise Refused(f"{what} expected, and {counted(len(paths), 'path', 'paths')} given; see pverify --help")
     return Request(
         paths,
         os.fsencode(values.create or ""),

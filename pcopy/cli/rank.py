@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from pcopy.checkpoint.journal import FOREVER, FactJournal
 from pcopy.checkpoint.roots import type_of_file_system
-from pcopy.cli.keeping import Create, Keeping, RankStore, open_journal, restore_rank
+from pcopy.cli.keeping import Keeper, Keeping, RankStore, open_journal, restore_rank
 from pcopy.cli.notes import Notes
 from pcopy.cli.signals import StopSignals, status_of, stopped_by
 from pcopy.cli.watchdog import Pulse, Watchdog
@@ -111,7 +111,7 @@ def run_rank(
     notes: Notes | None = None,
     settle: Settle = all_well,
     keeping: Keeping = Keeping(),  # noqa: B008 (an immutable value)
-    create: Create | None = None,
+    keeper: Keeper | None = None,
 ) -> Ended:
     """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed.
 
@@ -119,7 +119,7 @@ def run_rank(
     exit status.
 
     ``hosts`` names each rank's host, if they are not all on this one; ``notes`` leads to rank 0 if they are. A job with
-    ``keeping`` can be gone on with; on rank 0, ``create`` makes its directory at the first cut.
+    ``keeping`` can be gone on with; on rank 0, ``keeper`` makes its directory at the first cut.
     """
     rank, size = transport.rank, transport.size
     limits = _limits(size, size / len(leaders), keeping)
@@ -134,7 +134,7 @@ def run_rank(
         context.storage = Storage(type_of_file_system)
         for root in roots:
             context.storage.add(root.target, os.fstat(root.target).st_dev)
-        journal, store = open_journal(keeping, job.run, rank, size, context.storage, create, _first_counts(job))
+        journal, store = open_journal(keeping, job.run, rank, size, context.storage, keeper, _first_counts(job))
     status_of_reason = stopped_by if keeping.directory else status_of
     director = JobDirector(job, leaders, status_of_reason, context, lambda totals: settle(context.sign, totals))
     node = Node(
@@ -165,7 +165,8 @@ def run_rank(
     def stop_reason() -> str | None:  # asked between slices
         pulse.beats += 1
         if journal is not None and journal.warning is not None:
-            warn(journal.warning)
+            if notes is None or notes.claim():
+                warn(journal.warning)
             journal.warning = None
         return signals.reason or context.stop_reason or (journal.data_lost if journal else None)
 
@@ -173,7 +174,7 @@ def run_rank(
         if sink is not None:
             sink.notice(text)
         else:
-            sys.stderr.write(f"pcopy: rank {rank} on {socket.gethostname()}: {text}\n")
+            sys.stderr.write(f"{job.program}: rank {rank} on {socket.gethostname()}: {text}\n")
 
     def tell(phase: int, report: Report) -> None:
         pulse.silent = report.silent
@@ -185,11 +186,18 @@ def run_rank(
         transport,
         run,
         host=socket.gethostname(),
+        program=job.program,
         on_report=tell if rank == 0 else None,
         stop_reason=stop_reason,
     )
     watchdog = Watchdog(
-        rank, hosts, pulse, lambda task: whereabouts(task, context), speaker=sink if rank == 0 else None, notes=notes
+        rank,
+        hosts,
+        pulse,
+        lambda task: whereabouts(task, context),
+        speaker=sink if rank == 0 else None,
+        notes=notes,
+        program=job.program,
     )
     watchdog.start()
     try:

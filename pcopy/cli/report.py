@@ -14,7 +14,7 @@ import os
 from pcopy.cli.units import show_seconds, show_size
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
 from pcopy.tasks.job import Failure, Totals
-from pcopy.text import harmless, shown
+from pcopy.text import counted, harmless, shown
 
 _OUTCOMES = {
     INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
@@ -31,16 +31,16 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> li
         sums.append(f"{rest:,} not reached")
     lines = [f"{totals.found:,} found = {' + '.join(sums)}"]
     kinds = [
-        _count(totals.files, "file", "files") + f" of {show_size(totals.bytes)}",
-        _count(totals.directories, "directory", "directories"),
-        _count(totals.symlinks, "symbolic link", "symbolic links"),
-        _count(totals.hardlinks, "hard link", "hard links"),
-        _count(totals.special, "special file", "special files"),
+        counted(totals.files, "file", "files") + f" of {show_size(totals.bytes)}",
+        counted(totals.directories, "directory", "directories"),
+        counted(totals.symlinks, "symbolic link", "symbolic links"),
+        counted(totals.hardlinks, "hard link", "hard links"),
+        counted(totals.special, "special file", "special files"),
     ]
     lines += _listed("copied", kinds)
     if totals.verified:
         lines += [
-            f"  verified: {_count(totals.verified, 'item', 'items')}, {show_size(totals.verified_bytes)} read back"
+            f"  verified: {counted(totals.verified, 'item', 'items')}, {show_size(totals.confirmed_bytes)} read back"
         ]
     if totals.skipped_bytes:
         lines += _listed("skipped", [show_size(totals.skipped_bytes)])
@@ -48,12 +48,12 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> li
     remarks = [
         f"{totals.deleted:,} deleted",
         f"{totals.excused:,} left without the source's owner",
-        _count(totals.warnings, "warning", "warnings"),
+        counted(totals.warnings, "warning", "warnings"),
     ]
     lines += _listed("besides", remarks)
     lines.append(
         f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(_rate(totals, seconds))}/s "
-        f"with {_count(ranks, 'rank', 'ranks')}"
+        f"with {counted(ranks, 'rank', 'ranks')}"
     )
     if status != OK:
         lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
@@ -121,10 +121,6 @@ def _reason(failure: Failure) -> str:
 
 def _rate(totals: Totals, seconds: float) -> float:
     return totals.bytes / seconds if seconds > 0 else 0.0
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _listed(title: str, parts: list[str]) -> list[str]:

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from pcopy.errors import INCOMPLETE, OK
-
 _STANDARD = (0, 1, 2)
 _NO_READER = (errno.EPIPE,)
 
@@ -58,13 +56,13 @@ class Streams:
         self._out = out
         self._errors = errors
 
-    def settle(self, status: int) -> int:
-        """The status to end with, once everything is printed that was to be."""
+    def settle(self, status: int, program: str, least: int) -> int:
+        """The status to end with, once everything is printed that was to be: ``least`` or more if that was lost."""
         self._out.flush()
         lost = self._out.lost
-        if lost is not None and lost.errno not in _NO_READER and status == OK:
-            self._errors.write(f"pcopy: standard output cannot be written: {lost.strerror}\n")
-            status = INCOMPLETE
+        if lost is not None and lost.errno not in _NO_READER and status < least:
+            self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
+            status = least
         self._errors.flush()
         return status
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pcopy.tasks.job import Failure, Totals
 from pcopy.tasks.sinks import Sink
+from pcopy.text import counted
 
 
 class Verbose:
@@ -19,7 +20,7 @@ class Verbose:
         if phase != self._phase:
             self._phase = phase
             done = totals.copied + totals.skipped + totals.failed
-            self._sink.notice(f"{phase}: {done:,} of {totals.found:,} items done so far")
+            self._sink.notice(f"{phase}: {done:,} of {counted(totals.found, 'item', 'items')} done so far")
         self._sink.progress(phase, totals, silent)
 
     def failures(self, failures: Sequence[Failure]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pcopy.cli.keeping import Keeping
 from pcopy.cli.options import Arguments
-from pcopy.cli.outputs import check_outputs, write_result
+from pcopy.cli.outputs import check_outputs, unwritten, write_result
 from pcopy.cli.pverify import Request, parse
 from pcopy.cli.rank import Ended
 from pcopy.cli.signals import told_briefly
@@ -20,12 +20,13 @@ from pcopy.cli.units import show_seconds, show_size
 from pcopy.cli.verbose import Verbose
 from pcopy.errors import OK, REFUSED, Refused
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM, algorithm
-from pcopy.signature.manifest import ROOT, ManifestReader
+from pcopy.signature.manifest import MAGIC, ROOT, ManifestReader
 from pcopy.signature.signature_file import FORMAT, Signature, read_signature
 from pcopy.tasks.job import Job, Options, Root, Totals
 from pcopy.tasks.sign_state import SignState
+from pcopy.tasks.signing import Tally
 from pcopy.tasks.sinks import Sink
-from pcopy.text import shown
+from pcopy.text import counted, shown
 
 DIFFERENT = 1
 """The exit status for data that are not the same."""
@@ -110,12 +111,12 @@ class VerifyPreparation:
         if self._request.create:
             trouble = write_result(options, digest, tally, [root.source_shown for root in self.job.roots])
             if sign.unwritten is not None:
-                trouble = f"{shown(options.manifest)}: the manifest could not be written: {sign.unwritten}"
+                trouble = unwritten("manifest", options.manifest, sign.unwritten)
             if trouble:
                 self._remarks.append(trouble)
             return REFUSED if trouble else OK
         if self._expected is not None:
-            return OK if self._found == self._expected.signature else DIFFERENT
+            return self._compared_with(self._expected, tally)
         if digest == sign.signatures[1][0]:
             return OK
         for key, what in sign.differences.sorted():
@@ -124,6 +125,20 @@ class VerifyPreparation:
                 word = {"missing": "extra", "extra": "missing"}.get(word, word)
             self._tell_difference(word, key.replace(b"\0", b"/") or ROOT)
         return DIFFERENT
+
+    def _compared_with(self, expected: Signature, tally: Tally) -> int:
+        if self._found != expected.signature:
+            return DIFFERENT
+        wrong = [
+            f"{what}: {there:,} there, {found:,} found"
+            for what, found in tally._asdict().items()
+            if (there := getattr(expected, what)) != found
+        ]
+        if not wrong:
+            return OK
+        file = shown(self._request.paths[0])
+        self._remarks.append(f"{file}: contradicts itself and is damaged: the signature fits, not {', '.join(wrong)}")
+        return REFUSED
 
     def _tell_difference(self, what: str, path: bytes) -> None:
         self._differences[what] += 1
@@ -140,7 +155,8 @@ class VerifyPreparation:
         if ended.halted is not None:
             self._remarks.append(told_briefly(ended.halted))
         elif totals.failed:
-            self._remarks.append(f"{totals.failed:,} of {totals.found:,} items could not be read: nothing is proved")
+            found = counted(totals.found, "item", "items")
+            self._remarks.append(f"{totals.failed:,} of {found} could not be read: nothing is proved")
         for remark in self._remarks:
             print(f"pverify: {remark}", file=sys.stderr)
         if self.arguments.json:
@@ -164,9 +180,8 @@ class VerifyPreparation:
             lines.append(f"signature {self._found} ({self.job.options.hash})")
         if ended.halted is None:  # else the reason is all that there is to say
             size, rate = ended.totals.bytes, ended.totals.bytes / elapsed
-            lines.append(
-                f"{ended.totals.copied:,} items of {show_size(size)} in {show_seconds(elapsed)}: {show_size(rate)}/s"
-            )
+            items = counted(ended.totals.copied, "item", "items")
+            lines.append(f"{items} of {show_size(size)} in {show_seconds(elapsed)}: {show_size(rate)}/s")
         return lines
 
     def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:
@@ -213,11 +228,14 @@ def _is_signature(first: bytes, second: bytes) -> bool:
         if not stat.S_ISREG(os.stat(first).st_mode):
             return False
         with open(first, "rb") as file:
-            if FORMAT.encode() in file.read(_LOOK):
-                return True
+            beginning = file.read(_LOOK)
     except OSError as error:
         raise Refused(f"{shown(first)}: {error.strerror}; check the name") from None
-    return os.path.isdir(second)
+    if beginning.startswith(MAGIC):
+        if os.path.isdir(second):
+            raise Refused(f"{shown(first)}: is a manifest; compare with it by pverify --manifest MANIFEST PATH")
+        return False
+    return FORMAT.encode() in beginning or os.path.isdir(second)
 
 
 def _check_regular(manifest: bytes) -> None:

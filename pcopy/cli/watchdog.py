@@ -78,11 +78,12 @@ class Watchdog:
         *,
         speaker: Speaker | None,
         notes: Notes | None,
+        program: str = "pcopy",
         pace: Pace | None = None,
     ) -> None:
         """``hosts`` names each rank's host; empty: all are on this one. ``describe`` is called by the thread.
 
-        With a ``speaker`` (at rank 0) lines go there, else to ``notes``, else to standard error.
+        With a ``speaker`` (at rank 0) lines go there, else to ``notes``, else to standard error, after ``program``.
         """
         self._rank = rank
         self._hosts = hosts
@@ -90,6 +91,7 @@ class Watchdog:
         self._describe = describe
         self._speaker = speaker
         self._notes = notes
+        self._program = program
         self._pace = pace or PACE
         self._watched = get_native_id()
         self._real = time.monotonic()
@@ -195,7 +197,7 @@ class Watchdog:
         elif self._notes is not None:
             self._notes.send(self._rank, text)
         else:
-            sys.stderr.write(f"pcopy: {text}\n")
+            sys.stderr.write(f"{self._program}: {text}\n")
             sys.stderr.flush()
 
 

@@ -4,7 +4,8 @@ Rule: once there has been a cut, in this run or in one before it, a phase begins
 epoch that ended after the last phase did. Else a resumed job could repeat tasks of a phase after the next one has
 changed what they find: a directory that is finished lets nobody create in it. A job that ends with something left to do
 takes a last cut, even if it is the first; one that was told to stop does not wait for it for ever, nor at all if a
-rank's data did not get to storage.
+rank's data did not get to storage. Nobody waits once the root keeps no journal any more: without its records no later
+epoch is complete.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Commit:
         if self._epochs.journal is None or not (self._epochs.begun or needed):
             return True
         if halted and report.durable == LOST:
+            return True
+        if self._epochs.given_up:
             return True
         if not self._target:
             self._target = self._epochs.number

@@ -59,6 +59,7 @@ class Driver:
         run_task: Callable[[Task], Slices],
         *,
         host: str,
+        program: str = "pcopy",
         on_report: Callable[[int, Report], None] | None = None,
         stop_reason: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +68,7 @@ class Driver:
         self._transport = transport
         self._run_task = run_task
         self._host = host
+        self._program = program
         self._on_report = on_report
         self._stop_reason = stop_reason
         self._clock = clock
@@ -92,9 +94,9 @@ class Driver:
             self._tell(node)
         except PeerLost as error:
             self._root_lost = error.rank == 0
-            node.abort(self._host, f"pcopy: {error}; noticed by rank {node.rank} on {self._host}\n")
+            node.abort(self._host, f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n")
         except Exception:
-            where = f"pcopy: rank {node.rank} on {self._host} failed:\n"
+            where = f"{self._program}: rank {node.rank} on {self._host} failed:\n"
             node.abort(self._host, where + traceback.format_exc())
         finally:
             self._drop_task()

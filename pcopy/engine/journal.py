@@ -81,6 +81,11 @@ class Epochs:
             return 0
         return LOST if self.journal.is_lost else self.journal.durable
 
+    @property
+    def given_up(self) -> bool:
+        """Does this rank keep no journal any more? None is durable at an epoch that has not ended."""
+        return self.durable > self.number
+
     def enter(self, number: int, phase: int) -> None:
         """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty."""
         while self.journal and self.number < number:

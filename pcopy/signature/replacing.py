@@ -1,7 +1,7 @@
 """A file that appears under its name only when it is whole, and on stable storage.
 
 Rule: write beside the target, fsync, rename, fsync the directory (rename(2) alone may leave an empty file after a power
-loss). What has the name is replaced, never written through; but what is no file, like /dev/stdout, is not replaced.
+loss). A file of that name is replaced, never written through; whatever else has it, such as a link, stays as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A stream for the new contents of ``path``, which get mode 0666 without the umask.
 
     On an error the temporary file is removed and ``path`` is as before. Raises ``Refused`` if ``path`` is there and is
-    no file, ``OSError`` for what the system refuses.
+    no regular file, ``OSError`` for what the system refuses.
     """
     target = os.fsencode(path)
     _refuse_what_is_no_file(target)
@@ -49,11 +49,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def _refuse_what_is_no_file(target: bytes) -> None:
     try:
         mode = os.lstat(target).st_mode
-        if stat.S_ISLNK(mode):  # /dev/stdout is one; a link to a directory or to nothing is just a name
-            mode = os.stat(target).st_mode
-            mode = stat.S_IFREG if stat.S_ISDIR(mode) else mode
     except OSError:
         return
+    if stat.S_ISLNK(mode):  # as /dev/stdout is one
+        raise Refused(f"{shown(target)} is a symbolic link and is not replaced; name the file itself")
     if not stat.S_ISREG(mode):
         raise Refused(f"{shown(target)} is no regular file and is not replaced by one")
 

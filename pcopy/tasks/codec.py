@@ -24,6 +24,7 @@ _TYPES: tuple[type[Any], ...] = (
 )  # fmt: skip
 _NESTED: tuple[type[Any], ...] = (
     values.Place, Attributes, Version, values.OpenFile, values.Known, read_values.Contents, sign_values.Entries,
+    values.Retry,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate((*_TYPES, *_NESTED))}
 _KINDS = (*_TYPES, *_NESTED)

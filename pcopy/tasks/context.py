@@ -32,6 +32,7 @@ from pcopy.tasks.read_values import ChunkRead, ReadId, ReadOpened
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.tasks.values import ChunkDone, FileOpened, OpenFile, Place, SealDir
+from pcopy.text import counted
 
 CALL_COST = 64 << 10
 """What one file costs beside its bytes, in bytes: the time of its system calls at a middling bandwidth."""
@@ -121,6 +122,8 @@ class Context:
         self.sealed: list[tuple[TaskId, SealDir]] = []
         self.failed_directories: set[tuple[int, bytes]] = set()
         """Root and path of those that belong to this rank and count as failed."""
+        self.finished_again: set[tuple[int, bytes, int]] = set()
+        """Root and path of those that this rank has finished again, and the phase."""
         self.links: dict[int, Backlog] = {}
         self.spellings = Spellings()
         self.synced = {os.fstat(root.target).st_dev: root.target for root in descriptors}
@@ -298,9 +301,10 @@ class Context:
         """Was this item of the destination made or changed since the job began?"""
         return status.st_ctime_ns >= self.job.began - CLOCK_GRACE
 
-    def is_ours(self, status: os.stat_result) -> bool:
-        """Is this an item of the destination that an earlier run of this job made, or has touched at least?"""
-        return self.job.run > 1 and self.is_touched(status)
+    def is_ours(self, place: Place, status: os.stat_result) -> bool:
+        """Is this item of the target directory ``place`` one that an earlier run made, or has touched at least?"""
+        run, began = place.since if place.since[0] else (1, self.job.began)
+        return self.job.run > run and status.st_ctime_ns >= began - CLOCK_GRACE
 
     def succeeded(self) -> None:
         """Something was written: the destination is not full."""
@@ -326,7 +330,7 @@ class Context:
             for notice in notices:
                 self.sink.notice(notice)
         if self.options.max_errors and self._reported >= self.options.max_errors:
-            self.stop(f"{self._reported} items failed (--max-errors {self.options.max_errors})")
+            self.stop(f"{counted(self._reported, 'item', 'items')} failed (--max-errors {self.options.max_errors})")
 
     def close(self) -> None:
         """Gives back the directories."""

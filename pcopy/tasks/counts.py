@@ -38,6 +38,7 @@ COUNTERS = len(Totals._fields)
     VERIFIED_BYTES,
     REFUTED,
     EXTRA,
+    CONFIRMED_BYTES,
 ) = range(COUNTERS)
 
 PUT_ASIDE: dict[int, int] = {

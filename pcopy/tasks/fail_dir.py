@@ -2,7 +2,7 @@
 
 It may fail when it is finished, and again when it is finished once more because something in it was copied later. Each
 time the rank that it belongs to is told; the first time it moves from the copied items to the failed ones. So whoever
-tells must have counted it as copied.
+tells must have counted it as copied, or tells in a phase that begins after that: a count never falls below zero.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from pcopy.tasks.values import FailDir, FinishDir, Place
 def directory_failed(
     context: Context, result: Result, place: Place, problem: Problem, retry: FinishDir | None = None
 ) -> None:
-    """The directory has met ``problem``; a job that is resumed tries ``retry``. Without one it stays failed."""
+    """The directory has met ``problem``; a job that is resumed tries ``retry``. Without one it fails again then."""
     result.spawn(FailDir(place, problem.plain, retry), owner=owner_of(place.path, context.size))
+
+
+def directory_failed_again(
+    context: Context, result: Result, place: Place, problem: Problem, retry: FinishDir | None = None
+) -> None:
+    """As ``directory_failed``, where the directory may not be counted as copied yet, but is before SEAL begins."""
+    phase = max(Phase.SEAL, result.phase)
+    result.spawn(FailDir(place, problem.plain, retry), phase=phase, owner=owner_of(place.path, context.size))
 
 
 def fail_dir(task: FailDir, context: Context, result: Result) -> Slices:
@@ -33,6 +41,9 @@ def fail_dir(task: FailDir, context: Context, result: Result) -> Slices:
     else:
         context.failed_directories.add(directory)
         result.count(counts.DIRECTORIES, -1)
-        result.fail(task.place, b"", problem, retry=task.retry, retry_in=Phase.FINISH)
+        if task.retry is None:
+            result.fail(task.place, b"", problem, retry=task)
+        else:
+            result.fail(task.place, b"", problem, retry=task.retry, retry_in=Phase.FINISH)
     return result.outcome()
     yield

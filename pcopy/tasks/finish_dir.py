@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.attributes import apply_attributes, drop_other_xattrs
+from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs, read_attributes
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.entering import let_us_into
-from pcopy.tasks.fail_dir import directory_failed
+from pcopy.tasks.fail_dir import directory_failed, directory_failed_again
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
-from pcopy.tasks.values import FinishDir, SealDir, SealDirs
+from pcopy.tasks.values import FinishDir, Place, SealDir, SealDirs
 
 
 def finish_dir(task: FinishDir, context: Context, result: Result) -> Slices:
@@ -64,9 +64,9 @@ def _deepest_first(sealed: list[SealDir]) -> Iterator[SealDir]:
 
 
 def _finish(task: FinishDir, context: Context, result: Result) -> None:
-    place, attributes = task.place, task.attributes
-    preserve = context.options.preserve
+    place, preserve = task.place, context.options.preserve
     try:
+        attributes = task.attributes or _attributes_now(context, place)
         target = context.open_target(place)
         context.remove_leftovers(target)
         kept = None if place.fresh else status_of(target)
@@ -76,9 +76,11 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
         applied = apply_attributes(target, attributes, preserve, context.options.umask, kept=kept)
         result.applied(place, b"", applied)
     except Problem as problem:
-        if task.counted or task.again:
-            result.count(counts.DIRECTORIES, int(task.counted))
-            directory_failed(context, result, place, problem, task._replace(counted=True, again=False))
+        if task.counted:
+            result.count(counts.DIRECTORIES)
+            directory_failed(context, result, place, problem, task)
+        elif task.again:
+            directory_failed_again(context, result, place, problem, task._replace(counted=True, again=False))
         else:  # the item has failed before, and counts once
             result.report(context.shown(place, b"", on_source=False), problem)
         return
@@ -88,6 +90,11 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
         result.count(counts.DIRECTORIES)
         if context.options.verify and result.phase < Phase.REPAIR:  # once is enough
             result.digested(place, b"", context.hashing.directory, counts.DIRECTORIES)
+
+
+def _attributes_now(context: Context, place: Place) -> Attributes:
+    source = context.open_source(place)
+    return read_attributes(source, status_of(source, on_source=True), context.options.preserve)
 
 
 def _holds_more(task: FinishDir, context: Context, target: int) -> bool:

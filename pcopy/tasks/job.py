@@ -76,7 +76,8 @@ class Job(NamedTuple):
 
     A job that does not copy reads its sources for their digests only: each root is a dataset of its own, to be compared
     with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
-    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970.
+    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970, ``resumed`` that
+    of this run's, if it is a later one.
     """
 
     name: str
@@ -86,6 +87,12 @@ class Job(NamedTuple):
     copies: bool = True
     against: bytes = b""
     began: int = 0
+    resumed: int = 0
+
+    @property
+    def program(self) -> str:
+        """The name that stands before each line for the user."""
+        return "pcopy" if self.copies else "pverify"
 
 
 class Totals(NamedTuple):
@@ -99,8 +106,9 @@ class Totals(NamedTuple):
     target directories that hold more than the source's.
 
     ``to_verify`` counts the items that are to be read back, ``to_verify_bytes`` the sizes of their files (one inode's
-    once); ``verified`` those that were found right and ``refuted`` those that were not, ``verified_bytes`` all bytes as
-    they are read back. An item that is copied again is to be read back again.
+    once); ``verified`` those that were found right, with files of ``confirmed_bytes``, and ``refuted`` those that were
+    not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
+    again.
     """
 
     found: int = 0
@@ -133,6 +141,7 @@ class Totals(NamedTuple):
     verified_bytes: int = 0
     refuted: int = 0
     extra: int = 0
+    confirmed_bytes: int = 0
 
     @property
     def copied(self) -> int:

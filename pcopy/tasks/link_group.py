@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.kernel import SMALL_FILE
@@ -23,7 +22,7 @@ from pcopy.tasks.hashing import SOCKET, kind_of
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
-from pcopy.tasks.result import Result
+from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
 from pcopy.tasks.targets import clear_way, is_own, look, may_replace
 from pcopy.tasks.values import FailedName, Known, LinkGroup, MakeLinks, Place, SplitFile
@@ -80,10 +79,11 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
 def _all_failed(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:
     """A resumed job tries them together, so that they become links of each other."""
     names = tuple((place, name) for place, name, _ in failed)
-    retry: tuple[Any, ...] = LinkGroup(task.mount, task.inode, task.size, names, 1)
+    retry: LinkGroup | Tried = LinkGroup(task.mount, task.inode, task.size, names, 1)
+    touched = not all(result.is_untouched(place, Problem.from_plain(problem)) for place, _, problem in failed)
     for place, name, problem in failed:
-        result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry)
-        retry = ()
+        result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry, touched=touched)
+        retry = Tried.WITH_ANOTHER
 
 
 def _made(context: Context, task: SplitFile) -> os.stat_result | None:
@@ -190,11 +190,12 @@ def _fail_together(
     A resumed job copies and links all names anew, also those that count as made.
     """
     names = (*linked, *((place, name) for place, name, _ in failed[1:]))
-    retry: tuple[Any, ...] = LinkGroup(group.mount, group.inode, group.size, names, 1)
+    retry: LinkGroup | Tried = LinkGroup(group.mount, group.inode, group.size, names, 1)
     anew = len(linked) - 1
     for place, name, problem in failed:
-        result.fail(place, name, Problem.from_plain(problem), group.size, retry=retry, links_anew=anew)
-        retry, anew = (), 0
+        known = Problem.from_plain(problem)
+        result.fail(place, name, known, group.size, retry=retry, links_anew=anew, touched=True)
+        retry, anew = Tried.WITH_ANOTHER, 0
 
 
 def _link(

@@ -29,7 +29,7 @@ from pcopy.tasks.hashing import kind_of, split_digests, unpack_versions
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import node_known
 from pcopy.tasks.read_values import Contents, SplitRead, VerifyItems, VerifyLinks
-from pcopy.tasks.result import Result
+from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.values import Known, LinkGroup, Place, ScanNames, unpack_names, unpack_numbers
 
 
@@ -75,7 +75,7 @@ def verify_items(task: VerifyItems, context: Context, result: Result) -> Slices:
         except Problem as problem:
             not_verified(context, result, place, name, known, counter, problem)
         else:
-            verified(result)
+            verified(result, 1, known.size)
         yield
     return result.outcome()
 
@@ -109,7 +109,7 @@ def _verify_small_files(
             counter = expected.counters[index]
             not_verified(context, result, place, expected.names[index], expected.known(index), counter, problem)
         elif is_version(source, expected.names[index], expected.versions[index], follow=follow):
-            verified(result)
+            verified(result, 1, status.st_size)
         else:
             careful.append(index)
         if not done % FILES_PER_SLICE:
@@ -137,8 +137,7 @@ def verify_links(task: VerifyLinks, context: Context, result: Result) -> Slices:
     except Problem as problem:
         links_not_verified(context, result, task.group, known, task.counter, problem)
     else:
-        for _ in task.group.names:
-            verified(result)
+        verified(result, len(task.group.names), known.size)
     return result.outcome()
 
 
@@ -157,7 +156,9 @@ def links_not_verified(
         if not number and counter == counts.FILES:
             result.count(counts.BYTES, -size)
         if not context.repairs(result.phase):
-            result.fail(place, name, problem, size, retry=() if number else again, retry_in=Phase.REPAIR)
+            result.fail(
+                place, name, problem, size, retry=Tried.WITH_ANOTHER if number else again, retry_in=Phase.REPAIR
+            )
     if context.repairs(result.phase):
         names = group.names
         _tell_repair(result, *names[0], problem)
@@ -252,9 +253,10 @@ def unlike(text: str) -> Problem:
     return Problem("verify", 0, text=text)
 
 
-def verified(result: Result) -> None:
-    """One more item is proved."""
-    result.count(counts.VERIFIED)
+def verified(result: Result, items: int, size: int) -> None:
+    """So many more items, with ``size`` bytes together, are proved."""
+    result.count(counts.VERIFIED, items)
+    result.count(counts.CONFIRMED_BYTES, size)
 
 
 def not_verified(

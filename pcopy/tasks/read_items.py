@@ -93,7 +93,7 @@ def read_failed(
         failed_or_retried(context, result, place, name, problem, attempt, size)
     else:
         result.count(counter, -1)
-        result.fail(place, name, problem, size)
+        result.fail(place, name, problem, size, touched=True)
 
 
 def was_read(context: Context, result: Result, place: Place, name: bytes, known: Known, counter: int) -> None:

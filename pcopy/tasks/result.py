@@ -6,6 +6,7 @@ import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -21,7 +22,18 @@ from pcopy.tasks.job import Failure
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import Contents, SplitRead
 from pcopy.tasks.sign_values import StoredEntries
-from pcopy.tasks.values import Known, Place, ReportFailures, ScanNames
+from pcopy.tasks.values import Known, Place, ReportFailures, Retry, ScanNames
+
+_LOOKED_AT = ("open", "stat", "readdir", "scan")
+"""What is done with an item of the source before anything is made of it."""
+
+
+class Tried(Enum):
+    """How a resumed job tries a failed item, where no task of its own does."""
+
+    BY_NAME = "its name is looked at again"
+    WITH_ANOTHER = "by the task of another item that failed together with it"
+    NEVER = "it stays failed"
 
 
 class Result:
@@ -42,7 +54,7 @@ class Result:
         self._own: list[Spawn] = []
         self._spawned: Iterable[Spawn] = self._own
         self._failures: list[Failure] = []
-        self._retries: list[tuple[bytes, int, tuple[tuple[int, int], ...]]] = []
+        self._retries: list[Retry] = []
         self._notices: list[str] = []
         self._entries: defaultdict[tuple[int, bytes], Gathered] = defaultdict(Gathered)
         self._verifications: defaultdict[Place, Gathered] = defaultdict(Gathered)
@@ -146,14 +158,15 @@ class Result:
         problem: Problem,
         size: int = 0,
         *,
-        retry: tuple[Any, ...] | None = None,
+        retry: tuple[Any, ...] | Tried = Tried.BY_NAME,
         retry_in: int = Phase.COPY,
         links_anew: int = 0,
+        touched: bool = False,
     ) -> None:
         """The item ``name`` (``b""``: the directory itself) is not in the target as it should be.
 
-        A job that is resumed tries ``retry``, in the phase ``retry_in``; by default it looks at the name again. With an
-        empty ``retry`` another item's is this one's too. ``links_anew`` hard links that count are made once more by it.
+        A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task. ``links_anew`` hard links
+        that count are made once more by it. ``touched``: the item may be there, whatever the ``problem``.
         """
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
@@ -161,19 +174,32 @@ class Result:
         for counter, number in counted:
             self.count(counter, number)
         self._context.failed(problem)
-        if retry is None and name:
-            retry = ScanNames(place, name, 1)
-        if retry is None:  # it stays failed
-            self._retries.append((b"", 0, ()))
+        counted.append((counts.HARDLINKS, links_anew))
+        if retry is Tried.NEVER:
+            self._retries.append(Retry())
+        elif retry is Tried.WITH_ANOTHER:
+            self._retries.append(Retry(counted=tuple(counted)))
         else:
-            counted.append((counts.HARDLINKS, links_anew))
-            self._retries.append((encode(retry) if retry else b"", int(retry_in), tuple(counted)))
+            again = ScanNames(place, name, 1) if retry is Tried.BY_NAME else retry
+            untouched = not touched and self.is_untouched(place, problem)
+            self._retries.append(Retry(encode(again), int(retry_in), tuple(counted), untouched))
         path = self._context.shown(place, name, on_source=problem.on_source)
         self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
+    def is_untouched(self, place: Place, problem: Problem) -> bool:
+        """Is it certain that this job has made nothing of an item that has met ``problem``?
+
+        What an earlier run may have tried before it was stopped is not. What is in the way of a new file was looked at.
+        """
+        if (problem.operation, problem.errno) == ("create", errno.EEXIST):
+            return True
+        job = self._context.job
+        is_first = job.run == 1 or place.since[0] == job.run
+        return is_first and not job.options.inplace and problem.on_source and problem.operation in _LOOKED_AT
+
     def report(self, path: bytes, problem: Problem) -> None:
         """A failure that is no item's."""
-        self._retries.append((b"", 0, ()))
+        self._retries.append(Retry())
         self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
     def applied(self, place: Place, name: bytes, applied: Applied) -> None:

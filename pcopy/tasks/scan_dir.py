@@ -27,7 +27,7 @@ from pcopy.tasks.fail_dir import directory_failed
 from pcopy.tasks.followed import check_followed
 from pcopy.tasks.names_spool import NamesSpool
 from pcopy.tasks.phases import Phase
-from pcopy.tasks.result import Result
+from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.scan_names import Sorter
 from pcopy.tasks.targets import is_own, look, may_replace
 from pcopy.tasks.values import NOWHERE, FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
@@ -83,7 +83,7 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
             entries = yield from _spread(context, result, place, chain(first, listing))
     except Problem as problem:  # the rest of its names can't be read
         if made is None:
-            result.fail(place, b"", problem)
+            result.fail(place, b"", problem, retry=Tried.NEVER)
         else:
             result.count(counts.DIRECTORIES)
             directory_failed(context, result, place, problem)
@@ -194,6 +194,7 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
         name = path.rpartition(b"/")[2]
         parent = context.open_above(task.parent, task.root)
         around = task.parent or Place(task.root, b"", task.source_id, (0, 0), False, False)
+        around = around._replace(since=task.since)
         fresh = _make_directory(context, around, parent, name, source)
         if not fresh:
             present = look(parent, name)
@@ -209,7 +210,7 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
     if fresh and inherits:
         drop_inherited_acls(target)
         inherits = status.st_uid != os.geteuid()
-    return Place(task.root, task.path, task.source_id, targets.identity(path), fresh, inherits)
+    return Place(task.root, task.path, task.source_id, targets.identity(path), fresh, inherits, task.since)
 
 
 def _make_directory(context: Context, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:

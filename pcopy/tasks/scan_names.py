@@ -198,6 +198,7 @@ class Sorter:
             path,
             (self._mounts.code(path, status.st_dev, self._place.source_id[0]), status.st_ino),
             self._place,
+            self._place.since,
         )
         self._result.spawn(task, SCAN_COST, expands=True)
         self._result.count(counts.UNSCANNED)

@@ -149,5 +149,4 @@ def _settle(context: Context, result: Result, unfinished: UnfinishedRead) -> Non
         else:
             links_not_verified(context, result, contents.group, known, contents.counter, found)
     else:
-        for _ in contents.group.names if contents.group else (name,):
-            verified(result)
+        verified(result, len(contents.group.names) if contents.group else 1, known.size)

@@ -31,7 +31,7 @@ def is_own(context: Context, place: Place, directory: int, name: bytes, present:
     if context.phase < Phase.REPAIR and _is_anothers(context, place, directory, name, present):
         text = "its name in the target is taken by another item of this job (does the file system fold case?)"
         raise Problem("create", errno.EEXIST, text=text)
-    return context.is_ours(present)
+    return context.is_ours(place, present)
 
 
 def _is_anothers(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:

@@ -25,7 +25,8 @@ NOWHERE: Identity = (-1, -1)
 class Place(NamedTuple):
     """A directory of a root, on both sides: its path below the root and the (mount code, inode)s that it must have.
 
-    ``fresh``: this job made the target directory. ``inherits``: what is made in it inherits an ACL.
+    ``fresh``: this job made the target directory. ``inherits``: what is made in it inherits an ACL. ``since``: the run
+    before which nothing was made of what is copied into it, and its start (``Job.resumed``); 0 if that is the first.
     """
 
     root: int
@@ -34,6 +35,7 @@ class Place(NamedTuple):
     target_id: Identity
     fresh: bool
     inherits: bool
+    since: tuple[int, int] = (0, 0)
 
 
 FailedName = tuple[Place, bytes, Plain]
@@ -41,12 +43,16 @@ FailedName = tuple[Place, bytes, Plain]
 
 
 class ScanDir(NamedTuple):
-    """Makes the directory ``path`` and finds what is in it. ``parent`` is the directory around it, None at a root."""
+    """Makes the directory ``path`` and finds what is in it. ``parent`` is the directory around it, None at a root.
+
+    ``since`` as in ``Place``.
+    """
 
     root: int
     path: bytes
     source_id: Identity
     parent: Place | None
+    since: tuple[int, int] = (0, 0)
 
 
 class ScanNames(NamedTuple):
@@ -207,12 +213,13 @@ class MakeLinks(NamedTuple):
 class FinishDir(NamedTuple):
     """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed).
 
+    ``attributes`` are the source's when it was scanned; None stands for those that it has when it is finished.
     ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
     has been finished before, and counted.
     """
 
     place: Place
-    attributes: Attributes
+    attributes: Attributes | None
     counted: bool
     entries: int
     again: bool = False
@@ -242,16 +249,25 @@ class SyncFiles(NamedTuple):
     device: int
 
 
-class ReportFailures(NamedTuple):
-    """Tells rank 0 of failures: (path, operation, errno, message) each.
+class Retry(NamedTuple):
+    """What a resumed job does about a failure: it counts ``counted`` (counters and numbers) back, and runs a task.
 
-    ``retries`` has for each what a resumed job does about it: a packed task (empty: nothing), its phase, and the
-    counters that are to be counted back.
+    The ``task`` is packed, and empty where there is none; ``phase`` is the first in which it may run. ``untouched``:
+    for certain this job has made nothing yet of what the task copies.
     """
+
+    task: bytes = b""
+    phase: int = 0
+    counted: tuple[tuple[int, int], ...] = ()
+    untouched: bool = False
+
+
+class ReportFailures(NamedTuple):
+    """Tells rank 0 of failures: (path, operation, errno, message) each, with what a resumed job does about it."""
 
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
-    retries: tuple[tuple[bytes, int, tuple[tuple[int, int], ...]], ...]
+    retries: tuple[Retry, ...]
 
 
 def pack_names(names: list[bytes]) -> bytes:

@@ -214,7 +214,7 @@ def without_locks(records: dict[bytes, Any]) -> dict[bytes, Any]:
 
 
 class restored:  # noqa: N801
-    """The world as the job left it; put back from a copy afterwards, with the same inodes of the roots."""
+    """The world as the job left it; put back from a copy afterwards, with the inodes of the roots and of the copy."""
 
     def __init__(self, left: Left) -> None:
         self._left = left
@@ -226,8 +226,10 @@ class restored:  # noqa: N801
         return self._left.world
 
     def __exit__(self, *_: object) -> None:
-        for path in list(self._left.world.iterdir()):
-            remove(path)
+        world = self._left.world
+        for path in [*world.iterdir(), *(world / "copy").iterdir()]:
+            if path != world / "copy":
+                remove(path)
         copy_tree(self._kept, self._left.world)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +16,11 @@ import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
 from tests.chaos.interrupted import TOTALS
-from tests.support.command import Argument, pcopy, show, succeed, summary
-from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
-from tests.support.filesystems import remove, scratch
-from tests.support.oracle import differences
-from tests.support.processes import background, wait_until
+from tests.support.command import Argument, Completed, pcopy, show, succeed, summary
+from tests.support.faults import ITEM_BY_ITEM, SLOW, Fault, slowed
+from tests.support.filesystems import Place, mounted, remove, scratch
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.processes import Run, background, wait_until
 from tests.support.users import NOBODY, is_root
 from tests.support.walk import temporaries
 
@@ -127,10 +128,43 @@ def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: d
     assert other.returncode == REFUSED, show(other)
     assert b"--existing" in other.stderr and b"--preserve" in other.stderr, show(other)
     assert not (area / "other").exists()
-    succeed(*arguments, ranks=2, env=env)
+    other = pcopy(*arguments[:-2], f"{tree}/", area / "copy", ranks=2, env=env)
+    assert other.returncode == REFUSED and b"(SRC differ)" in other.stderr, show(other)
+    check_outputs_of_a_resume(tree, area, arguments, env)
+    succeed(*arguments[:-2], f"./../{tree.parent.name}/{tree.name}", area / "copy", ranks=2, env=env, cwd=tree.parent)
     check_equal(tree, area / "copy")
     assert not job.exists()
     assert (area / "sig").exists()
+
+
+def check_outputs_of_a_resume(tree: Path, area: Path, arguments: list[Argument], env: dict[str, str]) -> None:
+    """They are looked at before anything is copied, as in a first run."""
+    before = snapshot(area / "copy")
+    (area / "sig").mkdir()
+    for words in (arguments, ["--resume", area / "job"]):
+        run = pcopy(*words, ranks=2, env=env)
+        assert run.returncode == REFUSED, show(run)
+        assert run.stderr == b"pcopy: %s: is a directory; name a file\n" % os.fsencode(area / "sig")
+    (area / "sig").rmdir()
+    run = pcopy("--resume", area / "job", "--errors", tree / "errors", ranks=2, env=env)
+    assert run.returncode == REFUSED and b"lies in" in run.stderr, show(run)
+    assert changes(before, snapshot(area / "copy")) == []
+
+
+def test_a_job_of_which_only_the_signature_is_missing(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """Its place was taken while the job ran."""
+    words = (*BUSY, "--signature", area / "sig", tree, area / "copy")
+    with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or [*area.glob("state/pcopy/*/run-1/facts-0")])
+        (area / "sig").mkdir()
+        _, err = run.process.communicate(timeout=60)
+        assert run.process.returncode == INCOMPLETE, err
+    assert err.count(os.fsencode(area / "sig")) == 1, err
+    assert [(job["state"], job["failed"]) for job in listed(env)] == [("not all written", 0)]
+    (area / "sig").rmdir()
+    succeed("--resume", env=env)
+    check_equal(tree, area / "copy")
+    assert (area / "sig").is_file()
 
 
 def test_nobody_else_goes_on_with_a_job_that_runs(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
@@ -388,3 +422,250 @@ def test_waiting_work_in_files(tree: Path, area: Path, env: dict[str, str], stop
     succeed("--resume", name, *options, ranks=2, env=env)
     check_equal(tree, area / "copy")
     assert os.listdir(area / "spool") == []
+
+
+def test_a_job_in_a_directory_that_was_named_is_there_from_the_start(
+    tree: Path, area: Path, env: dict[str, str]
+) -> None:
+    """Killed before anything is on record it begins anew, twice, and with the target that the first run meant."""
+    job, copy = area / "job", area / "copy"
+    arguments: list[Argument] = ["--checkpoint", job, *SPLIT, tree, copy]
+    for words in (arguments, arguments, ["--resume", job]):
+        with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+            assert wait_until(lambda: run.process.poll() is not None or announced(run))
+            assert wait_until(lambda: run.process.poll() is not None or copy.exists())
+            second = pcopy(*arguments, ranks=2, env=env)
+            assert second.returncode == REFUSED, show(second)
+            assert b"on this job; wait for its end" in second.stderr, show(second)
+            run.kill_all()
+            run.end(10)
+        assert (job / "job").exists() and not (job / "current").exists()
+    succeed(*arguments, ranks=2, env=env)
+    check_equal(tree, copy)
+    assert not job.exists()
+
+
+def announced(run: Run) -> bytes:
+    """The first line of output, which comes once the job is in its directory."""
+    assert run.process.stdout is not None
+    return bytes(run.process.stdout.readline())
+
+
+UNUSABLE = {
+    "full": b"which is no job's; name a new or an empty directory",
+    "full/file": b"Not a directory; name a job's directory, or one to be made",
+    "full/file/job": b"not a directory, so that",
+    "source": b"copied from or to; name another directory",
+    "source/job": b"copied from or to; name another directory",
+    "copy": b"copied from or to; name another directory",
+    "copy/job": b"copied from or to; name another directory",
+    "link/job": b"copied from or to; name another directory",
+    "/proc/job": b"No such file or directory; name another place",
+}
+
+
+@pytest.mark.parametrize(("launcher", "place"), [("mpi", "full"), *((None, place) for place in UNUSABLE)])
+def test_a_directory_that_cannot_be_used_is_refused_at_once(
+    area: Path, env: dict[str, str], place: str, launcher: str | None
+) -> None:
+    for name in ("source", "full"):
+        (area / name).mkdir()
+        (area / name / "file").touch()
+    (area / "link").symlink_to("source")
+    run = pcopy("--checkpoint", area / place, area / "source", area / "copy", ranks=2, env=env, launcher=launcher)
+    assert run.returncode == REFUSED, show(run)
+    (line,) = run.stderr.splitlines()
+    assert os.fsencode(area / place) in line and UNUSABLE[place] in line
+    assert sorted(os.listdir(area)) == ["full", "link", "source"]
+    assert os.listdir(area / "source") == os.listdir(area / "full") == ["file"]
+
+
+def test_nobody_waits_for_a_job_that_cannot_be_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """What is in the way came after the start."""
+    state = area / "state" / "pcopy"
+    state.mkdir(parents=True, mode=0o700)
+    began = time.monotonic()
+    with background(
+        "--checkpoint-interval", "0.5", tree, area / "copy", ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)
+    ) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (area / "copy").exists())
+        state.rmdir()
+        state.touch()
+        _, err = run.process.communicate(timeout=60)
+    assert run.process.returncode == 0, err
+    assert time.monotonic() - began < 20
+    (line,) = err.splitlines()
+    assert line.startswith(b"pcopy: no more checkpoints, the job goes on without: %s: " % os.fsencode(state)), err
+    check_equal(tree, area / "copy")
+
+
+def put_nothing(copy: Path, saved: Path) -> None:
+    """The directory is gone."""
+
+
+def put_empty(copy: Path, saved: Path) -> None:
+    copy.mkdir()
+
+
+def put_file(copy: Path, saved: Path) -> None:
+    copy.touch()
+
+
+def put_link(copy: Path, saved: Path) -> None:
+    copy.symlink_to(saved)
+
+
+def put_copy(copy: Path, saved: Path) -> None:
+    subprocess.run(["cp", "-a", saved, copy], check=True)
+
+
+@pytest.mark.parametrize("put", [put_nothing, put_empty, put_file, put_link, put_copy])
+def test_something_else_in_the_place_of_what_the_job_made_is_refused(
+    area: Path, env: dict[str, str], put: Callable[[Path, Path], None]
+) -> None:
+    (area / "source" / "blocked").mkdir(parents=True)
+    (area / "source" / "file").write_bytes(b"file")
+    os.symlink("nowhere", area / "source" / "late")
+    copy, saved = area / "copy", area / "saved"
+    run = pcopy("--max-errors", "1", area / "source", copy, ranks=2, env=env, wrap=fail_symlinks(area))
+    assert run.returncode == STOPPED, show(run)
+    copy.rename(saved)
+    put(copy, saved)
+    before = sorted(area.rglob("*"))
+    refused = pcopy("--resume", ranks=2, env=env)
+    assert refused.returncode == REFUSED, show(refused)
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(b"pcopy: %s: not the directory that job " % os.fsencode(copy)), line
+    assert b"(pcopy --discard) and start anew" in line
+    assert [path for path in sorted(area.rglob("*")) if "state" not in path.parts] == [
+        path for path in before if "state" not in path.parts
+    ]
+    if os.path.lexists(copy):
+        remove(copy)
+    saved.rename(copy)
+    succeed("--resume", ranks=2, env=env)
+    check_equal(area / "source", copy)
+
+
+def fail_symlinks(area: Path) -> list[str]:
+    return Fault(area / "log", ["symlinkat"], None, "EIO").wrap()
+
+
+def test_a_removed_directory_is_not_taken_for_a_new_one_with_its_inode(
+    area: Path, env: dict[str, str], on: Place
+) -> None:
+    """Such a file system gives the number of what was removed to what is made next."""
+    copy = on("ext4") / "copy"
+    (area / "source").mkdir()
+    os.symlink("nowhere", area / "source" / "late")
+    run = pcopy("--max-errors", "1", area / "source", copy, ranks=1, env=env, wrap=fail_symlinks(area))
+    assert run.returncode == STOPPED, show(run)
+    inode = copy.stat().st_ino
+    copy.rmdir()
+    copy.mkdir()
+    if copy.stat().st_ino != inode:
+        pytest.skip("the inode was not used again")
+    refused = pcopy("--resume", ranks=1, env=env)
+    assert refused.returncode == REFUSED, show(refused)
+    assert b"it is another one" in refused.stderr, show(refused)
+
+
+def test_a_job_that_stops_again_and_again_counts_nothing_below_zero(area: Path, env: dict[str, str]) -> None:
+    source, copy = area / "source", area / "copy"
+    for name in "abc":
+        (source / name).mkdir(parents=True)
+        (source / name / "file").write_bytes(b"file")
+        (copy / name / "file" / "full").mkdir(parents=True)
+    run = pcopy("--json", "--max-errors", "2", "-T", source, copy, ranks=2, env=env)
+    for limit in (1, 1, 2, 1, 9):
+        check_counts(run)
+        run = pcopy("--resume", "--json", "--max-errors", str(limit), ranks=2, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    assert (summary(run)["failed"], summary(run)["directories"]) == (3, 4)
+
+
+def test_a_directory_that_fails_before_it_counts_is_not_counted_below_zero(area: Path, env: dict[str, str]) -> None:
+    """It was to be finished when the job was stopped; its source is gone when its failed item is tried again."""
+    source, copy = area / "source", area / "copy"
+    (source / "directory").mkdir(parents=True)
+    (source / "directory" / "file").write_bytes(b"file")
+    (copy / "directory" / "file" / "full").mkdir(parents=True)
+    check_counts(pcopy("--json", "--max-errors", "1", "-T", source, copy, ranks=1, env=env))
+    (source / "directory").rename(area / "elsewhere")
+    check_counts(pcopy("--resume", "--json", "--max-errors", "1", ranks=1, env=env))
+    done = pcopy("--resume", "--json", "--max-errors", "9", ranks=2, env=env)
+    assert done.returncode == INCOMPLETE, show(done)
+    assert (summary(done)["failed"], summary(done)["directories"]) == (2, 1)
+
+
+def check_counts(run: Completed) -> None:
+    counts = {key: value for key, value in json.loads(run.stdout).items() if type(value) is int}
+    assert run.returncode == STOPPED, show(run)
+    assert min(counts.values()) >= 0, counts
+    assert counts["copied"] + counts["skipped"] + counts["failed"] <= counts["found"], counts
+
+
+def test_a_resumed_job_tells_of_all_that_was_verified(area: Path, env: dict[str, str]) -> None:
+    """Items and bytes of all its runs; what an earlier one verified is not read again."""
+    source, copy = area / "source", area / "copy"
+    source.mkdir()
+    for number in range(5):
+        (source / str(number)).write_bytes(bytes(10_000))
+    (source / "large").write_bytes(os.urandom(3 << 20))
+    (source / "late").write_bytes(bytes(1000))
+    os.link(source / "large", source / "linked")
+    (copy / "late" / "full").mkdir(parents=True)
+    run = pcopy("--verify", *SPLIT, "-T", source, copy, ranks=2, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    assert b"  verified: 8 items, 3.05 MiB read back\n" in run.stdout, show(run)
+    remove(copy / "late")
+    done = succeed("--resume", ranks=2, env=env)
+    assert b"  verified: 9 items, 3.05 MiB read back\n" in done.stdout, show(done)
+    assert b"9 found = 9 copied" in done.stdout, show(done)
+
+
+def test_a_job_is_not_discarded_while_its_destination_is_not_mounted(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    (area / "mounted").mkdir()
+    with mounted("tmpfs", area / "mounted") as point:
+        name = stop(tree, point / "copy")
+    run = pcopy("--discard", name, env=env)
+    assert run.returncode == REFUSED, show(run)
+    (line,) = run.stderr.splitlines()
+    assert os.fsencode(point) in line and b"mount it" in line, line
+    assert b"remove %s" % os.fsencode(area / "state" / "pcopy" / name) in line
+    assert [job["job"] for job in listed(env)] == [name]
+
+
+def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """Whatever words name its destination now."""
+    name = stop(tree, area / "copy")
+    told = b"pcopy: job %s has not finished with this destination: " % name.encode()
+    for words in (["-T", tree, area / "copy"], [f"{tree}/", area / "copy"], [tree, area / "copy"]):
+        run = succeed("--existing", "skip", *words, ranks=2, env=env)
+        assert told in run.stderr, show(run)
+    assert told not in succeed(tree, area / "other", ranks=2, env=env).stderr
+
+
+def test_a_copy_without_a_checkpoint_is_started_again_with_the_same_meaning(
+    tree: Path, area: Path, env: dict[str, str]
+) -> None:
+    state = area / "state" / "pcopy"
+    state.mkdir(parents=True, mode=0o700)
+    again = b" as pcopy --no-target-directory -n 2 %s %s, since " % (os.fsencode(tree), os.fsencode(area / "copy"))
+    cases: list[tuple[Path, list[Argument], bytes]] = [
+        (area / "copy", [tree], again),
+        (area / "other", ["-T", tree], b"\n"),
+    ]
+    for copy, words, advice in cases:
+        with background(*words, copy, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+            assert wait_until(copy.exists)
+            state.rmdir()
+            state.touch()
+            run.send_signal(signal.SIGTERM)
+            _, err = run.process.communicate(timeout=20)
+        state.unlink()
+        state.mkdir(mode=0o700)
+        assert run.process.returncode == STOPPED, err
+        assert b"no checkpoint was stored: start it again" + advice in err

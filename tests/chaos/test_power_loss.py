@@ -17,6 +17,7 @@ from tests.chaos.dataset import SPLIT, make_dataset
 from tests.chaos.disk import Disk, stable
 from tests.chaos.interrupted import TOTALS
 from tests.support.command import REPOSITORY, Argument, Completed, pcopy, show, summary
+from tests.support.faults import slowed
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
@@ -116,7 +117,8 @@ def images_of_a_job(
     env = environment(disk) | ({"PYTHONPATH": str(package)} if package else {})
     arguments: list[Argument] = ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
     images: list[Path] = []
-    with background(*arguments, ranks=3, env=env) as run:
+    wrap = [] if package else slowed("newfstatat", 1)
+    with background(*arguments, ranks=3, env=env, wrap=wrap) as run:
         begun = disk.point / "state" / "pcopy"
         assert wait_until(lambda: run.process.poll() is not None or [*begun.glob(f"*/{since}")])
         while run.process.poll() is None and len(images) < INSTANTS:

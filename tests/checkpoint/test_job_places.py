@@ -105,7 +105,9 @@ def test_a_directory_that_others_may_write_is_refused(mode: int, area: Path) -> 
 def test_a_file_that_others_may_write_is_refused(area: Path) -> None:
     stored = made(area / "job")
     (area / "job" / "job").chmod(0o620)
-    assert "others may write" in refusal(lambda: open_job(stored.path))
+    text = refusal(lambda: open_job(stored.path))
+    assert text.startswith(f"{area}/job/job: others may write to it (mode 0620); ")
+    assert "chmod go-w" in text and "--checkpoint" not in text
 
 
 @pytest.mark.parametrize("what", ["directory", "file"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,18 @@ import pytest
 
 from pcopy.checkpoint import jobs
 from pcopy.checkpoint.job_file import OVER, STOPPED, decode, encode
-from pcopy.checkpoint.jobs import StoredJob, check_place, create, open_job, remove, take, unfinished, update
-from pcopy.checkpoint.lock import Held
+from pcopy.checkpoint.jobs import (
+    StoredJob,
+    check_place,
+    create,
+    hold_job,
+    open_job,
+    remove,
+    take,
+    unfinished,
+    update,
+)
+from pcopy.checkpoint.lock import Held, Lock, hold_alone
 from tests.checkpoint.made import HOLD, child, job_of, made, refusal, some_root, tree
 from tests.support.filesystems import mounted
 
@@ -276,3 +287,23 @@ def test_what_was_asked_is_compared_by_name(area: Path) -> None:
     assert stored.differing({**asked, "SRC": (b"/a",)}) == []
     assert stored.differing({**asked, "SRC": (b"/b",), "--delete": True}) == ["SRC", "--delete"]
     assert stored.differing({"SRC": [b"/a"]}) == ["--existing", "--preserve"]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with its directory", "but for its directory"])
+@pytest.mark.parametrize("action", [take, hold_job])
+def test_a_job_may_end_while_somebody_asks_for_it(
+    area: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[bytes], object], whole: bool
+) -> None:
+    """Its end leaves no trace, nor does who asked."""
+    job = made(area / "job")
+
+    def late(path: bytes) -> Lock:
+        if whole:
+            remove(job, hold_alone(path))
+            return hold_alone(path)
+        os.unlink(area / "job" / "job")
+        return hold_alone(path)
+
+    monkeypatch.setattr("pcopy.checkpoint.jobs.hold_alone", late)
+    assert refusal(lambda: action(job.path)) == f"{area}/job: the job is over meanwhile"
+    assert os.listdir(area) == []

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.checkpoint.roots import check_roots, with_places
+from pcopy.checkpoint.job_file import JobRoot
+from pcopy.checkpoint.roots import Gone, check_roots, check_targets, with_made, with_places
 from pcopy.errors import Refused
 from tests.checkpoint.made import job_of, root_of
 from tests.support.filesystems import Place, mounted
@@ -106,3 +107,58 @@ def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[P
     root = root_of(*trees)
     with pytest.raises(Refused, match="was replaced by another"):
         with_places(root._replace(target_id=root.source_id)[:8])
+
+
+def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
+    """A root whose directory the job makes, and the path of that."""
+    return root_of(*trees)._replace(name=b"copy"), trees[1] / "copy"
+
+
+def test_what_the_job_has_made_is_known_once_it_is_there(trees: tuple[Path, Path]) -> None:
+    root, copy = made_in(trees)
+    assert with_made(root) == root
+    copy.symlink_to(trees[0])
+    assert with_made(root) == root, "a link gives way"
+    copy.unlink()
+    copy.mkdir()
+    made = with_made(root)
+    born = int(subprocess.run(["stat", "-c", "%W", copy], check=True, capture_output=True).stdout)
+    assert (made.made[0], made.made[1:3], made.made[3] // 10**9) == (copy.stat().st_ino, root.target_place, born)
+    assert with_made(made) is made
+    assert check_roots(job_of(made)) == (made,)
+    for other in (root._replace(name=b""), root._replace(item=b"item")):
+        assert with_made(other) == other
+
+
+@pytest.mark.parametrize("field", range(4))
+def test_another_directory_than_the_one_that_was_made_is_refused(field: int, trees: tuple[Path, Path]) -> None:
+    root, copy = made_in(trees)
+    copy.mkdir()
+    root = with_made(root)
+    values = list(root.made)
+    values[field] += 1
+    if field == 3 and not root.made[3]:
+        pytest.skip("no file system here tells when a directory was made")
+    other = root._replace(made=(values[0], values[1], values[2], values[3]))
+    with pytest.raises(Refused, match=f"{copy}: not the directory that job .* copies to: it is another one; "):
+        check_roots(job_of(other))
+    unknown = root._replace(made=(*root.made[:3], 0))
+    assert check_roots(job_of(unknown)) == (unknown,), "an older kernel, or another host, does not know"
+
+
+def test_a_destination_that_is_gone_is_told_from_one_that_is_not_mounted(
+    trees: tuple[Path, Path], session_scratch: Path
+) -> None:
+    gone = root_of(*trees)
+    trees[1].rmdir()
+    for _ in range(2):
+        with pytest.raises(Gone, match=f"{trees[1]}: is gone, or another directory is in its place"):
+            check_targets(job_of(gone))
+        trees[1].mkdir(exist_ok=True)
+    with mounted("tmpfs", session_scratch) as point:
+        (point / "target").mkdir()
+        away = root_of(trees[0], point / "target")
+        check_targets(job_of(away))
+    with pytest.raises(Refused, match="not mounted there") as caught:
+        check_targets(job_of(away))
+    assert not isinstance(caught.value, Gone)

@@ -62,6 +62,29 @@ def test_there_may_be_no_jobs(area: Path, state: Path) -> None:
     assert not os.listdir(area), "listing makes nothing"
 
 
+def test_a_place_that_cannot_be_looked_at_is_not_empty(area: Path, state: Path) -> None:
+    (area / "state").touch()
+    for as_json in (False, True):
+        with pytest.raises(Refused, match=f"{state}: cannot be looked at: Not a directory"):
+            jobs.listing(as_json)
+
+
+def test_paths_are_told_from_the_root(area: Path, state: Path) -> None:
+    """Whoever lists jobs may be in another directory than whoever began them."""
+    for name in ("source", "target"):
+        (area / name).mkdir()
+    root = root_of(area / "source", area / "target")._replace(source_shown=b"source", target_shown=b"../target/")
+    for name, file in (("all", root), ("one", root._replace(item=b"file", name=b"copy"))):
+        _, lock = create(None, job_of(file, name=name))
+        lock.close()
+    ways = [(f"{area}/source", f"{area}/target"), (f"{area}/source/file", f"{area}/target/copy")]
+    table = jobs.listing(False)
+    for source, target in ways:
+        assert sum(f" {source} -> {target} " in line for line in table) == 1
+    told = [json.loads(line) for line in jobs.listing(True)]
+    assert sorted((*job["sources"], job["destination"]) for job in told) == ways
+
+
 def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
     way = f"{area}/source -> {area}/target"
     totals = {"files": 1200, "directories": 34, "found": 5000, "bytes": 3 << 30, "unknown": 7}
@@ -87,7 +110,7 @@ def test_names_cannot_forge_a_line(area: Path, state: Path) -> None:
     lock.close()
     told = jobs.listing(False)
     assert len(told) == 2
-    assert "s\\xff -> /t\\\\/näme" in told[1]
+    assert " /s\\xff\\n/item -> /t\\\\/näme" in told[1]
     assert all(line.isprintable() for line in told)
 
 
@@ -286,3 +309,38 @@ def test_root_touches_nobody_elses_job(area: Path, state: Path) -> None:
             action(b"aaa", Told())
     assert sorted(os.listdir(state / "aaa")) == ["job", "lock-0"]
     assert f"belongs to user {NOBODY}" in jobs.listing(False)[0]
+
+
+def damage(directory: Path) -> None:
+    with open(directory / "job", "ab") as file:
+        file.write(b"x")
+
+
+def test_a_damaged_job_is_discarded(area: Path, state: Path) -> None:
+    made(area, "aaa")
+    damage(state / "aaa")
+    removed: list[StoredJob] = []
+    told = Told()
+    jobs.discard(b"aaa", removed.append, told)
+    assert not removed and not os.listdir(state)
+    (line,) = told
+    assert "its digest does not fit" in line and "(.pcopy-aaa-*) may be left" in line
+
+
+def test_what_looks_like_a_damaged_job_is_one_only_with_its_files(area: Path, state: Path) -> None:
+    for name, change in (("more", "thesis"), ("less", "lock-0")):
+        made(area, "aaa", area / name)
+        damage(area / name)
+        (area / name / change).unlink() if name == "less" else (area / name / change).touch()
+        before = sorted(os.listdir(area / name))
+        with pytest.raises(Refused, match="thesis, which is no job's" if name == "more" else "no job is in this"):
+            jobs.discard(bytes(area / name), lambda job: None, Told())
+        assert sorted(os.listdir(area / name)) == before
+
+
+def test_a_damaged_job_that_is_worked_on_is_not_discarded(area: Path, state: Path) -> None:
+    job = made(area, "aaa")
+    damage(state / "aaa")
+    with child(HOLD, job.path, "1"), pytest.raises(Held, match="rank 1 on "):
+        jobs.discard(b"aaa", lambda job: None, Told())
+    assert "job" in os.listdir(state / "aaa")

@@ -86,7 +86,7 @@ def test_failures_for_programs() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["a"], "1 paths given"),
+        (["a"], "1 path given"),
         (["a", "b", "c"], "3 paths given"),
         (["--create", "sig", "a", "b"], "PATH expected, and 2 paths given"),
         (["--unknown", "a", "b"], "unknown option --unknown"),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pcopy.text import harmless, shown
+from pcopy.text import counted, harmless, shown
 
 
 def unescaped(text: str) -> bytes:
@@ -41,6 +41,10 @@ def test_whatever_is_shown_is_printable_and_ascii_names_can_be_had_back() -> Non
         assert shown(path).isprintable()
         ascii_path = bytes(byte & 0x7F for byte in path)
         assert unescaped(shown(ascii_path)) == ascii_path
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(number, "item", "items") for number in (0, 1, 2000)] == ["0 items", "1 item", "2,000 items"]
 
 
 def test_a_message_stays_on_its_line_and_keeps_its_backslashes() -> None:

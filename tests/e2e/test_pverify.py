@@ -173,7 +173,7 @@ SIGNATURES: dict[str, Spoiling] = {
     "newer": (lambda data: data.replace(b"version: 1", b"version: 2"), "use a newer one"),
     "other-algorithm": (lambda data: data.replace(b"xxh3-128", b"xxh3-64"), "algorithm is none of"),
     "odd-block-size": (lambda data: data.replace(b"4194304", b"4194305"), "block_size"),
-    "manifest": (lambda data: b"#pcopy-manifest 1 xxh3-128 4194304\n", "cannot read the signature"),
+    "manifest": (lambda data: b"#pcopy-manifest 1 xxh3-128 4194304\n", "pverify --manifest MANIFEST PATH"),
 }
 
 
@@ -182,6 +182,20 @@ def test_signatures_that_are_none(place: Path, area: Path, name: str) -> None:
     spoil, reason = SIGNATURES[name]
     (area / "sig").write_bytes(spoil((place / "sig").read_bytes()))
     assert_trouble(pverify(area / "sig", place / "c", ranks=2), reason)
+
+
+@pytest.mark.parametrize("key", ["files", "directories", "symlinks", "special", "bytes"])
+def test_a_signature_that_contradicts_itself(place: Path, area: Path, key: str) -> None:
+    """Its digest is right, so that not all of the rest can be."""
+    before = (place / "sig").read_text()
+    text = re.sub(rf"^{key}: (\d+)$", lambda found: f"{key}: {int(found[1]) + 1}", before, flags=re.MULTILINE)
+    assert text != before
+    (area / "sig").write_text(text)
+    assert_trouble(pverify("-q", area / "sig", place / "b", ranks=2), f"{area}/sig: contradicts itself")
+    run = pverify("-q", "--json", area / "sig", place / "b", ranks=2)
+    (summary,) = json_lines(run)
+    assert (run.returncode, summary["same"], summary["exit_status"]) == (2, None, 2), show(run)
+    assert pverify("-q", area / "sig", place / "c", ranks=2).returncode == 1
 
 
 MANIFESTS: dict[str, Spoiling] = {
@@ -214,7 +228,7 @@ def test_wrong_words(place: Path, area: Path) -> None:
     os.mkfifo(area / "pipe")
     wanted: list[tuple[tuple[Argument, ...], str]] = [
         ((), "0 paths given"),
-        ((place / "a",), "1 paths given"),
+        ((place / "a",), "1 path given"),
         ((place / "a", place / "b", place / "c"), "3 paths given"),
         (("--create", area / "new", place / "a", place / "b"), "2 paths given"),
         (("--manifest", place / "manifest"), "0 paths given"),
@@ -285,6 +299,17 @@ def test_changes_meanwhile_are_trouble_or_seen(area: Path) -> None:
         flip(area / "b/file", -1)
         ended = run.go_on()
     assert (ended.returncode, ended.stdout) == (1, b"changed file\n"), show(ended)
+
+
+def test_what_it_says_of_a_rank_that_is_killed(area: Path) -> None:
+    (area / "a").mkdir()
+    (area / "a/file").write_bytes(bytes(5 * MIB))
+    words = ("-q", area / "a", area / "a")
+    with held(area / "log", *words, calls=READS, path=area / "a/file", program="pverify", ranks=2) as run:
+        os.kill(run.run.ranks()[-1], signal.SIGKILL)
+        ended = run.go_on()
+    assert ended.returncode == 70, show(ended)
+    assert ended.stderr.startswith(b"pverify: rank 1 is gone: killed by SIGKILL"), show(ended)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -88,6 +89,10 @@ def test_after_a_stop_none_is_written(area: Path, failing: Path, kept: bool) -> 
         ("signature", "directory", "is a directory"),
         ("manifest", "directory/", "is a directory"),
         ("signature", "pipe", "is no regular file"),
+        ("signature", "to-file", "to-file: is a symbolic link; name the file itself"),
+        ("manifest", "to-pipe", "to-pipe: is a symbolic link; name the file itself"),
+        ("signature", "to-nothing", "to-nothing: is a symbolic link; name the file itself"),
+        ("manifest", "link", "link: is a symbolic link; name the file itself"),
         ("signature", "", "the empty string"),
         ("manifest", "", "the empty string"),
     ],
@@ -96,6 +101,8 @@ def test_places_where_it_cannot_be(area: Path, failing: Path, option: str, path:
     (area / "directory").mkdir()
     (area / "link").symlink_to("source")
     os.mkfifo(area / "pipe")
+    for name, target in (("to-file", "sig"), ("to-pipe", "pipe"), ("to-nothing", "nowhere")):
+        (area / name).symlink_to(target)
     before = snapshot(area)
     file = f"{area}/{path}" if path else ""
     assert_refused(pcopy(f"--{option}", file, failing, area / "copy"), b"pcopy", reason)
@@ -119,12 +126,62 @@ def test_one_file_cannot_be_both(area: Path, failing: Path) -> None:
         assert not (area / "copy").exists()
 
 
-def test_a_signature_beside_the_copy_and_over_a_link(area: Path, failing: Path) -> None:
-    (area / "sig").unlink()
-    (area / "sig").symlink_to("manifest")
-    assert succeed("--signature", area / "sig", failing, area / "copy").returncode == 0
-    assert not (area / "sig").is_symlink() and (area / "manifest").read_bytes() == OLD
+def test_a_signature_beside_the_copy_and_through_a_linked_directory(area: Path, failing: Path) -> None:
+    (area / "link").symlink_to(".")
+    assert succeed("--signature", area / "link/sig", failing, area / "copy").returncode == 0
     assert signed(area / "sig") == VECTORS["outer"].large
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("source/empty", "lies in"),
+        ("source/new", "lies in"),
+        ("link/new", "lies in"),
+        ("copy/source/new", "lies in"),
+        ("nowhere/new", "its directory does not exist"),
+        ("directory", "is a directory"),
+        ("to-file", "is a symbolic link"),
+        ("to-nothing", "is a symbolic link"),
+        ("twice", "has other names"),
+        ("", "the empty string"),
+        ("sig", "signature and errors cannot be the same file"),
+        ("directory/../sig", "signature and errors cannot be the same file"),
+    ],
+)
+def test_places_where_failures_are_not_written(area: Path, failing: Path, path: str, reason: str) -> None:
+    (area / "directory").mkdir()
+    (area / "copy/source").mkdir(parents=True)
+    (area / "link").symlink_to("source")
+    (area / "to-file").symlink_to("manifest")
+    (area / "to-nothing").symlink_to("nothing")
+    os.link(area / "source/a.txt", area / "twice")
+    before = snapshot(area)
+    file = f"{area}/{path}" if path else ""
+    assert_refused(pcopy("--errors", file, "--signature", area / "sig", failing, area / "copy"), b"pcopy", reason)
+    assert changes(before, snapshot(area)) == []
+
+
+def test_a_file_that_is_copied_is_not_emptied_for_failures(area: Path, failing: Path) -> None:
+    for file in (failing / "a.txt", area / "target"):
+        (area / "target").write_bytes(OLD)
+        before = snapshot(area)
+        assert_refused(pcopy("--errors", file, failing / "a.txt", area / "target"), b"pcopy", "lies in")
+        assert changes(before, snapshot(area)) == []
+
+
+def test_failures_may_stream_into_a_pipe(area: Path, failing: Path) -> None:
+    os.mkfifo(area / "pipe")
+    (area / "way").symlink_to("pipe")
+    (area / "copy").mkdir()
+    (area / "copy/a.txt").touch()
+    reader = os.open(area / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    for name in ("pipe", "way"):
+        run = pcopy("--existing", "fail", "--errors", area / name, failing / "a.txt", area / "copy")
+        assert run.returncode == 1, show(run)
+        assert json.loads(os.read(reader, 4096))["path"] == f"{area}/copy/a.txt"
+    os.close(reader)
+    assert (area / "pipe").is_fifo() and (area / "way").is_symlink()
 
 
 @pytest.mark.parametrize("option", ["signature", "manifest"])

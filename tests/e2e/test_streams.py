@@ -29,9 +29,11 @@ def source(area: Path) -> Path:
     return area / "source"
 
 
-def shell(redirections: str, *arguments: str | Path, ranks: int = 2) -> subprocess.CompletedProcess[bytes]:
+def shell(
+    redirections: str, *arguments: str | Path, ranks: int = 2, program: str = "pcopy"
+) -> subprocess.CompletedProcess[bytes]:
     """The command with ``redirections`` or a pipe behind it; the status is the command's own."""
-    line, environment = command(*arguments, ranks=ranks)
+    line, environment = command(*arguments, ranks=ranks, program=program)
     environment.pop("PYTHONUNBUFFERED", None)  # with a buffer there is something left to write at exit
     script = f"{shlex.join(str(os.fsdecode(word)) for word in line)} {redirections}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, check=False, timeout=60)
@@ -56,6 +58,14 @@ def test_a_summary_that_is_lost_is_no_success(area: Path, source: Path, options:
     assert run.stderr.splitlines()[-1] == b"pcopy: standard output cannot be written: No space left on device"
     assert b"Traceback" not in run.stderr
     assert differences(source, area / "copy") == []
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_differences_that_are_lost_are_trouble(area: Path, source: Path, options: list[str]) -> None:
+    (area / "empty").mkdir()
+    run = shell(">/dev/full", "-q", *options, area / "empty", source, program="pverify")
+    assert run.returncode == 2, run
+    assert run.stderr == b"pverify: standard output cannot be written: No space left on device\n"
 
 
 def test_errors_keep_their_status_without_a_standard_error(area: Path, source: Path) -> None:

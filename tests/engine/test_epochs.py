@@ -239,6 +239,16 @@ def test_a_phase_waits_until_all_ranks_are_durable() -> None:
     assert journal.cuts == [1, 2]
 
 
+def test_nobody_waits_for_other_ranks_once_the_root_has_given_up() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert not any(isinstance(message, Start) for _, message in said)
+    journal.durable = 1 << 62
+    said = answer(root, wait(root, 0.2), 0, 0.3)
+    assert any(isinstance(message, Start) for _, message in said)
+
+
 def test_a_rank_alone_sees_when_it_is_durable() -> None:
     root, journal = make(0, 1, Directions(first=1, phases=2))
     root.node.start(0.0)

@@ -85,6 +85,29 @@ def test_another_host_that_sees_the_same_takes_part(launchers: Launchers, area: 
     assert sorted(os.listdir(area)) == ["copy", "source"]
 
 
+@pytest.mark.parametrize("name", ["hydra", "open_mpi"])
+def test_a_job_directory_that_is_another_one_elsewhere_is_refused(
+    launchers: Launchers, area: Path, source: Path, name: str
+) -> None:
+    """And the job that rank 0 has made there is gone."""
+    (area / "jobs").mkdir()
+    env = {"CHANGE": f"mount -t tmpfs none {area}/jobs"}
+    run = launchers.run(name, 3, "--checkpoint", area / "jobs/job", source, area / "copy", env=env, wrap=elsewhere())
+    assert_refused(run, f"{area}/jobs/job", "on other", "--checkpoint DIR")
+    assert os.listdir(area / "jobs") == []
+    assert not (area / "copy").exists()
+
+
+@pytest.mark.parametrize("name", ["hydra", "open_mpi"])
+def test_a_job_directory_that_all_hosts_share(launchers: Launchers, area: Path, source: Path, name: str) -> None:
+    env = {"CHANGE": "true"}
+    options: list[Argument] = ["--json", "-q", "--checkpoint", area / "job"]
+    run = launchers.run(name, 3, *options, source, area / "copy", env=env, wrap=elsewhere())
+    assert summary(run)["ranks"] == 3, show(run)
+    assert differences(source, area / "copy") == []
+    assert not (area / "job").exists()
+
+
 def test_a_dst_that_cannot_be_written_cannot_be_shown(
     launchers: Launchers, source: Path, twins: tuple[Path, Path]
 ) -> None:

@@ -192,6 +192,13 @@ COMMITS = (
         (WAITS,),
     ),
     Rule(
+        "nobody waits once the root has given up",
+        "commit.py",
+        "        if self._epochs.given_up:\n            return True\n",
+        "",
+        (EPOCHS + "test_nobody_waits_for_other_ranks_once_the_root_has_given_up",),
+    ),
+    Rule(
         "without a cut nothing waits",
         "commit.py",
         " or not (self._epochs.begun or needed):",
