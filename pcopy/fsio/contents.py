@@ -20,6 +20,9 @@ from pcopy.fsio.problem import Problem, changed
 PIECE = 512 << 10
 """Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
 
+READ_PIECE = 1 << 20
+"""Bytes of one read of what is digested only: with nothing to write, less of the cache is wanted."""
+
 _SECTOR = 4096  # lengths and offsets of direct reads are multiples of it (open(2), O_DIRECT)
 
 
@@ -82,7 +85,7 @@ def digest_contents(
     extents = data_extents(descriptor, start, end, on_source=on_source) if holes else iter([(start, end)])
     for first, after in extents:
         yield from skip_hole(at, first, digest)
-        for _, piece in pieces(descriptor, first, after, on_source=on_source, direct=direct):
+        for _, piece in pieces(descriptor, first, after, size=READ_PIECE, on_source=on_source, direct=direct):
             digest.update(piece)
             yield len(piece)
         at = after
@@ -90,16 +93,16 @@ def digest_contents(
 
 
 def pieces(
-    descriptor: int, start: int, end: int, *, on_source: bool = True, direct: bool = False
+    descriptor: int, start: int, end: int, *, size: int = PIECE, on_source: bool = True, direct: bool = False
 ) -> Iterator[tuple[int, memoryview]]:
-    """The bytes from ``start`` to ``end`` in pieces, each with its offset and good until the next is asked for.
+    """The bytes from ``start`` to ``end`` in pieces of ``size``, each with its offset and good until the next one.
 
     A piece may be empty, while a read is waited for; raises ``Problem``, also for a file that ends before ``end``.
     ``direct``: the file is open with O_DIRECT, and ``start`` is a multiple of 4096.
     """
     if start == end:
         return
-    room = min(PIECE, end - start)
+    room = min(size, end - start)
     buffer = memoryview(mmap.mmap(-1, -(-room // _SECTOR) * _SECTOR) if direct else bytearray(room))
     at = start
     while at < end:
