@@ -3,7 +3,7 @@
 The order is what a checkpoint rests on: first the facts are captured, then the data that they speak of is brought to
 stable storage, then the record is appended. Rule: once the data of one cut could not be brought there, nothing later is
 recorded, since the kernel reports a lost write once only; the job has to stop. A job directory that can't be written
-costs the checkpoint only: the job goes on without.
+costs the checkpoint only: the job goes on without, on all ranks, and what is on record of it goes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from pcopy.checkpoint.record import Record, Window
+from pcopy.engine.journal import LAST
 from pcopy.engine.task import Task, TaskId
 
 FACTS_BEFORE_CUT = 32 << 20
@@ -21,9 +24,6 @@ FACTS_BEFORE_CUT = 32 << 20
 
 FACTS_BEFORE_WAIT = 64 << 20
 """Bytes of facts, on their way to storage and after, above which no new task is begun."""
-
-FOREVER = 1 << 62
-"""The durable epoch of a rank that keeps no journal any more: nobody shall wait for it."""
 
 
 class Store(Protocol):
@@ -34,6 +34,9 @@ class Store(Protocol):
 
     def append(self, record: Record) -> None:
         """Makes the record durable; raises ``OSError`` or ``PcopyError``."""
+
+    def withdraw(self) -> None:
+        """At rank 0: removes the job, if it is there; raises ``PcopyError``."""
 
     def close(self) -> None:
         """No more records."""
@@ -48,15 +51,21 @@ class FactJournal:
         self.data_lost: str | None = None
         """Why what was written is not on storage, once that is so: the job has to stop."""
         self.warning: str | None = None
-        """Why there is no checkpoint any more, once that is so: worth a notice."""
+        """Why this rank can record nothing any more, once that is so: worth a notice."""
+        self.has_failed = False
         self._window = window
         self._store = store
         self._sync = sync
         self._base: tuple[int, tuple[Task, ...]] | None = None
-        self._cuts: queue.SimpleQueue[tuple[Record, int] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._under_way = 0
         self._thread: threading.Thread | None = None
-        self._over = False
+        self._given_up = False
+
+    @property
+    def _is_over(self) -> bool:
+        """Is nothing recorded any more?"""
+        return self.is_lost or self.has_failed or self._given_up
 
     @property
     def is_lost(self) -> bool:
@@ -64,65 +73,86 @@ class FactJournal:
 
     @property
     def wants_cut(self) -> bool:
-        return not self._over and self._window.size >= FACTS_BEFORE_CUT
+        return not self._is_over and self._window.size >= FACTS_BEFORE_CUT
 
     @property
     def is_full(self) -> bool:
-        return not self._over and self._window.size + self._under_way >= FACTS_BEFORE_WAIT
+        return not self._is_over and self._window.size + self._under_way >= FACTS_BEFORE_WAIT
 
     def base(self, phase: int, tasks: Sequence[Task]) -> None:
         self._base = phase, tuple(tasks)
 
     def spawned(self, task: Task) -> None:
-        if not self._over:
+        if not self._is_over:
             self._window.spawned(task)
 
     def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
-        if not self._over:
+        if not self._is_over:
             self._window.done(task.id, counts, settled)
 
     def cut(self, epoch: int, phase: int) -> None:
-        """Hands the facts over to the thread, which is started with the first cut."""
-        if self._over:
+        """Hands the facts over to the thread."""
+        if self._is_over:
             return
         self._window.begun(phase)
         size = self._window.size
         self._under_way += size
-        self._cuts.put((self._window.capture(epoch), size))
+        self._do(partial(self._record, self._window.capture(epoch), size))
+
+    def give_up(self) -> None:
+        self._given_up = True
+        self._do(self._withdraw)
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Leaves ``action`` to the thread, which is started for the first one."""
+        self._jobs.put(action)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._record_all, name="journal", daemon=True)
+            self._thread = threading.Thread(target=self._do_all, name="journal", daemon=True)
             self._thread.start()
 
     def close(self, patience: float) -> None:
         """Ends the thread, which has ``patience`` seconds; a call to the system that takes longer is left behind."""
         if self._thread is not None:
-            self._cuts.put(None)
+            self._jobs.put(None)
             self._thread.join(patience)
         if self._thread is None or not self._thread.is_alive():
             self._store.close()
 
-    def _record_all(self) -> None:
-        while (cut := self._cuts.get()) is not None:
-            record, size = cut
-            if not self._over:
-                self._record(record)
-            self._under_way -= size
+    def _do_all(self) -> None:
+        while (action := self._jobs.get()) is not None:
+            action()
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: Record, size: int) -> None:
+        """Other ranks wait for the base, which claims nothing, and a sync may take long: so the base goes first."""
+        if not self._is_over and self._begin() and self._sync_data():
+            self._append(record)
+        self._under_way -= size
+
+    def _begin(self) -> bool:
+        base, self._base = self._base, None
+        return base is None or self._store_safely(partial(self._store.begin, *base))
+
+    def _sync_data(self) -> bool:
         try:
             self._sync()
         except OSError as error:
             self.data_lost = f"the destination could not be synced: {error.strerror}"
-            self._over = True
-            return
-        try:
-            if self._base is not None:
-                self._store.begin(*self._base)
-                self._base = None
-            self._store.append(record)
-        except Exception as error:  # whatever it is, it must not end the copy
-            self.warning = f"no more checkpoints, the job goes on without: {error}"
-            self.durable = FOREVER
-            self._over = True
-        else:
+        return not self.is_lost
+
+    def _append(self, record: Record) -> None:
+        if self._store_safely(partial(self._store.append, record)):
             self.durable = record.epoch
+
+    def _store_safely(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except Exception as error:  # whatever it is, it must not end the copy
+            if not self._given_up:  # else what failed is that the job has gone, and somebody has told why
+                self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {error}"
+            self.has_failed = True
+        return not self.has_failed
+
+    def _withdraw(self) -> None:
+        with suppress(Exception):  # as bad as the directory is, there is nothing more to be done about it
+            self._store.withdraw()
+        self.durable = LAST

@@ -132,7 +132,7 @@ class LmdbBacklog(Store):
             os.rmdir(place)
 
     def _failed(self, number: int, why: str) -> OSError:
-        return OSError(number, harmless(f"{why}; choose another directory with --spool"), shown(self._spool))
+        return OSError(number, harmless(why), shown(self._spool))
 
     def _close_database(self) -> None:
         if self._database is not None:

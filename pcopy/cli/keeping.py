@@ -17,17 +17,24 @@ from pcopy.checkpoint.jobs import NoJob, StoredJob, open_job
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.lock import Lock, hold
 from pcopy.checkpoint.record import Record, Window
+from pcopy.checkpoint.roots import type_of_file_system
 from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.node import Node
 from pcopy.engine.restore import restore
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
+from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Storage
+from pcopy.fsio.syncer import Syncer
 from pcopy.tasks.counts import PUT_ASIDE
+from pcopy.tasks.job import Root
 from pcopy.text import shown
 
-APPEARS_WITHIN = 30.0
-"""Seconds in which a job directory that rank 0 has made has to be seen by the others."""
+APPEARS_WITHIN = 90.0
+"""Seconds in which a job directory that rank 0 has made has to be seen by the others.
+
+NFS believes for up to 60 s that a name is missing.
+"""
 
 _LOOKS = 0.1
 
@@ -57,6 +64,9 @@ class Keeper(Protocol):
 
     def create(self) -> tuple[StoredJob, Lock]:
         """Makes the job's directory, unless that is there; raises ``Refused``."""
+
+    def give_up(self) -> None:
+        """Removes the job's directory, if it is there; raises ``Refused``."""
 
     def note_targets(self) -> None:
         """Puts on record which directories are copied to, as soon as they are there; raises ``Refused``."""
@@ -89,7 +99,7 @@ class RankStore:
         from pcopy.checkpoint.resume import begin
 
         assert self._keeper is not None
-        with _naming(self._keeping.directory):
+        with naming(self._keeping.directory):
             self.job, self.lock = self._keeper.create()
             begin(self._keeping.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
@@ -100,7 +110,7 @@ class RankStore:
                     self._wait_for_job()
                 self.take_lock()
             self._writer = SegmentWriter(self._keeping.directory, self._run, self._rank)
-        with _naming(self._keeping.directory):
+        with naming(self._keeping.directory):
             self._writer.append(record)
         if self._keeper is not None:
             with suppress(Refused):  # the next record may have room for it
@@ -116,6 +126,10 @@ class RankStore:
 
     def _wait_for_job(self) -> None:
         check_shared(self._keeping, APPEARS_WITHIN, b"current")
+
+    def withdraw(self) -> None:
+        if self._keeper is not None:
+            self._keeper.give_up()
 
     def close(self) -> None:
         if self._writer is not None:
@@ -135,12 +149,28 @@ def check_shared(keeping: Keeping, patience: float, name: bytes = b"job") -> Non
 
 
 @contextmanager
-def _naming(directory: bytes) -> Iterator[None]:
+def naming(directory: bytes) -> Iterator[None]:
     """What the system refuses is told with the directory: the calls name files relative to it, or none."""
     try:
         yield
     except OSError as error:
         raise Refused(f"{shown(directory)}: cannot be written: {error.strerror}") from None
+
+
+def refuse_unsynced(roots: Sequence[Root]) -> None:
+    """Raises ``Refused`` if a target may be written and nothing of its file system be opened, by which to sync it."""
+    storage = Storage(type_of_file_system, Syncer())
+    for path in {root.target for root in roots}:
+        try:
+            directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                storage.add(directory, os.fstat(directory).st_dev)
+            finally:
+                os.close(directory)
+        except (OSError, Problem) as error:
+            raise Refused(f"{shown(path)}: cannot be opened to be synced: {error.strerror}") from None
+        finally:
+            storage.close()
 
 
 def open_journal(

@@ -13,7 +13,7 @@ from pcopy.checkpoint.jobs import StoredJob, check_place, create, remove, state_
 from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
-from pcopy.cli.keeping import Keeping
+from pcopy.cli.keeping import Keeping, naming
 from pcopy.cli.rank import open_spool
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, Refused
@@ -48,6 +48,16 @@ class KeptJob:
         if self._stored is not None and self._lock is not None and self._file.runs == 1:
             remove(self._stored, self._lock)
             self._stored = self._lock = None
+
+    def give_up(self) -> None:
+        """Nothing more can be recorded, and the job goes on: it is not to be resumed from what there is.
+
+        Raises ``Refused``. May run in another thread.
+        """
+        stored, lock = self._stored, self._lock
+        self._stored = self._lock = None
+        if stored is not None and lock is not None:
+            remove(stored, lock)
 
     def create(self) -> tuple[StoredJob, Lock]:
         """Makes the job's directory unless it is there; raises ``Refused``. May run in another thread."""
@@ -179,7 +189,8 @@ def go_on(
 
     if not has_begun(resumed.job.path):
         return _begin_again(resumed, Job(file.name, file.runs + 1, roots, options, began=file.t0), checkpoint)
-    remaining = compact(resumed.job.path, size, address=address, open_spool=open_spool)
+    with naming(resumed.job.path):
+        remaining = compact(resumed.job.path, size, address=address, open_spool=open_spool)
     job = Job(file.name, remaining.run, roots, options, began=file.t0)
     job = job._replace(resumed=_destination_time(job))
     file = file._replace(runs=remaining.run, state=RUNNING)

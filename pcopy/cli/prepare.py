@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.jobs import is_job
 from pcopy.cli.job_options import asked_for
-from pcopy.cli.keeping import Keeping
+from pcopy.cli.keeping import Keeping, refuse_unsynced
 from pcopy.cli.kept_job import KeptJob, as_stored, go_on, keep_new, other_jobs, unkept
 from pcopy.cli.options import parse
 from pcopy.cli.outputs import check_outputs, holds_more, unwritten, write_result
@@ -106,7 +106,15 @@ class CopyPreparation:
             _umask()
         elif arguments.checkpoint.wanted:
             self._remarks += other_jobs(self.job.roots)
-            self.job, self.kept = keep_new(self.job, arguments.checkpoint, self._asked())
+            self._keep()
+
+    def _keep(self) -> None:
+        try:
+            refuse_unsynced(self.job.roots)
+        except Refused as refused:
+            self._remarks.append(f"no checkpoints, the job goes on without: {refused}")
+        else:
+            self.job, self.kept = keep_new(self.job, self.arguments.checkpoint, self._asked())
 
     @property
     def keeping(self) -> Keeping:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import BinaryIO, NamedTuple, cast
 
-from pcopy.checkpoint.journal import FOREVER, FactJournal
+from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.roots import type_of_file_system
 from pcopy.cli.keeping import Keeper, Keeping, RankStore, open_journal, restore_rank
 from pcopy.cli.notes import Notes
@@ -17,6 +17,7 @@ from pcopy.cli.signals import StopSignals, status_of, stopped_by
 from pcopy.cli.watchdog import Pulse, Watchdog
 from pcopy.engine.backlog import Store
 from pcopy.engine.driver import Driver, Slices
+from pcopy.engine.journal import LAST
 from pcopy.engine.limits import Limits
 from pcopy.engine.node import Node
 from pcopy.engine.progress import Report
@@ -33,7 +34,7 @@ from pcopy.tasks.hashing import Hashing
 from pcopy.tasks.job import Identity, Job, Totals
 from pcopy.tasks.open_files import discard_all
 from pcopy.tasks.phases import phase_name
-from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.runner import TaskRunner, is_work
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.tasks.whereabouts import whereabouts
@@ -131,7 +132,7 @@ def run_rank(
     journal: FactJournal | None = None
     store: RankStore | None = None
     if keeping.directory:
-        context.storage = Storage(type_of_file_system)
+        context.storage = Storage(type_of_file_system, context.syncer)
         for root in roots:
             context.storage.add(root.target, os.fstat(root.target).st_dev)
         journal, store = open_journal(keeping, job.run, rank, size, context.storage, keeper, _first_counts(job))
@@ -144,7 +145,7 @@ def run_rank(
         counters=counts.COUNTERS,
         director=director,
         random=Random(f"{job.name} {job.run} {rank}"),
-        queue=TaskQueue(limits, spool, overflow_of(keeping)),
+        queue=TaskQueue(limits, spool, overflow_of(keeping), is_work),
         limits=limits,
         termination=options.termination,
         journal=journal,
@@ -168,7 +169,8 @@ def run_rank(
             if notes is None or notes.claim():
                 warn(journal.warning)
             journal.warning = None
-        return signals.reason or context.stop_reason or (journal.data_lost if journal else None)
+        reason = signals.reason or context.stop_reason or (journal.data_lost if journal else None)
+        return reason or (_no_room(keeping, node.queue.trouble) if node.queue.trouble else None)
 
     def warn(text: str) -> None:
         if sink is not None:
@@ -204,10 +206,11 @@ def run_rank(
         status = driver.run()
     finally:
         watchdog.stop()
-        if journal is None or journal.durable in (0, FOREVER):  # else a resumed job goes on with what there is
+        if journal is None or journal.durable in (0, LAST):  # else a resumed job goes on with what there is
             discard_all(context)
         if journal is not None:
             journal.close(JOURNAL_PATIENCE)
+        context.syncer.close()
         if context.storage is not None:
             context.storage.close()
         if rank and store is not None and store.lock is not None:
@@ -253,6 +256,13 @@ def open_spool(directory: bytes = b"") -> BinaryIO:
 
     where = os.fsdecode(directory) or None
     return cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=SPOOL_IN_MEMORY, dir=where))
+
+
+def _no_room(keeping: Keeping, trouble: OSError) -> str:
+    import tempfile
+
+    where = shown(keeping.spool or os.fsencode(tempfile.gettempdir()))
+    return f"tasks that wait cannot be put aside in {where}: {trouble.strerror}; name another directory with --spool"
 
 
 def spool_in(directory: bytes) -> Callable[[], BinaryIO]:

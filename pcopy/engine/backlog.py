@@ -42,12 +42,16 @@ class Store(ABC):
     def _take(self) -> bytes | None:
         """The oldest of those, which is given up; None if there is none. May raise ``OSError``."""
 
-    def append(self, task: Task) -> None:
-        """May raise ``OSError``; the task is in the store nevertheless."""
+    def keep(self, task: Task) -> None:
+        """As ``append``, in memory."""
         self._filling.append(task)
         self._filling_bytes += task.footprint
         self.count += 1
         self.footprint += task.footprint
+
+    def append(self, task: Task) -> None:
+        """May raise ``OSError``; the task is in the store nevertheless."""
+        self.keep(task)
         if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
             self._put(pickle.dumps([tuple(task) for task in self._filling], 5))
             self._filling, self._filling_bytes = [], 0

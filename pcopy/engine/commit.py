@@ -4,13 +4,13 @@ Rule: once there has been a cut, in this run or in one before it, a phase begins
 epoch that ended after the last phase did. Else a resumed job could repeat tasks of a phase after the next one has
 changed what they find: a directory that is finished lets nobody create in it. A job that ends with something left to do
 takes a last cut, even if it is the first; one that was told to stop does not wait for it for ever, nor at all if a
-rank's data did not get to storage. Nobody waits once the root keeps no journal any more: without its records no later
-epoch is complete.
+rank's data did not get to storage. Once the job is not kept any more, a phase waits only until it has gone
+from there.
 """
 
 from __future__ import annotations
 
-from pcopy.engine.journal import LOST, Epochs
+from pcopy.engine.journal import LAST, LOST, Epochs
 from pcopy.engine.limits import Limits
 from pcopy.engine.progress import Report
 
@@ -44,9 +44,9 @@ class Commit:
     def is_due(self, rank: int, report: Report | None, now: float) -> bool:
         """Is it time for the next epoch? Any rank may find that it knows too much; the root also looks at the time."""
         journal = self._epochs.journal
-        if journal is None:
+        if journal is None or self._epochs.given_up:
             return False
-        if journal.wants_cut:
+        if journal.wants_cut or self._epochs.has_failed:
             return True
         if rank or now < self._next_cut:
             return False
@@ -59,13 +59,14 @@ class Commit:
             return True
         if halted and report.durable == LOST:
             return True
-        if self._epochs.given_up:
-            return True
         if not self._target:
             self._target = self._epochs.number
             self._deadline = now + self._patience
             self._epochs.enter(self._target + 1, phase)
-        if report.durable < self._target and not (halted and now > self._deadline):
+        durable, target = report.durable, self._target
+        if self._epochs.given_up:
+            durable, target = self._epochs.durable, LAST
+        if durable < target and not (halted and now > self._deadline):
             return False
         self._target = 0
         return True

@@ -15,7 +15,7 @@ from pcopy.engine import tree
 from pcopy.engine.messages import Abort
 from pcopy.engine.node import NEVER, Node, State
 from pcopy.engine.progress import Report
-from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
+from pcopy.engine.task import Spawn, Task, TaskId
 from pcopy.engine.transport import Transport
 from pcopy.errors import JobAborted, PeerLost
 
@@ -124,7 +124,7 @@ class Driver:
         now = self._clock()
         if node.halted is None and (reason := self._stop_reason()) is not None:
             node.halt(reason, now)
-        if node.halted is not None and self._task is not None and self._task.owner == ANYBODY:
+        if node.halted is not None and self._task is not None and node.queue.is_work(self._task):
             self._drop_task()
             node.dropped += 1
             node.finished((), (), now, held=True)

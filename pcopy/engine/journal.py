@@ -9,6 +9,9 @@ the epoch tells others so before anything else that it says to them, on the same
 in Chandy and Lamport's snapshots); a rank that hears of a higher one cuts before it takes the message behind the
 marker. So a task that was spawned in a later epoch reaches nobody who is still in an earlier one, and the facts of all
 epochs up to one are a consistent cut.
+
+Once a rank can't record any more, no later cut is complete. The phases go on all the same, and what is on record is of
+a time before them. So that rank enters the last epoch, whose marker makes all others give up, too.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ FIRST = 1
 LOST = -1
 """The durable epoch of a rank whose data did not get to storage: no later one will be durable."""
 
+LAST = 1 << 62
+"""The epoch in which no rank keeps a journal any more: no other comes after it, and nobody waits for anything."""
+
 
 Send = Callable[[int, Message], None]
 SendAll = Callable[[Iterable[tuple[int, Message]]], None]
@@ -40,6 +46,10 @@ class Journal(Protocol):
     @property
     def is_lost(self) -> bool:
         """Could data not be brought to storage? Then no later epoch will be durable."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Can nothing be recorded any more, though no data are lost? Then all ranks are to give up."""
 
     @property
     def wants_cut(self) -> bool:
@@ -61,6 +71,9 @@ class Journal(Protocol):
     def cut(self, epoch: int, phase: int) -> None:
         """All facts since the last cut are of ``epoch``; ``phase`` is the one that this rank is in."""
 
+    def give_up(self) -> None:
+        """Nothing is kept any more. ``durable`` is ``LAST`` once there is nothing on record that could be resumed."""
+
 
 class Epochs:
     """One rank's epoch. Without a journal it never changes."""
@@ -68,6 +81,8 @@ class Epochs:
     def __init__(self, journal: Journal | None) -> None:
         self.journal = journal
         self.number = FIRST
+        self.is_ending = False
+        """Is the job told to stop? Then no phase begins any more, and what is on record holds."""
 
     @property
     def begun(self) -> bool:
@@ -83,14 +98,28 @@ class Epochs:
 
     @property
     def given_up(self) -> bool:
-        """Does this rank keep no journal any more? None is durable at an epoch that has not ended."""
-        return self.durable > self.number
+        """Is the job not kept any more, as far as this rank knows?"""
+        return self.number == LAST
+
+    @property
+    def has_failed(self) -> bool:
+        """Must the job not be kept any more, since this rank can't record what will be done?"""
+        return self.journal is not None and self.journal.has_failed and not self.is_ending
 
     def enter(self, number: int, phase: int) -> None:
-        """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty."""
+        """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty. In the last one nothing is."""
+        if self.given_up:
+            return
+        if self.journal and number == LAST:
+            self.number = LAST
+            self.journal.give_up()
         while self.journal and self.number < number:
             self.journal.cut(self.number, phase)
             self.number += 1
+
+    def advance(self, phase: int) -> None:
+        """Enters the next epoch, or the last one if nothing can be recorded any more."""
+        self.enter(LAST if self.has_failed else self.number + 1, phase)
 
     def sender(self, outbox: deque[tuple[int, Message]]) -> tuple[Send, SendAll]:
         """How to put one message, or several, into ``outbox``: each behind the marker of a new epoch."""

@@ -157,7 +157,7 @@ class Node:
             elif self.halted is None and (request := self._thief.ask(self.phase, now)):
                 self._send(*request)
         if self.state is State.WORKING and self.commit.is_due(self.rank, self._progress.report, now):
-            self._epochs.enter(self._epochs.number + 1, self.phase)
+            self._epochs.advance(self.phase)
         if self.rank == 0 and self.state is State.WORKING and now >= self._next_query:
             self._query(now)
             if self._collecting:
@@ -266,7 +266,7 @@ class Node:
 
     def _accept(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            if self.halted is not None and (task.owner == ANYBODY or task.phase != self.phase):
+            if self.halted is not None and (self.queue.is_work(task) or task.phase != self.phase):
                 self.dropped += 1
             else:
                 self.queue.push(task)
@@ -357,7 +357,8 @@ class Node:
                 self._send(self._parent, message)
             return
         self.halted = message.reason
-        self.dropped += self.queue.drop_unaddressed()
+        self._epochs.is_ending = True
+        self.dropped += self.queue.drop_work()
         for child in self._children:
             self._send(child, message)
 

@@ -47,8 +47,13 @@ class TaskQueue:
         limits: Limits,
         open_spool: SpoolFactory = io.BytesIO,
         open_overflow: Callable[[], Store] | None = None,
+        is_work: Callable[[Task], bool] = lambda task: task.owner == ANYBODY,
     ) -> None:
-        """``open_overflow`` makes the place for tasks of the current phase that memory can't hold."""
+        """``open_overflow`` makes the place for tasks of the current phase that memory can't hold.
+
+        ``is_work`` is asked once the job is told to stop: may the task stay undone? All others are notes.
+        """
+        self.is_work = is_work
         self._limits = limits
         self._open_spool = open_spool
         self._open_overflow = open_overflow or (lambda: Backlog(open_spool))
@@ -59,6 +64,8 @@ class TaskQueue:
         self._works = _Stack()
         self._in_core = 0
         self._backlogs: dict[int, Backlog] = {}
+        self.trouble: OSError | None = None
+        """Why tasks can't be put aside any more, once that is so: none comes back, and the job has to stop."""
         self.peak = 0
         """The most bytes that tasks have held in memory at once."""
 
@@ -78,13 +85,22 @@ class TaskQueue:
     def push(self, task: Task) -> None:
         """Adds a task of this phase or a later one."""
         if task.phase != self._phase:
-            self._backlog(task.phase).append(task)
+            self._put_aside(self._backlog(task.phase), task)
         elif self._in_core > self._limits.in_core and task.owner == ANYBODY:
             if self._overflow is None:
                 self._overflow = self._open_overflow()
-            self._overflow.append(task)
+            self._put_aside(self._overflow, task)
         else:
             self._hold(task)
+
+    def _put_aside(self, store: Store, task: Task) -> None:
+        if self.trouble is not None:
+            store.keep(task)
+            return
+        try:
+            store.append(task)
+        except OSError as error:
+            self.trouble = error
 
     def _hold(self, task: Task) -> None:
         if task.owner != ANYBODY:
@@ -103,6 +119,8 @@ class TaskQueue:
         return backlog
 
     def _refill(self) -> bool:
+        if self.trouble is not None:
+            return False
         for store in self._outside():
             for task in store.take_frame():
                 self._hold(task)
@@ -154,9 +172,11 @@ class TaskQueue:
         self._in_core -= sum(task.footprint for task in given)
         return tuple(given)
 
-    def drop_unaddressed(self) -> int:
+    def drop_work(self) -> int:
         """Forgets every task but the notes of this phase in memory; returns how many were dropped."""
-        dropped = len(self._scans.tasks) + len(self._works.tasks)
+        notes = deque(task for task in self._notes if not self.is_work(task))
+        dropped = len(self._scans.tasks) + len(self._works.tasks) + len(self._notes) - len(notes)
+        self._notes = notes
         for store in (*self._backlogs.values(), *([self._overflow] if self._overflow else ())):
             dropped += store.count
             store.close()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.stable import open_for_sync
 from pcopy.fsio.syncer import Syncer
 
 FUSE = 0x65735546
@@ -35,8 +36,8 @@ _NOT_SYNCED = (errno.EINVAL, errno.EBADF)
 class Storage:
     """The file systems that one rank writes to. ``sync`` is for another thread, all else for the one that writes."""
 
-    def __init__(self, type_of: Callable[[int], int]) -> None:
-        """``type_of`` tells a descriptor's f_type; raises ``OSError``."""
+    def __init__(self, type_of: Callable[[int], int], syncer: Syncer) -> None:
+        """``type_of`` tells a descriptor's f_type; raises ``OSError``. ``syncer`` is closed by whoever has made it."""
         self.syncs_items = False
         """Is there a file system on which files and directories are synced one by one?"""
         self._type_of = type_of
@@ -44,7 +45,7 @@ class Storage:
         self._one_by_one: set[int] = set()
         self._changed: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._lost: Problem | None = None
-        self._syncer = Syncer()
+        self._syncer = syncer
 
     def add(self, directory: int, device: int) -> None:
         """Before anything is written to the open ``directory``, which lies on ``device``; raises ``Problem``."""
@@ -55,8 +56,10 @@ class Storage:
 
     def _open(self, directory: int, device: int) -> None:
         try:
-            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+            descriptor = open_for_sync(directory)
         except OSError as error:
+            if not os.access(".", os.W_OK, dir_fd=directory, effective_ids=True):
+                return  # nothing can be made in it; the next directory on the device may do
             raise Problem.of("open", error) from error
         self._descriptors[device] = descriptor
         try:
@@ -115,8 +118,7 @@ class Storage:
             raise problem
 
     def close(self) -> None:
-        """Nothing is written any more; a sync that is under way is left behind."""
-        self._syncer.close()
+        """Nothing is written any more."""
         while self._changed:
             let_go(self._changed.popitem()[1])
         while self._descriptors:

@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from pcopy.fsio.close import let_go
@@ -37,24 +38,33 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Syncer:
-    """The rank's end, for one thread but for ``close``. The process is started with the first sync."""
+    """The rank's end. The process is started with the first sync that may start it; it makes one after the other."""
 
     def __init__(self) -> None:
+        self._turn = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: Popen[bytes] | None = None
         self._is_started = False
 
-    def sync(self, descriptor: int) -> None:
-        """As ``sync_file_system``, which is called here where no process can be started; raises ``Problem``."""
-        if not self._is_started:
-            self._is_started = True
-            self._start()
-        if self._socket is None:
-            sync_file_system(descriptor)
-            return
+    def sync(self, descriptor: int, *, may_start: bool = True) -> None:
+        """As ``sync_file_system``, which is called here where there is no process; raises ``Problem``.
+
+        To start one takes as long as the copy of some files: ``may_start`` says whether it is worth that.
+        """
+        with self._turn:
+            if may_start and not self._is_started:
+                self._is_started = True
+                self._start()
+            if self._socket is not None:
+                self._request(self._socket, descriptor)
+                return
+        sync_file_system(descriptor)
+
+    @staticmethod
+    def _request(process: socket.socket, descriptor: int) -> None:
         try:
-            socket.send_fds(self._socket, [b"\0"], [descriptor])
-            answer = self._socket.recv(_ANSWER.size)
+            socket.send_fds(process, [b"\0"], [descriptor])
+            answer = process.recv(_ANSWER.size)
         except OSError as error:
             raise Problem.of("syncfs", error) from error
         if not answer:

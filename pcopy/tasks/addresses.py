@@ -9,7 +9,16 @@ from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import ChunkRead, ReadOpened
 from pcopy.tasks.sign_values import StoredEntries
 from pcopy.tasks.signing import owner_of
-from pcopy.tasks.values import ChunkDone, FailDir, FileOpened, GroupLinks, LinkNote, ReportFailures, SealDirs
+from pcopy.tasks.values import (
+    ChunkDone,
+    FailDir,
+    FileOpened,
+    GroupLinks,
+    InodeCopied,
+    LinkNote,
+    ReportFailures,
+    SealDirs,
+)
 
 
 def readdress(task: Task, size: int) -> Task | None:
@@ -27,6 +36,8 @@ def readdress(task: Task, size: int) -> Task | None:
             return None
         if isinstance(value, GroupLinks | SealDirs):
             return None
+        if isinstance(value, InodeCopied):
+            return task._replace(phase=int(Phase.COPY), owner=value.bucket % size)
         if isinstance(value, LinkNote):
             return task._replace(owner=value.bucket % size)
         if isinstance(value, FailDir):

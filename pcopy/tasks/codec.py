@@ -15,8 +15,8 @@ from pcopy.tasks import read_values, sign_values, values
 _TYPES: tuple[type[Any], ...] = (
     values.ScanDir, values.ScanNames, values.CopyFiles, values.CopyNodes, values.SplitFile, values.FileOpened,
     values.CopyChunk, values.ChunkDone, values.FinishFile, values.LinkNote, values.GroupLinks, values.LinkGroup,
-    values.MakeLinks, values.FinishDir, values.SealDir, values.SealDirs, values.FailDir, values.SyncFiles,
-    values.ReportFailures, read_values.ReadItems, read_values.VerifyItems, read_values.VerifyLinks,
+    values.MakeLinks, values.InodeCopied, values.FinishDir, values.SealDir, values.SealDirs, values.FailDir,
+    values.SyncFiles, values.ReportFailures, read_values.ReadItems, read_values.VerifyItems, read_values.VerifyLinks,
     read_values.SplitRead, read_values.ReadOpened, read_values.ReadChunk, read_values.ChunkRead,
     sign_values.StoredEntries, sign_values.SendEntries, sign_values.EntriesNote, sign_values.DeepestNote,
     sign_values.DigestLevel, sign_values.DirectoriesNote, sign_values.SignatureNote, sign_values.DifferencesNote,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -18,7 +20,9 @@ from pcopy.fsio.kernel import SMALL_FILE, Kernel
 from pcopy.fsio.mounts import Followed
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import Spellings
+from pcopy.fsio.stable import open_for_sync
 from pcopy.fsio.storage import Storage
+from pcopy.fsio.syncer import Syncer
 from pcopy.fsio.temporary import TemporaryNames, remove_leftovers
 from pcopy.signature.manifest import ROOT
 from pcopy.signature.tree import ContentHasher
@@ -126,8 +130,12 @@ class Context:
         """Root and path of those that this rank has finished again, and the phase."""
         self.links: dict[int, Backlog] = {}
         self.spellings = Spellings()
-        self.synced = {os.fstat(root.target).st_dev: root.target for root in descriptors}
-        self.root_devices = tuple(self.synced)
+        self.began = time.monotonic()
+        self.syncer = Syncer()
+        self.synced = _opened_for_sync(descriptors)
+        """By st_dev, a descriptor of each file system that is to be synced in the end."""
+        self.root_devices = {os.fstat(root.target).st_dev: number for number, root in enumerate(descriptors)}
+        """By st_dev, a root whose target is there."""
         self.hosts = Hosts(hosts, rank)
         self.phase = int(Phase.COPY)
         """That of the task that runs now."""
@@ -229,6 +237,18 @@ class Context:
         if self.storage is not None:
             self.storage.add(target, os.fstat(target).st_dev)
         return target
+
+    def open_for_sync(self, place: Place) -> int:
+        """A descriptor of the target directory's file system, which is kept for its sync; raises ``Problem``."""
+        device = self.targets[place.root].mounts.device(place.target_id[0])
+        if device is None or device not in self.synced:
+            directory = self.open_target(place)
+            device = self.target_device(place)
+            try:
+                self.synced[device] = open_for_sync(directory)
+            except OSError as error:
+                raise Problem.of("open", error) from error
+        return self.synced[device]
 
     def syncs_items(self, place: Place) -> bool:
         """Is each file in this target directory synced before it is closed? (``pcopy.fsio.storage``)"""
@@ -337,6 +357,17 @@ class Context:
         self.sign.close()
         for directories in (*self.sources, *self.targets):
             directories.close()
+
+
+def _opened_for_sync(descriptors: Sequence[RootDescriptors]) -> dict[int, int]:
+    """By st_dev; without those that can only be searched, below which another directory may serve."""
+    opened: dict[int, int] = {}
+    for root in descriptors:
+        device = os.fstat(root.target).st_dev
+        if device not in opened:
+            with suppress(OSError):
+                opened[device] = open_for_sync(root.target)
+    return opened
 
 
 def _directories(

@@ -43,7 +43,7 @@ class JobDirector:
         if phase == Phase.COPY:
             return self._begin()
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC):
-            return [Spawn(phase, encode(SyncFiles(-1)), 0, owner=leader) for leader in self._leaders]
+            return [Spawn(phase, encode(SyncFiles(None)), 0, owner=leader) for leader in self._leaders]
         if phase == Phase.SIGN:
             return [*self._common_root(), *(Spawn(phase, encode(SendEntries()), 0, owner=rank) for rank in ranks)]
         if phase > Phase.SIGN:

@@ -76,8 +76,8 @@ class Job(NamedTuple):
 
     A job that does not copy reads its sources for their digests only: each root is a dataset of its own, to be compared
     with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
-    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970, ``resumed`` that
-    of this run's, if it is a later one.
+    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970;
+    ``resumed`` is that of a later run's.
     """
 
     name: str

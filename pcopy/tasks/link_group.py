@@ -25,7 +25,7 @@ from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
 from pcopy.tasks.targets import clear_way, is_own, look, may_replace
-from pcopy.tasks.values import FailedName, Known, LinkGroup, MakeLinks, Place, SplitFile
+from pcopy.tasks.values import FailedName, InodeCopied, Known, LinkGroup, MakeLinks, Place, SplitFile, bucket_of
 from pcopy.tasks.whole_file import Settled, copy_whole
 
 
@@ -144,10 +144,28 @@ def after_representative(
     if task.links or failed:
         group = LinkGroup(task.mount, task.inode, task.size, (first, *task.links), task.attempt, failed)
         result.spawn(MakeLinks(group, made, known, chunk, writers, False), len(group.names) * CALL_COST)
-    for place, name, problem in () if failed else task.failed:
-        group = LinkGroup(task.mount, task.inode, task.size, (first, (place, name)), task.attempt)
+    if failed:
+        return
+    alone = LinkGroup(task.mount, task.inode, task.size, (first,), task.attempt)
+    if _has_more_names(context, task):
+        later = InodeCopied(MakeLinks(alone, made, known, chunk, writers, True), bucket_of(task.inode))
+        result.spawn(later, phase=max(Phase.FINISH, result.phase), owner=later.bucket % context.size)
+    for place, name, problem in task.failed:
+        group = alone._replace(names=(first, (place, name)))
         retry = MakeLinks(group, made, known, chunk, writers, True)
         result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry)
+
+
+def _has_more_names(context: Context, task: SplitFile) -> bool:
+    """Has the inode names that were not found, in a job that can be resumed?"""
+    if not (context.job.began and context.options.preserve.links):
+        return False
+    try:
+        source = context.open_source(task.place)
+        status = source_status(source, task.name, follow=context.options.dereference)
+    except Problem:
+        return False
+    return status.st_nlink > 1 + len(task.links) + len(task.failed)
 
 
 def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pcopy.engine.driver import Slices
-from pcopy.engine.task import Task
+from pcopy.engine.task import ANYBODY, Task
 from pcopy.tasks import read_values, sign_values, values
 from pcopy.tasks.codec import decode
 from pcopy.tasks.context import Context
@@ -18,7 +18,7 @@ from pcopy.tasks.fail_dir import fail_dir
 from pcopy.tasks.finish_dir import finish_dir, seal_dir, seal_dirs
 from pcopy.tasks.finish_file import finish_file
 from pcopy.tasks.link_group import link_group, make_links
-from pcopy.tasks.link_notes import group_links, link_note
+from pcopy.tasks.link_notes import group_links, inode_copied, link_note
 from pcopy.tasks.manifest_lines import lines_note, read_manifest, send_lines, write_manifest
 from pcopy.tasks.open_files import chunk_done, file_opened
 from pcopy.tasks.phases import Phase
@@ -47,6 +47,7 @@ _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     values.GroupLinks: group_links,
     values.LinkGroup: link_group,
     values.MakeLinks: make_links,
+    values.InodeCopied: inode_copied,
     values.FinishDir: finish_dir,
     values.SealDir: seal_dir,
     values.SealDirs: seal_dirs,
@@ -73,6 +74,17 @@ _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     sign_values.LinesNote: lines_note,
     sign_values.ReadManifest: read_manifest,
 }
+
+_LONG = (
+    values.SyncFiles, read_values.ReadItems, read_values.VerifyItems, read_values.VerifyLinks, read_values.SplitRead,
+    read_values.ReadChunk,
+)  # fmt: skip
+"""What may be addressed to a rank and is no note."""
+
+
+def is_work(task: Task) -> bool:
+    """May a job that stops leave ``task`` undone? The other tasks are notes, which are quick and told to one rank."""
+    return task.owner == ANYBODY or isinstance(decode(task.payload), _LONG)
 
 
 class TaskRunner:

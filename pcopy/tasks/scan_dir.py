@@ -91,7 +91,8 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
     if made is None:
         _count_read(context, result, complete)
     else:
-        _spawn_finish(result, FinishDir(place, attributes, complete, entries if context.signs else -1))
+        finish = FinishDir(place, attributes, complete, entries if context.signs else -1)
+        _spawn_finish(result, finish, seals=not attributes.mode & stat.S_IXUSR)
     return result.outcome()
 
 
@@ -246,16 +247,17 @@ def _note_device(context: Context, result: Result, place: Place) -> None:
     device = context.target_device(place)
     if context.options.sync and device not in context.synced:
         try:
-            context.synced[device] = os.dup(context.open_target(place))
-        except OSError as error:
+            context.open_for_sync(place)
+        except Problem as problem:
             result.count(counts.UNSYNCED)
-            result.report(context.shown(place, b"", on_source=False), Problem.of("dup", error))
+            result.report(context.shown(place, b"", on_source=False), problem)
         else:
-            result.spawn(SyncFiles(device), phase=Phase.SYNC, owner=context.rank)
+            result.spawn(SyncFiles(place), phase=Phase.SYNC, owner=context.rank)
 
 
-def _spawn_finish(result: Result, finish: FinishDir) -> None:
-    if finish.attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
-        result.spawn(finish, phase=Phase.FINISH)
-    else:  # once its owner can't enter it, nothing below it can be finished
+def _spawn_finish(result: Result, finish: FinishDir, *, seals: bool) -> None:
+    """Once its owner can't enter it (it ``seals``), nothing below it can be finished."""
+    if seals and not capable(CAP_DAC_OVERRIDE):
         result.spawn(SealDir(finish), owner=0)
+    else:
+        result.spawn(finish, phase=Phase.FINISH)

@@ -29,13 +29,11 @@ from pcopy.tasks.values import (
     ScanDir,
     ScanNames,
     SplitFile,
+    bucket_of,
     pack_names,
     pack_numbers,
     unpack_names,
 )
-
-BUCKETS = 64
-"""Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not."""
 
 BATCH_FILES = 256
 BATCH_BYTES = 4 << 20
@@ -230,7 +228,7 @@ class Sorter:
 
     def _link(self, name: bytes, status: os.stat_result) -> None:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
-        names, mounts, inodes, sizes = self._links.setdefault(status.st_ino % BUCKETS, ([], [], [], []))
+        names, mounts, inodes, sizes = self._links.setdefault(bucket_of(status.st_ino), ([], [], [], []))
         names.append(name)
         mounts.append(self._mount(name, status))
         inodes.append(status.st_ino)

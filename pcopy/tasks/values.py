@@ -4,8 +4,8 @@
 ``CopyNodes`` copy what it found in batches. ``SplitFile`` turns a large file into ``CopyChunk``s, each of which ends in
 a ``ChunkDone`` note to the file's owner, the rank that got ``FileOpened``; the last note spawns ``FinishFile``.
 ``LinkNote`` tells the owner of an inode the names of it, ``GroupLinks`` gathers them, ``LinkGroup`` copies one and
-links the others to it. ``FinishDir`` gives a directory its metadata, ``SealDirs`` those that come last; ``FailDir``
-tells that one has failed.
+links the others to it; ``InodeCopied`` tells that there may be more of them. ``FinishDir`` gives a directory its
+metadata, ``SealDirs`` those that come last; ``FailDir`` tells that one has failed.
 """
 
 from __future__ import annotations
@@ -210,6 +210,16 @@ class MakeLinks(NamedTuple):
     more: bool
 
 
+class InodeCopied(NamedTuple):
+    """Tells the owner of an inode that has names which were not found how they are made if a resumed job finds them.
+
+    ``links`` has the first name only.
+    """
+
+    links: MakeLinks
+    bucket: int
+
+
 class FinishDir(NamedTuple):
     """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed).
 
@@ -244,9 +254,12 @@ class SealDirs(NamedTuple):
 
 
 class SyncFiles(NamedTuple):
-    """Brings a file system to stable storage; ``device`` -1 stands for those of the roots."""
+    """Brings a file system to stable storage: that of a target directory, or (None) those of the roots.
 
-    device: int
+    A place and no st_dev, which means nothing in another run.
+    """
+
+    place: Place | None
 
 
 class Retry(NamedTuple):
@@ -268,6 +281,11 @@ class ReportFailures(NamedTuple):
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
     retries: tuple[Retry, ...]
+
+
+def bucket_of(inode: int) -> int:
+    """Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not."""
+    return inode % 64
 
 
 def pack_names(names: list[bytes]) -> bytes:

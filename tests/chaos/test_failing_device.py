@@ -130,7 +130,7 @@ def test_no_room_for_the_job_costs_the_checkpoint_only(tree: Path, area: Path, r
         slow = slowed(ITEM_BY_ITEM, SLOW)
         run = pcopy(*BUSY, "--checkpoint", small / "job", tree, area / "copy", ranks=ranks, wrap=slow)
         assert run.returncode == 0, show(run)
-        assert run.stderr.count(b"no more checkpoints, the job goes on without: ") == 1, show(run)
+        assert run.stderr.count(b"no more checkpoints, the job goes on without and cannot be resumed: ") == 1, show(run)
         (line,) = (line for line in run.stderr.splitlines() if b"no more checkpoints" in line)
         assert os.fsencode(small / "job") in line and line.endswith(b": No space left on device"), show(run)
         assert b"Errno" not in run.stderr, show(run)

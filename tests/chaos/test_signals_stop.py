@@ -151,3 +151,39 @@ def test_the_status_says_whether_there_is_a_checkpoint(
         said = succeed("--discard", the_job(area).name, env=env)
         assert os.listdir(area / "state" / "pcopy") == [], show(said)
     assert temporaries(os.fsencode(area)) == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_sync_at_the_end_does_not_delay_it(
+    tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], kept: bool, quick: bool
+) -> None:
+    """A quick job syncs by itself, one that has taken its time by a process that is started for it."""
+    told = area / "hanging"
+    env_of_run = env | hanging | {"PCOPY_TEST_HANGS": "1", "PCOPY_TEST_HANGING": str(told)}
+    options = () if kept else ("--checkpoint", "none")
+    source, wrap = (tree / "small", []) if quick else (tree, slowed(ITEM_BY_ITEM, 2 * SLOW))
+    with background(*options, "-T", source, area / "copy", ranks=2, env=env_of_run, wrap=wrap) as run:
+        assert wait_until(lambda: run.process.poll() is not None or told.exists())
+        time.sleep(0.2)
+        assert run.process.poll() is None, run.process.communicate()
+        spent = seconds_on_a_processor(run)
+        time.sleep(1)
+        assert seconds_on_a_processor(run) - spent < 0.5
+        run.send_signal(signal.SIGTERM)
+        _, err = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == (STOPPED if kept else 128 + signal.SIGTERM), err
+        assert run.survivors() == []
+    assert differences(source, area / "copy") == []
+    if kept:
+        succeed("--resume", ranks=2, env=env)
+        assert differences(source, area / "copy") == []
+
+
+def seconds_on_a_processor(run: Run) -> float:
+    """Those of all its processes together."""
+    ticks = 0
+    for pid in run.processes():
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pcopy.checkpoint.journal import FOREVER, FactJournal
+from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.record import Record, Window
+from pcopy.engine.journal import LAST
 from pcopy.engine.task import Task
 from tests.support.processes import wait_until
 
@@ -31,10 +32,13 @@ class Storage:
         self._call("sync")
 
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
-        """Nothing to be remembered."""
+        self.told.append("begin")
 
     def append(self, record: Record) -> None:
         self._call("append")
+
+    def withdraw(self) -> None:
+        self.told.append("withdraw")
 
     def close(self) -> None:
         """Nothing to be closed."""
@@ -74,13 +78,37 @@ def test_after_data_that_are_lost_nothing_is_synced_or_recorded(good: int) -> No
     assert journal.durable == good
 
 
-def test_after_a_record_that_is_lost_nobody_waits(good: int) -> None:
+def test_the_base_goes_before_a_sync_that_may_take_long() -> None:
+    storage = Storage(syncs=0)
+    journal = journal_of(storage)
+    journal.base(0, ())
+    journal.cut(1, 0)
+    journal.close(5)
+    assert storage.told == ["begin", "sync"]
+
+
+def test_after_a_record_that_is_lost_the_job_is_withdrawn(good: int) -> None:
     storage = Storage(appends=good)
     journal = journal_of(storage)
     for epoch in range(1, 5):
         journal.cut(epoch, 0)
-    journal.close(5)
+    assert wait_until(lambda: journal.has_failed)
     assert storage.told == ["sync", "append"] * (good + 1)
     assert not journal.is_lost
-    assert journal.durable == FOREVER
+    assert journal.durable == good
     assert journal.warning is not None
+    journal.give_up()
+    journal.close(5)
+    assert storage.told[-1] == "withdraw"
+    assert journal.durable == LAST
+
+
+def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
+    storage = Storage()
+    journal = journal_of(storage)
+    journal.give_up()
+    journal.cut(1, 0)
+    journal.close(5)
+    assert storage.told == ["withdraw"]
+    assert journal.durable == LAST
+    assert journal.warning is None

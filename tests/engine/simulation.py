@@ -269,7 +269,7 @@ class Simulation:
         if not messages_first:
             self._receive(rank)
         if node.state not in ENDED:
-            if node.halted is not None and rank.task is not None and rank.task.owner == ANYBODY:
+            if node.halted is not None and rank.task is not None and node.queue.is_work(rank.task):
                 rank.task = None
                 node.dropped += 1
                 node.finished((), (), self.now)

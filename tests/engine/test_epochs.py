@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pcopy.engine.journal import LOST
+from pcopy.engine.journal import LAST, LOST
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Answer, Epoch, Message, Query, Request, Signal, Start, Stop, Work
+from pcopy.engine.messages import Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
 from pcopy.engine.node import State
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.restore import restore
@@ -23,6 +23,7 @@ class FakeJournal:
     def __init__(self) -> None:
         self.durable = 0
         self.is_lost = False
+        self.has_failed = False
         self.wants_cut = False
         self.is_full = False
         self.told: list[tuple[object, ...]] = []
@@ -39,6 +40,9 @@ class FakeJournal:
     def cut(self, epoch: int, phase: int) -> None:
         self.wants_cut = False
         self.told.append(("cut", epoch, phase))
+
+    def give_up(self) -> None:
+        self.told.append(("gave up",))
 
     @property
     def cuts(self) -> list[int]:
@@ -239,13 +243,45 @@ def test_a_phase_waits_until_all_ranks_are_durable() -> None:
     assert journal.cuts == [1, 2]
 
 
-def test_nobody_waits_for_other_ranks_once_the_root_has_given_up() -> None:
+def test_once_a_rank_can_record_nothing_all_give_up() -> None:
+    spoken, journal = working(1, 7)
+    spoken.hear(2, Epoch(2))
+    journal.has_failed = True
+    spoken.node.finished([Spawn(0, b"", 1, owner=5)], (), 0.0)
+    spoken.node.tick(0.1)
+    spoken.node.tick(0.2)
+    spoken.hear(2, Epoch(3))
+    assert journal.told[-1] == ("gave up",)
+    assert journal.told.count(("gave up",)) == 1
+    assert journal.cuts == [1]
+    said = spoken.hear(0, Query(1, (0,)))
+    assert heard(said, 3)[0] == Epoch(LAST)
+    other, journal = working(3, 7)
+    other.hear(1, Epoch(LAST))
+    assert journal.told == [("gave up",)]
+    assert heard(without(other.hear(1, Query(1, (0,)))), 1)[0] == Epoch(LAST)
+
+
+def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
+    spoken, journal = working()
+    spoken.hear(0, Halt("signal"))
+    journal.has_failed = True
+    spoken.node.tick(0.1)
+    assert journal.told == []
+
+
+def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
+    """And no longer: not for other ranks."""
     root, journal = ended_phase(Directions(phases=2))
     root.hear(1, Epoch(2))
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    journal.durable = 2
+    said = root.hear(1, Epoch(LAST))
+    assert journal.told[-1] == ("gave up",)
+    said = answer(root, wait(root, 0.2), LAST, 0.3)
     assert not any(isinstance(message, Start) for _, message in said)
-    journal.durable = 1 << 62
-    said = answer(root, wait(root, 0.2), 0, 0.3)
+    journal.durable = LAST
+    said = answer(root, wait(root, 0.4), 0, 0.5)
     assert any(isinstance(message, Start) for _, message in said)
 
 

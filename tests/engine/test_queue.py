@@ -176,7 +176,7 @@ def test_nothing_is_lost_or_doubled(history: list[tuple[str, Task]], in_core: in
 
 def test_dropped_are_all_but_the_notes_of_this_phase() -> None:
     waiting = queue(task(1, owner=0), task(2, expands=True), task(3), task(4, phase=1), task(5, owner=0, phase=1))
-    assert waiting.drop_unaddressed() == 4
+    assert waiting.drop_work() == 4
     assert len(waiting) == 1
     assert drain(waiting) == [1]
     waiting.begin_phase(1)

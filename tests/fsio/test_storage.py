@@ -13,6 +13,7 @@ import pytest
 from pcopy.fsio import storage as module
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import FUSE, Storage
+from pcopy.fsio.syncer import Syncer
 
 PLAIN = 0xEF53
 MANY = 100
@@ -40,7 +41,7 @@ def syncs() -> Iterator[Syncs]:
 
 
 def make(kind: int) -> Storage:
-    return Storage(lambda descriptor: kind)
+    return Storage(lambda descriptor: kind, Syncer())
 
 
 def open_all(area: Path, number: int) -> Iterator[int]:

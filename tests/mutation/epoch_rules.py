@@ -12,6 +12,8 @@ TIME = EPOCHS + "test_the_root_alone_looks_at_the_time"
 WAITS = EPOCHS + "test_a_phase_waits_until_all_ranks_are_durable"
 LAST = EPOCHS + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
 LEAST = EPOCHS + "test_what_is_durable_is_the_least"
+ALL_GIVE_UP = EPOCHS + "test_once_a_rank_can_record_nothing_all_give_up"
+GONE = EPOCHS + "test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone"
 
 
 CUTS = (
@@ -79,8 +81,8 @@ CUTS = (
     Rule(
         "any rank cuts when it knows much",
         "commit.py",
-        "        if journal.wants_cut:\n            return True\n",
-        "        if journal.wants_cut and not rank:\n            return True\n",
+        "        if journal.wants_cut or self",
+        "        if (journal.wants_cut and not rank) or self",
         (EPOCHS + "test_any_rank_cuts_when_it_knows_much",),
     ),
     Rule(
@@ -180,8 +182,8 @@ COMMITS = (
     Rule(
         "a phase waits until all ranks are durable",
         "commit.py",
-        "if report.durable < self._target and not",
-        "if False and not",
+        "        durable, target = report.durable, self._target\n",
+        "        durable, target = 0, 0\n",
         (WAITS,),
     ),
     Rule(
@@ -192,11 +194,46 @@ COMMITS = (
         (WAITS,),
     ),
     Rule(
-        "nobody waits once the root has given up",
+        "nobody waits once the job is not kept any more",
         "commit.py",
-        "        if self._epochs.given_up:\n            return True\n",
+        "            durable, target = self._epochs.durable, LAST\n",
+        "            pass\n",
+        (GONE,),
+    ),
+    Rule(
+        "a job that is not kept any more is gone before the next phase",
+        "commit.py",
+        "            durable, target = self._epochs.durable, LAST\n",
+        "            return True\n",
+        (GONE,),
+    ),
+    Rule(
+        "who can record nothing gives up",
+        "commit.py",
+        "        if journal.wants_cut or self._epochs.has_failed:",
+        "        if journal.wants_cut:",
+        (ALL_GIVE_UP,),
+    ),
+    Rule(
+        "one gives up once",
+        "journal.py",
+        "        if self.given_up:\n            return\n",
         "",
-        (EPOCHS + "test_nobody_waits_for_other_ranks_once_the_root_has_given_up",),
+        (ALL_GIVE_UP,),
+    ),
+    Rule(
+        "who hears of it gives up, too",
+        "journal.py",
+        "            self.number = LAST\n            self.journal.give_up()\n",
+        "            return\n",
+        (ALL_GIVE_UP,),
+    ),
+    Rule(
+        "a job that is told to stop leaves what is on record",
+        "journal.py",
+        " and self.journal.has_failed and not self.is_ending",
+        " and self.journal.has_failed",
+        (EPOCHS + "test_a_job_that_is_told_to_stop_leaves_what_is_on_record",),
     ),
     Rule(
         "without a cut nothing waits",

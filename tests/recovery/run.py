@@ -16,7 +16,7 @@ from pcopy.engine.node import NEVER, Node, State
 from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.restore import restore
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.task import Spawn, Task
 from tests.recovery.copying import COPY, LAST, Copier
 from tests.recovery.datasets import COUNTERS
 from tests.recovery.result import describe
@@ -210,7 +210,7 @@ class Run:
             self._end_slice(rank)
         if not messages_first:
             self._receive(rank)
-        if node.halted is not None and rank.task is not None and rank.task.owner == ANYBODY:
+        if node.halted is not None and rank.task is not None and node.queue.is_work(rank.task):
             rank.task = rank.steps = None
             node.dropped += 1
             node.finished((), (), self.now, held=True)

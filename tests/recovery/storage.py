@@ -134,6 +134,7 @@ class ModelJournal:
     ) -> None:
         self.durable = 0
         self.is_lost = False
+        self.has_failed = False
         self._number, self._rank, self._client = number, rank, client
         self._job, self._files, self._storage, self._rules = job, files, storage, rules
         self._random, self._run = random, run
@@ -167,6 +168,9 @@ class ModelJournal:
         self._waiting.append((self._window.capture(epoch), size))
         if len(self._waiting) == 1:
             self._store()
+
+    def give_up(self) -> None:
+        """Nothing makes these journals fail."""
 
     def _store(self) -> None:
         """The oldest record that waits goes to storage."""

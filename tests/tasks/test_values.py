@@ -34,8 +34,9 @@ SPLIT = st.builds(values.SplitFile, PLACE, NAME, NUMBER, NUMBER, NUMBER, NUMBER,
 OVER = st.lists(NUMBER, max_size=3).map(tuple)
 FILE = st.builds(values.OpenFile, SPLIT, VERSION, BYTES, NUMBER, OVER, st.booleans())
 GROUP = st.builds(values.LinkGroup, NUMBER, NUMBER, NUMBER, LINKS, NUMBER)
-FINISH = st.builds(values.FinishDir, PLACE, ATTRIBUTES, st.booleans(), NUMBER, st.booleans())
+FINISH = st.builds(values.FinishDir, PLACE, st.none() | ATTRIBUTES, st.booleans(), NUMBER, st.booleans())
 KNOWN = st.builds(values.Known, BYTES, NUMBER, BYTES, VERSION)
+MAKING = st.builds(values.MakeLinks, GROUP, NUMBER, KNOWN, NUMBER, BYTES, st.booleans())
 CONTENTS = st.builds(
     read_values.Contents, PLACE, NAME, KNOWN, st.booleans(), NUMBER, NUMBER, NUMBER, BYTES, st.none() | GROUP
 )
@@ -60,16 +61,18 @@ TASKS: dict[type[Any], st.SearchStrategy[Any]] = {
     values.LinkNote: st.builds(values.LinkNote, PLACE, BYTES, BYTES, BYTES, BYTES, NUMBER),
     values.GroupLinks: st.builds(values.GroupLinks, NUMBER),
     values.LinkGroup: GROUP,
-    values.MakeLinks: st.builds(values.MakeLinks, GROUP, NUMBER, KNOWN, NUMBER, BYTES, st.booleans()),
+    values.MakeLinks: MAKING,
+    values.InodeCopied: st.builds(values.InodeCopied, MAKING, NUMBER),
     values.FinishDir: FINISH,
     values.SealDir: st.builds(values.SealDir, FINISH),
     values.SealDirs: st.builds(values.SealDirs),
     values.FailDir: st.builds(values.FailDir, PLACE, PROBLEM, st.none() | FINISH),
-    values.SyncFiles: st.builds(values.SyncFiles, NUMBER),
+    values.SyncFiles: st.builds(values.SyncFiles, st.none() | PLACE),
     values.ReportFailures: st.builds(
         values.ReportFailures,
         st.lists(st.tuples(BYTES, TEXT, NUMBER, TEXT), max_size=3).map(tuple),
         st.lists(TEXT, max_size=3).map(tuple),
+        st.lists(st.builds(values.Retry, BYTES, NUMBER, rows(NUMBER, NUMBER), st.booleans()), max_size=3).map(tuple),
     ),
     read_values.ReadItems: st.builds(read_values.ReadItems, PLACE, BYTES, BYTES, BYTES, NUMBER, NUMBER),
     read_values.VerifyItems: st.builds(

@@ -1,0 +1,123 @@
+"""Failures of an earlier run, tried again: together, and each directory is finished once more only once."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.engine.driver import Outcome
+from pcopy.engine.task import Spawn, Task
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.codec import decode
+from pcopy.tasks.context import CLOCK_GRACE, Context
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.result import Result
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.values import FinishDir, Place, ReportFailures, ScanNames, unpack_names
+from tests.tasks.one_rank import root_of, surroundings
+
+BEGAN = 1_000_000_000 * 10**9
+RESUMED = BEGAN + 3600 * 10**9
+IN_THE_WAY = Problem("create", errno.EEXIST)
+UNREADABLE = Problem("open", errno.EACCES, on_source=True)
+NOT_WRITTEN = Problem("write", errno.ENOSPC)
+
+
+@pytest.fixture
+def context(area: Path) -> Iterator[Context]:
+    for name in ("source", "target"):
+        (area / name).mkdir()
+    with surroundings([root_of(area / "source", area / "target")], Options(existing="skip", sync=False)) as (made, _):
+        made.job = made.job._replace(began=BEGAN)
+        yield made
+
+
+def here(context: Context) -> Place:
+    return Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+
+
+def run(context: Context, task: Task) -> Outcome:
+    slices = TaskRunner(context)(task)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+
+def note(context: Context, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> Spawn:
+    result = Result(context, phase, (context.job.run, 0, 1))
+    for name in names:
+        result.fail(here(context), name, problem)
+    (spawned,) = result.outcome().spawned
+    assert isinstance(decode(spawned.payload), ReportFailures)
+    return spawned
+
+
+def tried_again(context: Context, spawned: Spawn) -> list[Any]:
+    """What the next run makes of the note of this one."""
+    earlier = context.job.run
+    context.job = context.job._replace(run=earlier + 1, resumed=RESUMED + earlier)
+    outcome = run(context, Task((earlier, 0, 2), *spawned))
+    context.job = context.job._replace(run=earlier, resumed=0)
+    return [decode(each.payload) for each in outcome.spawned]
+
+
+def test_names_of_one_directory_are_tried_together(context: Context) -> None:
+    names = [b"%d" % number for number in range(300)]
+    scan, finish = tried_again(context, note(context, names, NOT_WRITTEN))
+    assert (type(scan), type(finish)) == (ScanNames, FinishDir)
+    assert unpack_names(scan.names) == names
+    assert [type(task) for task in tried_again(context, note(context, [b"more"], NOT_WRITTEN))] == [ScanNames]
+
+
+@pytest.mark.parametrize(
+    ("problem", "inplace", "run_number", "began_now"),
+    [
+        (IN_THE_WAY, False, 1, True),
+        (IN_THE_WAY, True, 2, True),
+        (UNREADABLE, False, 1, True),
+        (UNREADABLE, True, 1, False),  # it may have been opened to be written over by then
+        (UNREADABLE, False, 2, False),  # the run before may have made it, and was killed
+        (NOT_WRITTEN, False, 1, False),
+    ],
+)
+def test_what_was_not_made_yet_is_not_the_jobs_own(
+    context: Context, problem: Problem, inplace: bool, run_number: int, began_now: bool
+) -> None:
+    context.options = context.options._replace(inplace=inplace)
+    context.job = context.job._replace(run=run_number, options=context.options)
+    (scan, _) = tried_again(context, note(context, [b"name"], problem))
+    since = (run_number + 1, RESUMED + run_number) if began_now else (0, 0)
+    assert scan == ScanNames(here(context)._replace(since=since), b"name", 1)
+
+
+def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
+    """An item that run 2 was the first to try is nobody's of ours in run 2, and in run 3 if it is older than run 2."""
+
+    class Job:
+        run, began = 1, BEGAN
+
+    class Surroundings:
+        job = Job()
+
+    def is_ours(run: int, since: tuple[int, int], changed: int) -> bool:
+        Surroundings.job.run = run
+        place = Place(0, b"", (0, 1), (0, 2), False, False, since)
+        status = os.stat_result([0] * 10 + [0, 0, changed // 10**9] + [0, 0, changed])
+        assert status.st_ctime_ns == changed
+        surroundings: Any = Surroundings()
+        return Context.is_ours(surroundings, place, status)
+
+    before, after = RESUMED - 2 * CLOCK_GRACE, RESUMED + 1
+    assert [is_ours(run, (0, 0), before) for run in (1, 2, 3)] == [False, True, True]
+    assert [is_ours(run, (2, RESUMED), after) for run in (2, 3)] == [False, True]
+    assert [is_ours(run, (2, RESUMED), before) for run in (2, 3)] == [False, False]
+    assert not is_ours(2, (0, 0), BEGAN - 2 * CLOCK_GRACE)
