@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.checkpoint.record import Record, Window
-from pcopy.engine.journal import LAST
+from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Task, TaskId
 
 FACTS_BEFORE_CUT = 32 << 20
@@ -155,4 +155,4 @@ class FactJournal:
     def _withdraw(self) -> None:
         with suppress(Exception):  # as bad as the directory is, there is nothing more to be done about it
             self._store.withdraw()
-        self.durable = LAST
+        self.durable = LAST_EPOCH

@@ -66,7 +66,10 @@ class KeptJob:
         return self._stored, self._lock
 
     def note_targets(self) -> None:
-        """Puts on record which directories are copied to, as soon as they are there; raises ``Refused``."""
+        """Puts on record which directories are copied to, as soon as they are there and synced; raises ``Refused``.
+
+        One that is not on stable storage may be gone after a crash, and the job goes on all the same.
+        """
         roots = tuple(map(with_made, self._file.roots))
         if roots != self._file.roots and self._stored is not None:
             file = self._file._replace(roots=roots)
@@ -91,8 +94,7 @@ class KeptJob:
             left = remove(self._stored, self._lock)
             return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
-        roots = tuple(map(with_made, self._file.roots))
-        update(self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict(), roots=roots)))
+        update(self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict())))
         self._lock.close()
         return []
 

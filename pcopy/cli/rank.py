@@ -17,8 +17,8 @@ from pcopy.cli.signals import StopSignals, status_of, stopped_by
 from pcopy.cli.watchdog import Pulse, Watchdog
 from pcopy.engine.backlog import Store
 from pcopy.engine.driver import Driver, Slices
-from pcopy.engine.journal import LAST
 from pcopy.engine.limits import Limits
+from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.node import Node
 from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
@@ -206,7 +206,7 @@ def run_rank(
         status = driver.run()
     finally:
         watchdog.stop()
-        if journal is None or journal.durable in (0, LAST):  # else a resumed job goes on with what there is
+        if journal is None or journal.durable in (0, LAST_EPOCH):  # else a resumed job goes on with what there is
             discard_all(context)
         if journal is not None:
             journal.close(JOURNAL_PATIENCE)

@@ -10,8 +10,9 @@ from there.
 
 from __future__ import annotations
 
-from pcopy.engine.journal import LAST, LOST, Epochs
+from pcopy.engine.journal import LOST, Epochs
 from pcopy.engine.limits import Limits
+from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.progress import Report
 
 COMMIT_POLL = 0.02
@@ -65,7 +66,7 @@ class Commit:
             self._epochs.enter(self._target + 1, phase)
         durable, target = report.durable, self._target
         if self._epochs.given_up:
-            durable, target = self._epochs.durable, LAST
+            durable, target = self._epochs.durable, LAST_EPOCH
         if durable < target and not (halted and now > self._deadline):
             return False
         self._target = 0

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from pcopy.engine.messages import Epoch, Message
+from pcopy.engine.messages import LAST_EPOCH, Epoch, Message
 from pcopy.engine.task import Task, TaskId
 
 FIRST = 1
@@ -28,9 +28,6 @@ FIRST = 1
 
 LOST = -1
 """The durable epoch of a rank whose data did not get to storage: no later one will be durable."""
-
-LAST = 1 << 62
-"""The epoch in which no rank keeps a journal any more: no other comes after it, and nobody waits for anything."""
 
 
 Send = Callable[[int, Message], None]
@@ -72,7 +69,7 @@ class Journal(Protocol):
         """All facts since the last cut are of ``epoch``; ``phase`` is the one that this rank is in."""
 
     def give_up(self) -> None:
-        """Nothing is kept any more. ``durable`` is ``LAST`` once there is nothing on record that could be resumed."""
+        """Nothing is kept any more. ``durable`` is ``LAST_EPOCH`` once nothing is on record that could be resumed."""
 
 
 class Epochs:
@@ -99,7 +96,7 @@ class Epochs:
     @property
     def given_up(self) -> bool:
         """Is the job not kept any more, as far as this rank knows?"""
-        return self.number == LAST
+        return self.number == LAST_EPOCH
 
     @property
     def has_failed(self) -> bool:
@@ -110,8 +107,8 @@ class Epochs:
         """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty. In the last one nothing is."""
         if self.given_up:
             return
-        if self.journal and number == LAST:
-            self.number = LAST
+        if self.journal and number == LAST_EPOCH:
+            self.number = LAST_EPOCH
             self.journal.give_up()
         while self.journal and self.number < number:
             self.journal.cut(self.number, phase)
@@ -119,7 +116,7 @@ class Epochs:
 
     def advance(self, phase: int) -> None:
         """Enters the next epoch, or the last one if nothing can be recorded any more."""
-        self.enter(LAST if self.has_failed else self.number + 1, phase)
+        self.enter(LAST_EPOCH if self.has_failed else self.number + 1, phase)
 
     def sender(self, outbox: deque[tuple[int, Message]]) -> tuple[Send, SendAll]:
         """How to put one message, or several, into ``outbox``: each behind the marker of a new epoch."""

@@ -107,6 +107,10 @@ class Epoch(NamedTuple):
     number: int
 
 
+LAST_EPOCH = 1 << 62
+"""In it no rank keeps a journal any more; none comes after it."""
+
+
 class Halt(NamedTuple):
     """The job stops in order: queued tasks are dropped, running ones end at their next slice."""
 

@@ -107,6 +107,7 @@ class Storage:
 
     def sync(self) -> None:
         """All of them; raises ``Problem`` for the first that fails, after the others."""
+        self._syncer.start()
         problem: Problem | None = None
         for descriptor in tuple(self._descriptors.values()):
             try:

@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Syncer:
-    """The rank's end. The process is started with the first sync that may start it; it makes one after the other."""
+    """The rank's end. The process is started with the first sync, or before; it makes one sync after the other."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -46,15 +46,21 @@ class Syncer:
         self._process: Popen[bytes] | None = None
         self._is_started = False
 
-    def sync(self, descriptor: int, *, may_start: bool = True) -> None:
-        """As ``sync_file_system``, which is called here where there is no process; raises ``Problem``.
+    def start(self) -> None:
+        """Starts the process, unless that was tried before; it ends with the thread that does so.
 
-        To start one takes as long as the copy of some files: ``may_start`` says whether it is worth that.
+        It takes as long as the copy of some files.
         """
+        if self._is_started:
+            return  # without waiting for the turn of whoever has a sync under way
         with self._turn:
-            if may_start and not self._is_started:
+            if not self._is_started:
                 self._is_started = True
                 self._start()
+
+    def sync(self, descriptor: int) -> None:
+        """As ``sync_file_system``, which is called here where there is no process; raises ``Problem``."""
+        with self._turn:
             if self._socket is not None:
                 self._request(self._socket, descriptor)
                 return

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pcopy.engine.backlog import Backlog, SpoolFactory
 from pcopy.engine.task import TaskId
 from pcopy.errors import InvariantBroken
+from pcopy.fsio.close import let_go
 from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Directories, OpenDirectories
 from pcopy.fsio.kernel import SMALL_FILE, Kernel
@@ -357,6 +358,8 @@ class Context:
         self.sign.close()
         for directories in (*self.sources, *self.targets):
             directories.close()
+        while self.synced:
+            let_go(self.synced.popitem()[1])
 
 
 def _opened_for_sync(descriptors: Sequence[RootDescriptors]) -> dict[int, int]:

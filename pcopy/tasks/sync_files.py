@@ -65,11 +65,12 @@ def _synced(context: Context, descriptor: int) -> Generator[None, None, None]:
     """Yields until the sync is over; raises ``Problem``. Closing it leaves the sync behind."""
     errors: list[Exception] = []
     is_over = threading.Event()
-    may_start = time.monotonic() > context.began + LONG
+    if time.monotonic() > context.began + LONG:
+        context.syncer.start()
 
     def sync() -> None:
         try:
-            context.syncer.sync(descriptor, may_start=may_start)
+            context.syncer.sync(descriptor)
         except Exception as error:  # for the thread that runs tasks
             errors.append(error)
         is_over.set()

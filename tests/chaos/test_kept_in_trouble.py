@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,12 @@ def test_a_directory_that_may_be_written_and_not_be_read(area: Path, options: tu
     assert differences(area / "source", box / "source", ownership=False) == []
 
 
+def fill(small: Path) -> None:
+    with suppress(OSError), open(small / "full", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 12))
+
+
 def test_no_room_for_the_next_run_is_refused(tree: Path, area: Path) -> None:
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=16 << 20) as small:
@@ -92,12 +99,7 @@ def test_no_room_for_the_next_run_is_refused(tree: Path, area: Path) -> None:
             time.sleep(0.3)
             run.send_signal(signal.SIGTERM)
             assert run.process.wait(GRACE) == STOPPED
-        try:
-            with open(small / "full", "wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(1 << 12))
-        except OSError:
-            pass
+        fill(small)
         full = pcopy("--resume", job, ranks=2)
         assert full.returncode == REFUSED, show(full)
         (line,) = full.stderr.splitlines()
@@ -146,3 +148,18 @@ def test_one_rank_that_can_record_nothing_ends_the_checkpoints_of_all(
     assert run.stderr.count(b"No space left on device") == 1, show(run)
     assert not job.exists()
     assert differences(tree, area / "copy") == []
+
+
+def test_a_job_that_cannot_be_recorded_any_more_is_removed_at_once(tree: Path, area: Path) -> None:
+    require_root("mount a tmpfs")
+    with mounted("tmpfs", area, size=1 << 20) as small:
+        job = small / "job"
+        wrap = slowed(ITEM_BY_ITEM, 5 * SLOW)
+        with background(*BUSY, "--checkpoint", job, tree, area / "copy", ranks=2, wrap=wrap) as run:
+            assert wait_until(lambda: run.process.poll() is not None or (job / "current").exists())
+            fill(small)
+            assert wait_until(lambda: run.process.poll() is not None or not job.exists())
+            run.kill_all()
+        assert differences(tree, area / "copy") != [], "it was not removed before the end"
+        again = pcopy("--resume", job, ranks=2)
+        assert again.returncode == REFUSED, show(again)

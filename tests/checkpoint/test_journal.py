@@ -10,7 +10,7 @@ import pytest
 
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.record import Record, Window
-from pcopy.engine.journal import LAST
+from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Task
 from tests.support.processes import wait_until
 
@@ -100,7 +100,7 @@ def test_after_a_record_that_is_lost_the_job_is_withdrawn(good: int) -> None:
     journal.give_up()
     journal.close(5)
     assert storage.told[-1] == "withdraw"
-    assert journal.durable == LAST
+    assert journal.durable == LAST_EPOCH
 
 
 def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
@@ -110,5 +110,5 @@ def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
     journal.cut(1, 0)
     journal.close(5)
     assert storage.told == ["withdraw"]
-    assert journal.durable == LAST
+    assert journal.durable == LAST_EPOCH
     assert journal.warning is None

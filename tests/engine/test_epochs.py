@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pcopy.engine.journal import LAST, LOST
+from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
+from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
 from pcopy.engine.node import State
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.restore import restore
@@ -250,16 +250,16 @@ def test_once_a_rank_can_record_nothing_all_give_up() -> None:
     spoken.node.finished([Spawn(0, b"", 1, owner=5)], (), 0.0)
     spoken.node.tick(0.1)
     spoken.node.tick(0.2)
-    spoken.hear(2, Epoch(3))
+    spoken.hear(2, Epoch(3), Epoch(LAST_EPOCH))
     assert journal.told[-1] == ("gave up",)
     assert journal.told.count(("gave up",)) == 1
     assert journal.cuts == [1]
     said = spoken.hear(0, Query(1, (0,)))
-    assert heard(said, 3)[0] == Epoch(LAST)
+    assert heard(said, 3)[0] == Epoch(LAST_EPOCH)
     other, journal = working(3, 7)
-    other.hear(1, Epoch(LAST))
+    other.hear(1, Epoch(LAST_EPOCH))
     assert journal.told == [("gave up",)]
-    assert heard(without(other.hear(1, Query(1, (0,)))), 1)[0] == Epoch(LAST)
+    assert heard(without(other.hear(1, Query(1, (0,)))), 1)[0] == Epoch(LAST_EPOCH)
 
 
 def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
@@ -276,11 +276,11 @@ def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
     root.hear(1, Epoch(2))
     answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
     journal.durable = 2
-    said = root.hear(1, Epoch(LAST))
+    said = root.hear(1, Epoch(LAST_EPOCH))
     assert journal.told[-1] == ("gave up",)
-    said = answer(root, wait(root, 0.2), LAST, 0.3)
+    said = answer(root, wait(root, 0.2), LAST_EPOCH, 0.3)
     assert not any(isinstance(message, Start) for _, message in said)
-    journal.durable = LAST
+    journal.durable = LAST_EPOCH
     said = answer(root, wait(root, 0.4), 0, 0.5)
     assert any(isinstance(message, Start) for _, message in said)
 

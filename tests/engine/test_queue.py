@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections import deque
 from unittest import mock
@@ -181,6 +183,36 @@ def test_dropped_are_all_but_the_notes_of_this_phase() -> None:
     assert drain(waiting) == [1]
     waiting.begin_phase(1)
     assert drain(waiting) == []
+
+
+def test_what_is_addressed_and_is_work_is_dropped_too() -> None:
+    waiting = TaskQueue(Limits(), is_work=lambda each: each.cost > 1)
+    waiting.begin_phase(0)
+    for number, cost in enumerate((1, 9, 1, 9)):
+        waiting.push(task(number, owner=0, cost=cost))
+    assert waiting.drop_work() == 2
+    assert drain(waiting) == [0, 2]
+
+
+class Full(Backlog):
+    """No frame can be written."""
+
+    def _put(self, frame: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_nothing_can_be_put_aside_tasks_stay_in_memory_until_they_are_dropped() -> None:
+    waiting = TaskQueue(Limits(in_core=0), open_overflow=Full)
+    waiting.begin_phase(0)
+    for number in range(3 * FRAME_TASKS):
+        waiting.push(task(number))
+    assert waiting.trouble is not None
+    assert waiting.trouble.errno == errno.ENOSPC
+    assert len(waiting) == 3 * FRAME_TASKS
+    assert waiting.pop() is not None
+    assert waiting.pop() is None, "the job is to be stopped"
+    assert waiting.drop_work() == 3 * FRAME_TASKS - 1
+    assert len(waiting) == 0
 
 
 @deterministic

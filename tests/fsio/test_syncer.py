@@ -53,6 +53,7 @@ def state(pid: int) -> str:
 def started(syncer: Syncer, directory: int) -> int:
     """The process that the first sync starts."""
     before = children()
+    syncer.start()
     syncer.sync(directory)
     (pid,) = children() - before
     return pid
@@ -72,6 +73,7 @@ def test_an_error_is_told_with_its_number(syncer: Syncer, area: Path) -> None:
     try:
         for _ in range(2):
             with pytest.raises(Problem) as caught:
+                syncer.start()
                 syncer.sync(searched)
             assert (caught.value.operation, caught.value.errno) == ("syncfs", errno.EBADF)
     finally:
@@ -149,6 +151,7 @@ def test_where_it_cannot_be_started_the_sync_is_made_here(
     syncer: Syncer, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
+    syncer.start()
     syncer.sync(directory)
     searched = os.open(area, os.O_PATH)
     try:

@@ -196,14 +196,14 @@ COMMITS = (
     Rule(
         "nobody waits once the job is not kept any more",
         "commit.py",
-        "            durable, target = self._epochs.durable, LAST\n",
+        "            durable, target = self._epochs.durable, LAST_EPOCH\n",
         "            pass\n",
         (GONE,),
     ),
     Rule(
         "a job that is not kept any more is gone before the next phase",
         "commit.py",
-        "            durable, target = self._epochs.durable, LAST\n",
+        "            durable, target = self._epochs.durable, LAST_EPOCH\n",
         "            return True\n",
         (GONE,),
     ),
@@ -224,7 +224,7 @@ COMMITS = (
     Rule(
         "who hears of it gives up, too",
         "journal.py",
-        "            self.number = LAST\n            self.journal.give_up()\n",
+        "            self.number = LAST_EPOCH\n            self.journal.give_up()\n",
         "            return\n",
         (ALL_GIVE_UP,),
     ),

@@ -149,7 +149,8 @@ STEALS = (
     Rule(
         "a task of a later phase doesn't run",
         "queue.py",
-        "        if task.phase != self._phase:\n            self._backlog(task.phase).append(task)\n        elif",
+        "        if task.phase != self._phase:\n            self._put_aside(self._backlog(task.phase), task)\n"
+        "        elif",
         "        if",
         (JOB,),
     ),

@@ -16,11 +16,16 @@ from pcopy.tasks.values import (
     CopyChunk,
     FileOpened,
     GroupLinks,
+    InodeCopied,
     Known,
+    LinkGroup,
+    LinkNote,
+    MakeLinks,
     OpenFile,
     Place,
     ReportFailures,
     SplitFile,
+    bucket_of,
 )
 
 PLACE = Place(0, b"a", (0, 1), (0, 2), False, False)
@@ -73,6 +78,17 @@ def test_so_are_chunks_that_are_read_back() -> None:
 
 def test_what_is_made_anew_is_left_out() -> None:
     assert readdress(task_of(GroupLinks(3), owner=1, phase=Phase.LINK), 2) is None
+
+
+def test_a_copy_is_known_where_the_names_of_its_inode_meet() -> None:
+    group = LinkGroup(0, 131, 10, ((PLACE, b"f"),), 0)
+    links = MakeLinks(group, 7, Known(b"f", 10, b"", VERSION), 0, b"\0", True)
+    bucket = bucket_of(131)
+    copied = readdress(task_of(InodeCopied(links, bucket), owner=bucket % 2, phase=Phase.FINISH), 5)
+    names = readdress(task_of(LinkNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)
+    assert copied is not None
+    assert names is not None
+    assert (copied.phase, copied.owner) == (Phase.COPY, names.owner)
 
 
 def test_what_failed_late_is_tried_from_the_beginning() -> None:

@@ -13,13 +13,14 @@ import pytest
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Spawn, Task
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.codec import decode
+from pcopy.tasks import counts
+from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.context import CLOCK_GRACE, Context
-from pcopy.tasks.job import Options
+from pcopy.tasks.job import Options, Totals
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import FinishDir, Place, ReportFailures, ScanNames, unpack_names
+from pcopy.tasks.values import FailDir, FinishDir, Place, ReportFailures, ScanNames, unpack_names
 from tests.tasks.one_rank import root_of, surroundings
 
 BEGAN = 1_000_000_000 * 10**9
@@ -121,3 +122,26 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
     assert [is_ours(run, (2, RESUMED), after) for run in (2, 3)] == [False, True]
     assert [is_ours(run, (2, RESUMED), before) for run in (2, 3)] == [False, False]
     assert not is_ours(2, (0, 0), BEGAN - 2 * CLOCK_GRACE)
+
+
+def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Context) -> None:
+    """It fails again there, before whatever else may fail it: so that it is known to count as failed already."""
+    failing = FailDir(here(context), UNREADABLE.plain, None)
+    totals: list[int] = [0] * len(Totals._fields)
+    totals[counts.DIRECTORIES] = 1
+    outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode(failing), 0, False, 0))
+    (spawned,) = outcome.spawned
+    for _ in range(2):
+        context.failed_directories.clear()  # as in another process
+        totals = [one + other for one, other in zip(totals, outcome.counts, strict=True)]
+        assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (0, 1)
+        context.job = context.job._replace(run=2)
+        again = run(context, Task((1, 0, 2), *spawned))
+        totals = [one + other for one, other in zip(totals, again.counts, strict=True)]
+        assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (1, 0)
+        (retry,) = again.spawned
+        assert decode(retry.payload) == failing
+        outcome = run(context, Task((2, 0, 1), *retry))
+        second = run(context, Task((2, 0, 2), Phase.SEAL, retry.payload, 0, False, 0))
+        assert not any(second.counts)
+        (spawned,) = outcome.spawned

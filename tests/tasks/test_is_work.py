@@ -1,0 +1,32 @@
+"""What a job that is told to stop leaves undone though it is addressed to one rank: what takes long."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcopy.engine.task import ANYBODY, Task
+from pcopy.fsio.source import Version
+from pcopy.tasks import read_values, values
+from pcopy.tasks.codec import encode
+from pcopy.tasks.runner import is_work
+
+PLACE = values.Place(0, b"directory", (1, 2), (3, 4), False, False)
+CONTENTS = read_values.Contents(
+    PLACE, b"name", values.Known(b"-", 9, bytes(16), Version(1, 9, 0, 0)), False, 0, 3, 1 << 20, b"\0"
+)
+
+
+def made(value: object, owner: int) -> Task:
+    assert isinstance(value, tuple)
+    return Task((1, 0, 1), 5, encode(value), 1, False, owner)
+
+
+@pytest.mark.parametrize("work", [values.SyncFiles(None), values.SyncFiles(PLACE), read_values.SplitRead(CONTENTS)])
+def test_reads_and_syncs_are_work(work: object) -> None:
+    assert is_work(made(work, 1))
+
+
+@pytest.mark.parametrize("note", [values.ReportFailures((), (), ()), values.SealDirs()])
+def test_notes_are_not_unless_anybody_may_run_them(note: object) -> None:
+    assert not is_work(made(note, 1))
+    assert is_work(made(note, ANYBODY))
