@@ -24,7 +24,7 @@ def slowly(log: Path, *paths: Path) -> list[str]:
     if not shutil.which("strace"):
         pytest.skip("there is no strace here")
     calls = ",".join("?" + call for call in READS)
-    line = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter=40000"]
+    line = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter=100000"]
     return [*line, *(word for path in paths for word in ("-P", str(path)))]
 
 
