@@ -29,6 +29,7 @@ from pcopy.checkpoint.jobs import (
 from pcopy.checkpoint.lock import Holder, Lock, holders
 from pcopy.checkpoint.roots import Gone, check_roots, check_targets
 from pcopy.cli.job_options import ALONE
+from pcopy.cli.paths import source_of, target_of
 from pcopy.cli.units import show_size
 from pcopy.errors import Refused
 from pcopy.tasks.job import Totals
@@ -157,17 +158,8 @@ def _name(listed: Listed) -> str:
 
 def _way(job: JobFile) -> str:
     first = job.roots[0]
-    sources = shown(_source(first)) if len(job.roots) == 1 else f"{len(job.roots)} sources"
-    return f"{sources} -> {shown(_target(first) if len(job.roots) == 1 else first.target)}"
-
-
-def _source(root: JobRoot) -> bytes:
-    """An absolute path: who lists jobs may be anywhere."""
-    return os.path.join(root.source, root.item) if root.item else root.source
-
-
-def _target(root: JobRoot) -> bytes:
-    return os.path.join(root.target, root.name) if root.name else root.target
+    sources = shown(source_of(first)) if len(job.roots) == 1 else f"{len(job.roots)} sources"
+    return f"{sources} -> {shown(target_of(first) if len(job.roots) == 1 else first.target)}"
 
 
 def _state(job: JobFile, locked: Sequence[Holder]) -> str:
@@ -196,8 +188,8 @@ def _as_json(listed: Listed) -> str:
     totals, locked = _totals(job), _locks(listed)
     values |= {
         "begun": job.created,
-        "sources": [shown(_source(root)) for root in job.roots],
-        "destination": shown(job.roots[0].target if len(job.roots) > 1 else _target(job.roots[0])),
+        "sources": [shown(source_of(root)) for root in job.roots],
+        "destination": shown(job.roots[0].target if len(job.roots) > 1 else target_of(job.roots[0])),
         "state": _state(job, locked),
         "runs": job.runs,
         "found": totals.found,

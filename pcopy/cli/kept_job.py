@@ -14,6 +14,7 @@ from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
 from pcopy.cli.keeping import Keeping, naming
+from pcopy.cli.paths import lies_in, source_of, target_of
 from pcopy.cli.rank import open_spool
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, Refused
@@ -133,16 +134,12 @@ def _refuse_inside(directory: bytes, roots: Sequence[Root]) -> None:
     """The job's own files are no part of what it copies."""
     place = os.path.realpath(directory)
     for root in roots:
-        for tree in (_joined(root.source, root.item), _joined(root.target, root.name)):
-            if _is_in(place, tree):
+        for tree in (source_of(root), target_of(root)):
+            if lies_in(place, tree):
                 raise Refused(
                     f"{shown(directory)}: lies in {shown(tree)}, which is copied from or to; name another directory "
                     "to keep the job in, outside of it"
                 )
-
-
-def _joined(directory: bytes, name: bytes) -> bytes:
-    return os.path.join(directory, name) if name else directory
 
 
 def other_jobs(roots: Sequence[Root]) -> list[str]:
@@ -151,19 +148,15 @@ def other_jobs(roots: Sequence[Root]) -> list[str]:
         listed = unfinished(state_directory())
     except Refused:
         return []  # it will be said when this job is to be stored
-    mine = [_joined(root.target, root.name) for root in roots]
+    mine = [target_of(root) for root in roots]
     names = [
         job.file.name
         for job in listed
-        if job.file and any(_is_in(path, _joined(root.target, root.name)) for path in mine for root in job.file.roots)
+        if job.file and any(lies_in(path, target_of(root)) for path in mine for root in job.file.roots)
     ]
     return [
         f"job {name} has not finished with this destination: pcopy --resume {name} goes on with it" for name in names
     ]
-
-
-def _is_in(path: bytes, tree: bytes) -> bool:
-    return os.path.commonpath((path, tree)) == tree
 
 
 def as_stored(resumed: Resumed) -> tuple[tuple[Root, ...], Options]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from pcopy import __version__
+from pcopy.cli.paths import lies_in, source_of, target_of
 from pcopy.errors import Refused
 from pcopy.signature.signature_file import Signature, write_signature
 from pcopy.tasks.job import Options, Root
@@ -27,13 +28,13 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
     roots = tuple(roots)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
-    trees = {os.path.realpath(os.path.join(root.source, root.item)) for root in roots}
+    trees = {os.path.realpath(source_of(root)) for root in roots}
     if copies:
-        trees |= {os.path.join(root.target, root.name) for root in roots}
+        trees |= {target_of(root) for root in roots}
     for what, path in outputs.items():
         file = _real_name(path)
         for tree in trees:
-            if os.path.commonpath((file, tree)) == tree:
+            if lies_in(file, tree):
                 why = "which is copied from or to" if what == "errors" else "which it describes"
                 raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
         if what == "errors":
@@ -58,7 +59,7 @@ def _real_name(path: bytes) -> bytes:
 
 def _is_socket(root: Root) -> bool:
     try:
-        return bool(root.item) and stat.S_ISSOCK(os.lstat(os.path.join(root.source, root.item)).st_mode)
+        return bool(root.item) and stat.S_ISSOCK(os.lstat(source_of(root)).st_mode)
     except OSError:
         return False  # it will fail, and say why
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from pcopy.checkpoint.job_file import JobRoot
 from pcopy.errors import Refused
 from pcopy.tasks.job import Identity, Root
 from pcopy.text import shown
@@ -70,6 +71,21 @@ def resolve(
         roots.append(root)
     _refuse_over_sources(found, roots)
     return tuple(roots)
+
+
+def source_of(root: Root | JobRoot) -> bytes:
+    """The path of what is copied; the directory itself has no slash behind it."""
+    return os.path.join(root.source, root.item) if root.item else root.source
+
+
+def target_of(root: Root | JobRoot) -> bytes:
+    """The path of what it is copied to."""
+    return os.path.join(root.target, root.name) if root.name else root.target
+
+
+def lies_in(path: bytes, tree: bytes) -> bool:
+    """Is ``path`` the top of a ``tree``, or below it? Both are real paths."""
+    return os.path.commonpath((path, tree)) == tree
 
 
 def is_same_source(path: bytes, given: bytes, root: Root, *, follow: bool = False) -> bool:

@@ -16,13 +16,13 @@ from pcopy.cli.keeping import Keeping, refuse_unsynced
 from pcopy.cli.kept_job import KeptJob, as_stored, go_on, keep_new, other_jobs, unkept
 from pcopy.cli.options import parse
 from pcopy.cli.outputs import check_outputs, holds_more, unwritten, write_result
-from pcopy.cli.paths import is_same_source, resolve
+from pcopy.cli.paths import is_same_source, resolve, target_of
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
 from pcopy.cli.signals import told
 from pcopy.cli.verbose import Verbose
 from pcopy.errors import INCOMPLETE, OK, Refused
-from pcopy.tasks.job import Job, Root, Totals
+from pcopy.tasks.job import Job, Totals
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.text import shown
@@ -124,7 +124,7 @@ class CopyPreparation:
     def announce(self) -> None:
         """The first line of output: what is copied where."""
         roots = self.job.roots
-        targets = {_target(root) for root in roots} if len(roots) == 1 else {roots[0].target}
+        targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}
         sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
         stream = sys.stderr if self.arguments.json else sys.stdout
         print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
@@ -213,14 +213,10 @@ class CopyPreparation:
             )
         except Refused:  # it will say why
             return ""
-        if _target(roots[0]) == _target(self.job.roots[0]):
+        if target_of(roots[0]) == target_of(self.job.roots[0]):
             return ""
         words = shlex.join(["pcopy", "--no-target-directory", *self._words])
         return f" as {shown(os.fsencode(words))}, since {shown(arguments.destination)} is there now"
-
-
-def _target(root: Root) -> bytes:
-    return os.path.join(root.target, root.name) if root.name else root.target
 
 
 def _umask() -> int:

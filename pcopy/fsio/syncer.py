@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Syncer:
-    """The rank's end. The process is started with the first sync, or before; it makes one sync after the other."""
+    """The rank's end. Once the process is started, it makes one sync after the other."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -96,6 +96,8 @@ class Syncer:
         with contextlib.suppress(OSError):
             if here.recv(_ANSWER.size):
                 self._socket = here
+                return
+        here.close()
 
     def close(self) -> None:
         """Ends the process; a sync that is under way fails here, and is not waited for."""

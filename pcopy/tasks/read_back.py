@@ -96,22 +96,22 @@ def _verify_small_files(
     ]
     careful = sorted(set(range(len(expected.names))).difference(plain))
     names = [context.new_name(place, expected.names[index]) for index in plain]
-    for done, (index, read) in enumerate(
-        zip(plain, context.kernel.read_files(target, names, copies=True), strict=True)
-    ):
+    reads = context.kernel.read_files(target, names, copies=True)
+    for done, (index, read) in enumerate(zip(plain, reads, strict=True)):
         if isinstance(read, int):
             careful.append(index)
             continue
         status, digest = read
-        context.counters[counts.VERIFIED_BYTES] += status.st_size
         if status.st_size != expected.sizes[index] or digest != expected.digests[index]:
             problem = _unlike_contents(status.st_size, expected.sizes[index])
             counter = expected.counters[index]
             not_verified(context, result, place, expected.names[index], expected.known(index), counter, problem)
         elif is_version(source, expected.names[index], expected.versions[index], follow=follow):
             verified(result, 1, status.st_size)
-        else:
+        else:  # it is read once more, and counts then
             careful.append(index)
+            continue
+        context.counters[counts.VERIFIED_BYTES] += status.st_size
         if not done % FILES_PER_SLICE:
             yield
     return careful

@@ -11,7 +11,7 @@ from tests.chaos.interrupted import Dataset, InterruptedJob, told
 from tests.support.filesystems import scratch
 
 PIECES = 10
-JOBS = 3
+JOBS = 5
 """Per piece, with some two interruptions each."""
 
 

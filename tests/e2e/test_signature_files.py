@@ -112,6 +112,17 @@ def test_places_where_it_cannot_be(area: Path, failing: Path, option: str, path:
     assert changes(before, snapshot(area)) == []
 
 
+@pytest.mark.parametrize("option", ["signature", "manifest", "errors"])
+@pytest.mark.parametrize("words", [("-T", "source"), ("source/",)], ids=["-T", "slash"])
+def test_it_cannot_lie_in_a_destination_that_is_there(
+    area: Path, failing: Path, option: str, words: tuple[str, ...]
+) -> None:
+    (area / "copy").mkdir()
+    before = snapshot(area)
+    assert_refused(pcopy(f"--{option}", area / "copy/out", *words, area / "copy", cwd=area), b"pcopy", "lies in")
+    assert changes(before, snapshot(area)) == []
+
+
 def assert_refused(run: Completed, program: bytes, reason: str) -> None:
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert run.stderr.startswith(program + b": ") and reason.encode() in run.stderr

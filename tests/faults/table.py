@@ -21,8 +21,6 @@ from __future__ import annotations
 from tests.faults.injection import Row
 
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EPERM", "ENOENT", "ESTALE", "EMFILE", "ENAMETOOLONG")
-UNKNOWN = ("EDQUOT", "EMFILE", "ENAMETOOLONG")
-"""Of these, what nothing in the program knows: they are all alike, and each row meets one of them."""
 PASSING = ("EIO", "ESTALE")
 """Of these, what is tried again where the source is read."""
 
