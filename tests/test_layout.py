@@ -26,6 +26,7 @@ MAY_IMPORT = {
         "pcopy.engine.messages",
         "pcopy.engine.task",
         "pcopy.errors",
+        "pcopy.fsio.birth",
         "pcopy.text",
     ),
     "signature": ("pcopy.signature", "pcopy.errors", "pcopy.text"),

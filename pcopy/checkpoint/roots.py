@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pcopy.checkpoint.job_file import JobFile, JobRoot
 from pcopy.errors import Refused
+from pcopy.fsio.birth import birth_of
 from pcopy.text import shown
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
-
-_STATX_BYTES = 256
-_STATX_BTIME = 0x800
-_AT_EMPTY_PATH = 0x1000
-_BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
 
 
 class Seen(NamedTuple):
@@ -72,7 +67,7 @@ def _look_at_made(root: JobRoot) -> tuple[int, int, int, int]:
     descriptor = os.open(os.path.join(root.target, root.name), _LOOK)
     try:
         place = (type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
-        return os.fstat(descriptor).st_ino, *place, _birth(descriptor)
+        return os.fstat(descriptor).st_ino, *place, birth_of(descriptor)
     finally:
         os.close(descriptor)
 
@@ -180,16 +175,3 @@ def type_of_file_system(descriptor: int) -> int:
     # f_type is the first field: a long, but on s390 an unsigned int.
     width = 4 if os.uname().machine.startswith("s390") else ctypes.sizeof(ctypes.c_long)
     return int.from_bytes(buffer.raw[:width], sys.byteorder)
-
-
-def _birth(descriptor: int) -> int:
-    """When the directory was made, in nanoseconds since 1970; 0 where nobody can tell."""
-    import ctypes
-
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    try:
-        failed = ctypes.CDLL(None).statx(descriptor, b"", _AT_EMPTY_PATH, _STATX_BTIME, buffer)
-    except AttributeError:  # a C library from before 2018
-        return 0
-    mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
-    return 0 if failed or not mask & _STATX_BTIME else seconds * 10**9 + nanoseconds

@@ -1,7 +1,8 @@
 """Writing over existing files (``--inplace``), instead of replacing them by new ones.
 
 Only a regular file with a single link is written over, and only the one that was looked at. Before it is emptied it is
-made ours and nobody else's, as a new file is: whoever may read the new contents is decided when they are whole.
+made ours and nobody else's, as a new file is: whoever may read the new contents is decided when they are whole. But it
+keeps all the time what is not preserved of owner, group and mode: after a crash nobody would know them any more.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
 
 from pcopy.fsio.attributes import SET_ID, Attributes, drop_other_xattrs
 from pcopy.fsio.close import abandon
@@ -23,7 +23,9 @@ _NOT_OURS = (errno.EACCES, errno.EPERM, errno.ETXTBSY, errno.EAGAIN)  # EAGAIN: 
 _NOT_THE_SAME = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
 
 
-def open_over(directory: int, name: bytes, present: os.stat_result, source: os.stat_result) -> int | None:
+def open_over(
+    directory: int, name: bytes, present: os.stat_result, source: os.stat_result, preserve: Preserve
+) -> int | None:
     """A descriptor for writing of ``name``, which had the status ``present``, emptied; raises ``Problem``.
 
     None where it has to be replaced: it is no regular file, has other links, is the ``source`` itself (reached through
@@ -43,7 +45,7 @@ def open_over(directory: int, name: bytes, present: os.stat_result, source: os.s
     try:
         status = status_of(descriptor)
         is_same = (status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        if not is_same or not _take(descriptor, status):
+        if not is_same or not _take(descriptor, status, preserve):
             abandon(descriptor)
             return None
         set_size(descriptor, 0)
@@ -53,12 +55,13 @@ def open_over(directory: int, name: bytes, present: os.stat_result, source: os.s
     return descriptor
 
 
-def _take(descriptor: int, status: os.stat_result) -> bool:
-    """Makes the file ours alone; False if that is not permitted. Raises ``Problem``."""
+def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
+    """Makes the file ours, as far as it may be; False if that is not permitted. Raises ``Problem``."""
+    uid, gid, mode = while_written(status, preserve)
     try:
-        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-            os.fchown(descriptor, os.geteuid(), os.getegid())
-        os.fchmod(descriptor, 0o600)
+        if (status.st_uid, status.st_gid) != (uid, gid):
+            os.fchown(descriptor, uid, gid)
+        os.fchmod(descriptor, mode)  # also where it stays as it is: who may not do that can't finish the file
     except OSError as error:
         if error.errno == errno.EPERM:
             return False
@@ -66,19 +69,17 @@ def _take(descriptor: int, status: os.stat_result) -> bool:
     return True
 
 
-def give_back(descriptor: int, before: os.stat_result, preserve: Preserve) -> None:
-    """The file was not written over to its end: what is not preserved is again what it was, for whoever tries again.
+def while_written(before: os.stat_result, preserve: Preserve) -> tuple[int, int, int]:
+    """Owner, group and permission bits that the file has from before it is emptied until it is whole.
 
-    But set-id bits were not given to contents that are neither old nor new. What fails here is no news of that file.
+    Set-id bits were not given to contents that are neither old nor new.
     """
+    ours = os.geteuid(), os.getegid()
     uid, gid = (
-        -1 if preserve.ownership or told >= 0 else was
-        for told, was in zip(preserve.chown, (before.st_uid, before.st_gid), strict=True)
+        our if preserve.ownership or told >= 0 else was
+        for our, told, was in zip(ours, preserve.chown, (before.st_uid, before.st_gid), strict=True)
     )
-    with suppress(OSError):
-        os.fchown(descriptor, uid, gid)
-        if not preserve.mode:
-            os.fchmod(descriptor, stat.S_IMODE(before.st_mode) & ~SET_ID)
+    return uid, gid, 0o600 if preserve.mode else stat.S_IMODE(before.st_mode) & ~SET_ID
 
 
 def status_before(over: tuple[int, ...]) -> os.stat_result:

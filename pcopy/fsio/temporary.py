@@ -47,8 +47,8 @@ def create(directory: int, name: bytes) -> int:
         raise Problem.of("create", error) from error
 
 
-def reopen(directory: int, name: bytes, inode: int, size: int) -> int:
-    """The temporary file ``name`` again, of ``size`` bytes, for writing.
+def reopen(directory: int, name: bytes, inode: int, size: int, *, uid: int | None = None, mode: int = 0o600) -> int:
+    """The temporary file ``name`` again, of ``size`` bytes, for writing; ``uid`` is its owner (None: us).
 
     Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again.
     """
@@ -67,9 +67,9 @@ def reopen(directory: int, name: bytes, inode: int, size: int) -> int:
         status.st_ino == inode
         and status.st_size == size
         and stat.S_ISREG(status.st_mode)
-        and status.st_uid == os.geteuid()
+        and status.st_uid == (os.geteuid() if uid is None else uid)
         and status.st_nlink == 1
-        and stat.S_IMODE(status.st_mode) == 0o600
+        and stat.S_IMODE(status.st_mode) == mode
     )
     if not ours:
         abandon(descriptor)
@@ -87,8 +87,8 @@ def remove(directory: int, name: bytes) -> None:
         raise Problem.of("unlink", error) from error
 
 
-def remove_leftovers(directory: int, job: str, run: int) -> None:
-    """Removes from an open directory what runs of ``job`` before ``run`` left there; raises ``Problem``."""
+def remove_leftovers(directory: int, job: str, run: int | None = None) -> None:
+    """Removes from an open directory what runs of ``job`` before ``run`` (None: all) left there; raises ``Problem``."""
     stem = b"%s%s-" % (PREFIX, job.encode())
     try:
         with os.scandir(directory) as entries:
@@ -97,7 +97,7 @@ def remove_leftovers(directory: int, job: str, run: int) -> None:
         raise Problem.of("readdir", error) from error
     for name in names:
         number = name[len(stem) :].partition(b"-")[0]
-        if number.isdigit() and int(number) < run:
+        if number.isdigit() and (run is None or int(number) < run):
             remove(directory, name)
 
 

@@ -324,8 +324,7 @@ class Context:
 
     def is_ours(self, place: Place, status: os.stat_result) -> bool:
         """Is this item of the target directory ``place`` one that an earlier run made, or has touched at least?"""
-        run, began = place.since if place.since[0] else (1, self.job.began)
-        return self.job.run > run and status.st_ctime_ns >= began - CLOCK_GRACE
+        return is_since(self.job, place, status.st_ctime_ns)
 
     def succeeded(self) -> None:
         """Something was written: the destination is not full."""
@@ -360,6 +359,12 @@ class Context:
             directories.close()
         while self.synced:
             let_go(self.synced.popitem()[1])
+
+
+def is_since(job: Job, place: Place, moment: int) -> bool:
+    """Is this ``moment`` after the time at which an earlier run may have begun to make what is in ``place``?"""
+    run, began = place.since if place.since[0] else (1, job.began)
+    return job.run > run and moment >= began - CLOCK_GRACE
 
 
 def _opened_for_sync(descriptors: Sequence[RootDescriptors]) -> dict[int, int]:

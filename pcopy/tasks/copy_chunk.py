@@ -9,11 +9,11 @@ from pcopy.fsio.close import abandon, close_read, close_written
 from pcopy.fsio.contents import digest_contents, has_holes
 from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
-from pcopy.fsio.temporary import reopen
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.result import Result
+from pcopy.tasks.targets import reopen_filled
 from pcopy.tasks.values import ChunkDone, CopyChunk
 
 
@@ -58,7 +58,7 @@ def _fill(
 ) -> Generator[None, None, None]:
     file = task.file
     place = file.split.place
-    writing = reopen(context.open_target(place), context.written_as(file), file.temporary_inode, file.version.size)
+    writing = reopen_filled(context, context.open_target(place), file)
     try:
         steps = context.mover.copy(
             reading, writing, task.start, task.end, context.devices(place), holes=holes, digest=hasher

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pcopy import errors
 from pcopy.engine.task import Spawn
+from pcopy.fsio.problem import Problem
 from pcopy.tasks.codec import encode
 from pcopy.tasks.context import SCAN_COST, Context
 from pcopy.tasks.job import Job, Totals, mount_codes
@@ -106,8 +107,20 @@ class JobDirector:
         sums = self.totals = Totals(*totals)
         if halted is not None:
             return self._status_of(halted) or (errors.STOPPED if self._job.copies else errors.REFUSED)
+        self._remove_leftovers()
         if sums.found != sums.copied + sums.skipped + sums.failed:
             return errors.INTERNAL
         if sums.failed or sums.unsynced:
             return errors.INCOMPLETE if self._job.copies else errors.REFUSED
         return self._settle(sums)
+
+    def _remove_leftovers(self) -> None:
+        """Single items lie in a directory that no task finishes: the same one, if there are several."""
+        number = next((number for number, root in enumerate(self._job.roots) if root.item), None)
+        if number is None or not self._job.copies:
+            return
+        try:
+            self._context.remove_leftovers(self._context.targets[number].open(b""))
+        except Problem as problem:
+            text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"
+            self._context.tell((), (text,))

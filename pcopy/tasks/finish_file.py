@@ -11,14 +11,14 @@ from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
-from pcopy.fsio.temporary import put_in_place, remove, reopen
+from pcopy.fsio.temporary import put_in_place, remove
 from pcopy.signature.items import FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
 from pcopy.tasks.result import Result
 from pcopy.tasks.split_file import opened_failed
-from pcopy.tasks.targets import clear_way, look, may_replace
+from pcopy.tasks.targets import clear_way, look, may_replace, reopen_filled
 from pcopy.tasks.values import FinishFile, Known, OpenFile
 
 
@@ -108,7 +108,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
             gives_way = may_replace(context, place, status, target, new_name, present)
             if not (gives_way or options.checksum):  # which has compared it
                 raise Problem("create", errno.EEXIST)  # it was not there when the file was split
-        writing = reopen(target, context.written_as(file), file.temporary_inode, file.version.size)
+        writing = reopen_filled(context, target, file)
         try:
             if file.over:
                 drop_old_xattrs(writing, attributes, options.preserve)

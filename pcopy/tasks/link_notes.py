@@ -1,8 +1,9 @@
 """LinkNote, GroupLinks and InodeCopied: the names of one inode meet at one rank, wherever they were found.
 
 Notes are kept in buckets by inode, in spools outside memory; in the link phase each bucket is gathered on its own, so
-that memory holds a small part of all names at a time. A resumed job may find names of an inode that has been copied, in
-a directory that could not be read: they become links to that copy.
+that memory holds a small part of all names at a time. They are taken in the order of their paths: which of them is
+copied, and what stays of those that exist, must not depend on who found them first. A resumed job may find names of an
+inode that has been copied, in a directory that could not be read: they become links to that copy.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
             continue
         if not attempt:
             result.count(counts.FOUND_BYTES, size)
-        result.spawn(LinkGroup(mount, inode, size, tuple(names), attempt), size + len(names) * CALL_COST)
+        result.spawn(LinkGroup(mount, inode, size, tuple(sorted(names)), attempt), size + len(names) * CALL_COST)
     return result.outcome()
 
 

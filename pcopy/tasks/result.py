@@ -217,7 +217,7 @@ class Result:
         """Everything at once, failures as a note for rank 0."""
         for (side, path), gathered in self._entries.items():
             again = 2 * (self._context.job.run - 1) + (self.phase >= Phase.REPAIR)
-            entries = StoredEntries(gathered.entries(side, path, min(again, 255)))
+            entries = StoredEntries(gathered.entries(side, path, again))
             self.spawn(entries, phase=Phase.SIGN, owner=self._context.rank)
         here = self._context.hosts.here
         for place, gathered in self._verifications.items():

@@ -15,13 +15,14 @@ from itertools import chain, islice
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import Handle, drop_inherited_acls, may_inherit_acl, read_attributes
+from pcopy.fsio.birth import birth_of
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
-from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.context import CALL_COST, Context, is_since
 from pcopy.tasks.entering import let_us_in, open_up
 from pcopy.tasks.fail_dir import directory_failed
 from pcopy.tasks.followed import check_followed
@@ -226,7 +227,8 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
             raise Problem.of("mkdir", error) from error
         present = look(parent, name)
         if present is not None and stat.S_ISDIR(present.st_mode):
-            return is_own(context, around, parent, name, present) and _is_unfinished(present)
+            own = is_own(context, around, parent, name, present) and _is_unfinished(present)
+            return own and is_since(context.job, around, birth_of(parent, name))  # else we have only touched it
         if present is not None:
             if not may_replace(context, around, source, parent, name, present):
                 return False

@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 2048
 """Entries of one directory between two looks up from the work."""
 
 _DEEPEST = 1 << 32
-_ROW = struct.Struct(">cBQB")  # type, round, size, bytes of the digest
+_ROW = struct.Struct(">cIQB")  # type, round, size, bytes of the digest
 _TALLY = struct.Struct(">5Q")
 _COLUMNS = {FILE: 0, DIRECTORY: 1, SYMLINK: 2}  # of a tally
 _SPECIAL = 3

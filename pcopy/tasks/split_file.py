@@ -7,15 +7,14 @@ The chunk is chosen when the file's turn comes, from what is known by then: abou
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import set_size
-from pcopy.fsio.in_place import give_back, incomplete, open_over, status_before
+from pcopy.fsio.in_place import incomplete, open_over
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
-from pcopy.fsio.temporary import create, made_by, remove, reopen
+from pcopy.fsio.temporary import create, made_by, remove
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.copy_files import count_settled
@@ -53,18 +52,7 @@ def opened_failed(context: Context, result: Result, file: OpenFile, problem: Pro
         if problem.changed:
             text = "has changed since the job was interrupted; its copy begins anew"
             result.warn(task.place, task.name, text, on_source=True)
-    if file.over:
-        _give_back(context, file)
     split_failed(context, result, task, problem)
-
-
-def _give_back(context: Context, file: OpenFile) -> None:
-    """As ``pcopy.fsio.in_place.give_back``, unless the file is gone or was replaced."""
-    with suppress(Problem):
-        target = context.open_target(file.split.place)
-        writing = reopen(target, context.written_as(file), file.temporary_inode, file.version.size)
-        give_back(writing, status_before(file.over), context.options.preserve)
-        close_written(writing)
 
 
 def split_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
@@ -92,7 +80,7 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Gen
                 after_settled(context, result, task, skipped)
                 return
             if context.options.inplace:
-                over = open_over(target, new_name, present, status)
+                over = open_over(target, new_name, present, status, context.options.preserve)
         temporary = context.temporary_names.next()
         writing = create(target, temporary) if over is None else over
         was = (present.st_mode, present.st_uid, present.st_gid) if present is not None and over is not None else ()
@@ -105,8 +93,6 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Gen
                     set_size(writing, status.st_size)
                 file = file._replace(cloned=cloned)
             except BaseException:
-                if was:
-                    give_back(writing, status_before(was), context.options.preserve)
                 abandon(writing)
                 raise
             close_written(writing, sync=context.syncs_items(task.place))

@@ -7,10 +7,12 @@ import os
 import stat
 
 from pcopy.fsio.existing import Decision, decide
+from pcopy.fsio.in_place import status_before, while_written
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.temporary import reopen
 from pcopy.tasks.context import Context
 from pcopy.tasks.phases import Phase
-from pcopy.tasks.values import Place
+from pcopy.tasks.values import OpenFile, Place
 
 
 def look(directory: int, name: bytes) -> os.stat_result | None:
@@ -88,3 +90,12 @@ def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> No
             pass
         except OSError as error:
             raise Problem.of("rmdir", error) from error
+
+
+def reopen_filled(context: Context, directory: int, file: OpenFile) -> int:
+    """The file that a split one is being copied into, for writing; raises ``Problem`` if it is no longer that."""
+    name, inode, size = context.written_as(file), file.temporary_inode, file.version.size
+    if not file.over:
+        return reopen(directory, name, inode, size)
+    uid, _, mode = while_written(status_before(file.over), context.options.preserve)
+    return reopen(directory, name, inode, size, uid=uid, mode=mode)

@@ -10,7 +10,7 @@ from pcopy.fsio.attributes import apply_attributes, read_attributes
 from pcopy.fsio.close import abandon, close_read, close_written
 from pcopy.fsio.compare import same_contents
 from pcopy.fsio.existing import alike
-from pcopy.fsio.in_place import drop_old_xattrs, give_back, incomplete, open_over
+from pcopy.fsio.in_place import drop_old_xattrs, incomplete, open_over
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import create, put_in_place, remove
@@ -92,7 +92,7 @@ def _write(
     options = context.options
     over = None
     if options.inplace and present is not None:
-        over = open_over(target, new_name, present, status)
+        over = open_over(target, new_name, present, status, options.preserve)
     temporary = context.temporary_names.next()
     writing = create(target, temporary) if over is None else over
     done = False
@@ -121,8 +121,6 @@ def _write(
             except MetadataProblem as problem:
                 shortcoming = problem
         except BaseException:
-            if over is not None and present is not None:
-                give_back(writing, present, options.preserve)
             abandon(writing)
             raise
         close_written(writing, sync=context.syncs_items(place))

@@ -112,7 +112,7 @@ RULES = (
     ),
     Rule(
         "it belongs to us",
-        (Edit("fsio/temporary.py", "        and status.st_uid == os.geteuid()\n", ""),),
+        (Edit("fsio/temporary.py", "        and status.st_uid == (os.geteuid() if uid is None else uid)\n", ""),),
         ("a temporary file becomes another one with its inode's number",),
     ),
     Rule(

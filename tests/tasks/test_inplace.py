@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Task
+from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.job import Options
 from pcopy.tasks.open_files import discard_all
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, Place, SplitFile
+from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, root_of, surroundings
 
 SIZE = 12 << 20
@@ -65,6 +67,27 @@ def test_nobody_else_may_read_it_before_it_is_finished(places: tuple[Path, Path]
     assert (totals.files, modes) == (1, {0o600})
     assert stat.S_IMODE((target / "large").stat().st_mode) == 0o644
     assert os.listdir(target) == ["large"]
+
+
+@pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
+def test_it_keeps_what_is_not_preserved_but_for_set_id_bits(places: tuple[Path, Path], kind: type[Any]) -> None:
+    """Only the file itself knows that after a crash."""
+    require_root("give files away")
+    source, target = places
+    os.chown(target / "large", NOBODY, 1)
+    (target / "large").chmod(0o6751)
+    found: set[tuple[int, int, int]] = set()
+
+    def look(value: Any) -> None:
+        if isinstance(value, kind):
+            status = (target / "large").stat()
+            found.add((status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)))
+
+    preserve = Preserve(mode=False, ownership=False)
+    totals = consistent(copy(root_of(source, target), before=look, preserve=preserve, **OVER))
+    assert (totals.files, found) == (1, {(NOBODY, 1, 0o751)})
+    assert stat.S_IMODE((target / "large").stat().st_mode) == 0o6751
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
 
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pcopy.tasks import scan_dir
 from pcopy.tasks.values import LinkGroup, MakeLinks
 from tests.tasks.one_rank import consistent, copy, root_of
 
@@ -206,3 +208,30 @@ def test_a_copy_that_was_replaced_by_another_is_not_linked(source: Path, target:
     totals = consistent(copied := copy(root_of(source, target), before=Once(MakeLinks, swap)))
     assert totals.failed == 2
     assert {failure.operation for failure in copied.failures} == {"rename"}
+
+
+@pytest.mark.parametrize("found", list(permutations((b"a", b"b", b"c"))), ids=lambda names: b"".join(names).decode())
+@pytest.mark.parametrize(
+    ("existing", "together"),
+    [("newer", [{"a", "c"}, {"b"}]), ("skip", [{"a"}, {"b"}, {"c"}]), ("changed", [{"a", "b", "c"}])],
+)
+def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
+    source: Path,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    existing: str,
+    together: list[set[str]],
+    found: tuple[bytes, ...],
+) -> None:
+    """The first name by its path is not there, the second is as in the source, and the third one is older."""
+    copy_of(source / "a", target / "b")
+    (target / "c").write_bytes(b"old")
+    os.utime(target / "c", (1, 1))
+    monkeypatch.setattr(scan_dir, "_list", lambda directory: iter(found))
+    consistent(copy(root_of(source, target), existing=existing))
+    assert names_of_one_inode(target) == together
+
+
+def copy_of(path: Path, other: Path) -> None:
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))

@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 from pcopy.signature.algorithms import algorithm
 from pcopy.signature.records import unpack
 from pcopy.tasks import signing
+from pcopy.tasks.codec import decode
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.result import Result
 from pcopy.tasks.signing import Digested, Row, Signing, Tally, depth_of, owner_of
+from pcopy.tasks.values import Place
 from tests.support import reference_signature as reference
+from tests.tasks.one_rank import root_of, surroundings
 
 BLOCK = 1 << 16
 STALE = bytes(range(16))
@@ -236,6 +242,23 @@ def test_of_several_entries_of_a_name_the_last_rounds_counts(listed: Any, tree: 
     assert signed.listing() == listing
 
 
+def test_each_run_has_later_rounds_than_those_before(area: Path) -> None:
+    (area / "source").mkdir()
+    (area / "target").mkdir()
+    options = Options(hash="xxh3-128", signature=b"sig", sync=False)
+    rounds = []
+    with surroundings([root_of(area / "source", area / "target")], options) as (context, _):
+        identities = context.sources[0].identity(b""), context.targets[0].identity(b"")
+        for run in (1, 2, 127, 128, 129, 130, 100_000):
+            context.job = context.job._replace(run=run)
+            for phase in (Phase.COPY, Phase.REPAIR):
+                result = Result(context, phase, (run, 0, 1))
+                result.found_directory(Place(0, b"", *identities, False, False))
+                (spawned,) = result.outcome().spawned
+                rounds.append(decode(spawned.payload).entries.round)
+    assert rounds == sorted(set(rounds))
+
+
 def expected_differences(one: Listing, other: Listing) -> list[tuple[str, bytes]]:
     told = []
     for path in one.keys() | other.keys():
@@ -291,7 +314,7 @@ def test_depths() -> None:
 
 @given(
     kind=st.sampled_from([b"f", b"d", b"l"]),
-    round_=st.integers(0, 1),
+    round_=st.integers(0, 2**32 - 1),
     size=st.integers(0, 2**64 - 1),
     tally=st.none() | st.builds(Tally, *[st.integers(0, 2**64 - 1)] * 5),
     digest=st.sampled_from([bytes(16), bytes(range(32))]),

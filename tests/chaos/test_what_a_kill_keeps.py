@@ -1,0 +1,93 @@
+"""What was in the destination before, and is not preserved from the source, is the same after a kill and a resume."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.birth import birth_of
+from tests.chaos.test_jobs import GRACE
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import READS, slowed
+from tests.support.filesystems import remove
+from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, require_root
+
+INCOMPLETE = 1
+SIZE = 24 << 20
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_private_directory_that_was_filled_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
+    """Nothing was on record but the beginning; one directory was there before, the other one the job has made."""
+    source, copy = area / "source", area / "copy"
+    for directory in (source / "old", source / "new", copy / "old"):
+        directory.mkdir(parents=True)
+        (directory / "file").write_bytes(os.fsencode(directory.name))
+    (copy / "old").chmod(0o700)
+    (source / "failing").touch()
+    (copy / "failing" / "full").mkdir(parents=True)
+    time.sleep(GRACE)
+    arguments: list[Argument] = ["--json", "--no-preserve", "mode", "-T", source, copy]
+    run = pcopy(*arguments, ranks=2, env=env)
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    assert (mode_of(copy / "old"), mode_of(copy / "new")) == (0o700, 0o755)
+    (copy / "new").chmod(0o700)  # as it is until it is finished
+    for facts in area.glob("state/pcopy/*/run-1/facts-*"):
+        facts.unlink()
+    remove(copy / "failing")
+    succeed("--resume", ranks=2, env=env)
+    born = birth_of_path(copy / "new")
+    assert (mode_of(copy / "old"), mode_of(copy / "new")) == (0o700, 0o755 if born else 0o700)
+
+
+def birth_of_path(path: Path) -> int:
+    descriptor = os.open(path, os.O_PATH)
+    try:
+        return birth_of(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("option", ["mode", "ownership", "mode,ownership"])
+def test_a_file_that_was_being_written_over(area: Path, env: dict[str, str], option: str, ranks: int) -> None:
+    """With two ranks it is split, and what it had before is on record."""
+    require_root("give files away")
+    source, copy = area / "source/file", area / "copy/file"
+    for path, content in ((source, os.urandom(SIZE)), (copy, b"old")):
+        path.parent.mkdir()
+        path.write_bytes(content)
+    source.chmod(0o604)
+    os.chown(copy, NOBODY, 1)
+    copy.chmod(0o640)
+    words: list[Argument] = ["--inplace", "--no-preserve", option, "--hash", "xxh3-128", "--signature", area / "sig"]
+    words += ["--chunk-size", "4M", "--checkpoint-interval", "0.05", f"{source.parent}/", copy.parent]
+    wrap = slowed(",".join(READS), 100, "-P", str(source))
+    with background(*words, ranks=ranks, env=env, wrap=wrap) as run:
+        assert wait_until(lambda: [*area.glob("state/pcopy/*/run-1/facts-0")] and copy.stat().st_size > len(b"old"))
+        assert run.process.poll() is None
+        run.send_signal(signal.SIGKILL)  # not strace: without it the file is copied at full speed
+        run.process.communicate()
+    kept = copy.stat()
+    owner = (NOBODY, 1) if "ownership" in option else (0, 0)
+    mode = 0o640 if "mode" in option else 0o604
+    assert (kept.st_uid, kept.st_gid) == owner
+    assert stat.S_IMODE(kept.st_mode) == (mode if "mode" in option else 0o600)
+    succeed("--resume", ranks=ranks, env=env)
+    now = copy.stat()
+    assert copy.read_bytes() == source.read_bytes()
+    assert (now.st_ino, now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) == (kept.st_ino, *owner, mode)

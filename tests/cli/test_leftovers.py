@@ -1,0 +1,76 @@
+"""Where ``--discard`` looks for temporary files: what each kind of task that remains says of that."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pcopy.checkpoint.jobs import StoredJob
+from pcopy.cli.leftovers import Clearing
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.codec import encode
+from pcopy.tasks.values import (
+    CopyFiles,
+    FinishDir,
+    LinkGroup,
+    Place,
+    ReportFailures,
+    Retry,
+    ScanDir,
+    ScanNames,
+    SealDir,
+    pack_names,
+)
+
+DIRECTORIES = ("", "one", "one/two", "one/two/three", "other")
+
+
+def place(path: str) -> Place:
+    return Place(0, path.encode(), (0, 0), (0, 0), False, False)
+
+
+def retry(task: Any) -> ReportFailures:
+    return ReportFailures((), (), (Retry(), Retry(encode(task))))
+
+
+FINISH = FinishDir(place("one"), None, True, -1)
+PROBLEM = Problem("open", errno.EACCES).plain
+
+
+@pytest.mark.parametrize(
+    ("value", "first", "cleared"),
+    [
+        (CopyFiles(place("one/two"), b"file", b"", b"", 0), True, {"one/two"}),
+        (CopyFiles(place("gone"), b"file", b"", b"", 0), True, set()),
+        (LinkGroup(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0), True, {"one", "other"}),
+        (LinkGroup(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),)), True, {"one"}),
+        (ScanDir(0, b"one", (0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
+        (ScanDir(0, b"", (0, 0), None), True, set(DIRECTORIES)),
+        (ScanNames(place("one"), pack_names([b"file", b"two"]), 0), True, {"one", "one/two", "one/two/three"}),
+        (retry(ScanNames(place("other"), b"file", 1)), True, {"other"}),
+        (FINISH, True, set()),
+        (SealDir(FINISH), True, set()),
+        (FINISH, False, {"one"}),
+        (SealDir(FINISH), False, {"one"}),
+    ],
+)
+def test_where_a_task_leads(
+    area: Path, capsys: pytest.CaptureFixture[str], value: Any, first: bool, cleared: set[str]
+) -> None:
+    files = {path: area / "copy" / path / ".pcopy-job-1-0.1" for path in DIRECTORIES}
+    for file in files.values():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    root = SimpleNamespace(target=bytes(area), name=b"copy", item=b"")
+    job: Any = SimpleNamespace(name="job", roots=(root,))
+    clearing = Clearing(StoredJob(b"", job))
+    try:
+        clearing.clear_after(value, first=first)
+    finally:
+        clearing.close()
+    assert {path for path, file in files.items() if not file.exists()} == cleared
+    assert capsys.readouterr().err == ""
