@@ -65,7 +65,7 @@ def _copies(source: Path, target: Path, arguments: argparse.Namespace) -> dict[s
 def _readings(source: Path, arguments: argparse.Namespace) -> dict[str, list[Time]]:
     file = str(next(source.iterdir()))
     signature = str(arguments.memory / "pcopy-bench-read.sig")
-    pverify = [sys.executable, "-c", "import sys; from pcopy.cli.pverify import main; sys.exit(main())", "-q"]
+    pverify = [sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()", "-q"]
     ranks = ["-n", str(arguments.ranks)]
     timed([*pverify, *ranks, "--create", signature, file])
     ways = {CAT: [["cat", file]], f"pverify -n {arguments.ranks}": [[*pverify, *ranks, signature, file]]}

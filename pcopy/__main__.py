@@ -1,7 +1,5 @@
 """``python -m pcopy`` is ``pcopy``."""
 
-import sys
+from pcopy.cli.script import pcopy
 
-from pcopy.cli.main import main
-
-sys.exit(main())
+pcopy()

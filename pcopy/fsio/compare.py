@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Generator
 
+from pcopy.fsio.buffers import lent_buffer
 from pcopy.fsio.close import abandon, close_read
 from pcopy.fsio.contents import PIECE
 from pcopy.fsio.patience import patiently
@@ -36,18 +37,18 @@ def same_contents(
 
 def _same(reading: int, size: int, there: int) -> Generator[None, None, bool]:
     piece = min(PIECE, size + 1)  # a file of size 0 may have contents all the same (/proc)
-    ours, theirs = memoryview(bytearray(piece)), memoryview(bytearray(piece))
-    at = 0
-    while True:
-        got = _fill(reading, ours, at, on_source=True)
-        if got < piece and at + got < size:
-            raise changed("read", f"the file ended at byte {at + got}, before its size")
-        if _fill(there, theirs, at, on_source=False) != got or ours[:got] != theirs[:got]:
-            return False
-        if got < piece:
-            return True
-        at += got
-        yield
+    with lent_buffer() as ours, lent_buffer() as theirs:
+        at = 0
+        while True:
+            got = _fill(reading, ours[:piece], at, on_source=True)
+            if got < piece and at + got < size:
+                raise changed("read", f"the file ended at byte {at + got}, before its size")
+            if _fill(there, theirs[:piece], at, on_source=False) != got or ours[:got] != theirs[:got]:
+                return False
+            if got < piece:
+                return True
+            at += got
+            yield
 
 
 def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Protocol
 
+from pcopy.fsio.buffers import SIZE, lent_buffer
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed
 
 PIECE = 512 << 10
 """Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
 
-READ_PIECE = 1 << 20
+READ_PIECE = SIZE
 """Bytes of one read of what is digested only: with nothing to write, less of the cache is wanted."""
 
 _SECTOR = 4096  # lengths and offsets of direct reads are multiples of it (open(2), O_DIRECT)
@@ -98,25 +98,26 @@ def pieces(
     """The bytes from ``start`` to ``end`` in pieces of ``size``, each with its offset and good until the next one.
 
     A piece may be empty, while a read is waited for; raises ``Problem``, also for a file that ends before ``end``.
+    At most ``READ_PIECE`` bytes make a piece.
     ``direct``: the file is open with O_DIRECT, and ``start`` is a multiple of 4096.
     """
     if start == end:
         return
-    room = min(size, end - start)
-    buffer = memoryview(mmap.mmap(-1, -(-room // _SECTOR) * _SECTOR) if direct else bytearray(room))
-    at = start
-    while at < end:
-        wanted = min(len(buffer), end - at)
-        reading = _read(descriptor, buffer if direct else buffer[:wanted], at, on_source)
-        try:
-            while True:
-                yield at, buffer[: next(reading)]
-        except StopIteration as read:
-            got = min(read.value, wanted)
-        if not got:
-            raise _cut_short("read", at, on_source)
-        yield at, buffer[:got]
-        at += got
+    with lent_buffer() as buffer:
+        at = start
+        while at < end:
+            wanted = min(size, end - at)
+            length = -(-wanted // _SECTOR) * _SECTOR if direct else wanted
+            reading = _read(descriptor, buffer[:length], at, on_source)
+            try:
+                while True:
+                    yield at, buffer[: next(reading)]
+            except StopIteration as read:
+                got = min(read.value, wanted)
+            if not got:
+                raise _cut_short("read", at, on_source)
+            yield at, buffer[:got]
+            at += got
 
 
 def pieces_to_end(descriptor: int) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ TOKEN = "PCOPY_TEST_TOKEN"
 
 RUN = {
     "pcopy": ("-m", "pcopy"),
-    "pverify": ("-c", "import sys; from pcopy.cli.pverify import main; sys.exit(main())"),
+    "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
 }
 """What the interpreter is to run for each of the two commands."""
 
