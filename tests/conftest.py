@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import command
+from tests.support import command, preload
 from tests.support.filesystems import FileSystems, Place, mounted, remove, scratch
 from tests.support.turns import Turns
 
@@ -67,6 +67,13 @@ def session_scratch() -> Iterator[Path]:
     with scratch() as path:
         yield path
     command.clean_up()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_programs() -> Iterator[None]:
+    """They serve all tests of a session."""
+    yield
+    preload.clean_up()
 
 
 @pytest.fixture(scope="session")

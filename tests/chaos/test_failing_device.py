@@ -12,6 +12,7 @@ import pytest
 
 from tests.chaos.dataset import make_dataset
 from tests.chaos.interrupted import TOTALS
+from tests.chaos.unfinished import INCOMPLETE, STOPPED
 from tests.support.command import Completed, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, SLOW, Fault, slowed
 from tests.support.filesystems import mounted, scratch, unmount
@@ -20,7 +21,6 @@ from tests.support.users import require_root
 from tests.support.walk import temporaries
 
 MIB = 1 << 20
-INCOMPLETE, STOPPED = 1, 75
 BUSY = ("--checkpoint-interval", "0.1")
 
 
@@ -82,10 +82,9 @@ def device(area: Path, room: int) -> Iterator[Device]:
 @pytest.mark.parametrize("interval", ["0.1", "60"])
 @pytest.mark.parametrize("room", [40 * MIB, 90 * MIB])
 def test_a_device_without_room_for_what_it_took(
-    tree: Path, totals: dict[str, object], area: Path, room: int, interval: str
+    tree: Path, totals: dict[str, object], area: Path, env: dict[str, str], room: int, interval: str
 ) -> None:
     """The file system takes everything, and finds out later that it can't be written."""
-    env = {"XDG_STATE_HOME": str(area / "state")}
     with device(area, room) as destination:
         copy = destination.point / "copy"
         run = pcopy("--checkpoint-interval", interval, tree, copy, ranks=2, env=env)
@@ -106,9 +105,10 @@ def go_on(env: dict[str, str]) -> Completed:
 
 
 @pytest.mark.parametrize("when", ["1", "2", "3"])
-def test_a_sync_that_fails_once(tree: Path, totals: dict[str, object], area: Path, when: str) -> None:
+def test_a_sync_that_fails_once(
+    tree: Path, totals: dict[str, object], area: Path, env: dict[str, str], when: str
+) -> None:
     """The kernel tells of a lost write once; what was to be recorded by that sync is not, and nothing after it."""
-    env = {"XDG_STATE_HOME": str(area / "state")}
     (area / "copy").mkdir()
     fault = Fault(area / "log", ["syncfs"], None, "EIO", when=when, slow=[ITEM_BY_ITEM])
     run = pcopy(*BUSY, "-T", tree, area / "copy", ranks=2, env=env, wrap=fault.wrap())

@@ -12,27 +12,17 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.interrupted import TOTALS
+from tests.chaos.unfinished import INCOMPLETE
 from tests.support.command import pcopy, show, summary
-from tests.support.filesystems import mounted, scratch, unmount
+from tests.support.filesystems import mounted, unmount
 from tests.support.oracle import differences
+from tests.support.preload import preloaded
 from tests.support.users import require_root
 from tests.support.walk import temporaries
 
 FOLDING = Path(__file__).with_name("folding.c")
-INCOMPLETE = 1
 PAIRS = {"file", "large", "symlink", "directory", "linked", "either", "empty"}
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def library() -> Iterator[Path]:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("there is no C compiler here")
-    with scratch() as place:
-        made = place / "folding.so"
-        subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", made, FOLDING], check=True)
-        yield made
 
 
 @pytest.fixture(params=["ext4", "preloaded"])
@@ -55,9 +45,9 @@ def folding(request: pytest.FixtureRequest, session_scratch: Path, area: Path) -
         finally:
             unmount(area / "disk")
     else:
-        library = request.getfixturevalue("library")
+        environment = preloaded(FOLDING)
         with mounted("tmpfs", session_scratch, size=64 * MIB) as place:
-            yield place, {"LD_PRELOAD": str(library), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
+            yield place, {**environment, "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
 
 
 def make_pairs(top: Path) -> None:

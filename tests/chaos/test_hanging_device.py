@@ -18,15 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.dataset import make_dataset
+from tests.chaos.unfinished import GRACE, INCOMPLETE, STOPPED
 from tests.support.command import pcopy, show, succeed
 from tests.support.filesystems import mounted, remove, scratch
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
 from tests.support.users import require_root
-
-INCOMPLETE, STOPPED = 1, 75
-GRACE = 10
-"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
 
 INNER, OUTER = 400 << 20, 700 << 20
 
@@ -83,10 +80,9 @@ def _states(pid: int) -> list[str]:
 @pytest.mark.alone
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_a_sync_that_hangs_in_the_kernel_does_not_keep_the_job(
-    tree: Path, area: Path, device: Device, launcher: str | None
+    tree: Path, area: Path, env: dict[str, str], device: Device, launcher: str | None
 ) -> None:
     """Each phase of a job that is resumed waits for its sync, so that this one surely is under way."""
-    env = {"XDG_STATE_HOME": str(area / "state")}
     copy = device.point / "copy"
     for name in ("sparse", "small"):
         (copy / name / "in the way").mkdir(parents=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.dataset import SPLIT, make_dataset
+from tests.chaos.dataset import make_dataset
+from tests.chaos.unfinished import BUSY, GRACE, REFUSED, STOPPED
 from tests.support.command import pcopy, show, succeed
 from tests.support.faults import ITEM_BY_ITEM, SLOW, Fault, slowed
 from tests.support.filesystems import mounted, scratch, unmount
@@ -20,22 +21,12 @@ from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
 
-REFUSED, STOPPED = 2, 75
-BUSY = ("--checkpoint-interval", "0.05", *SPLIT)
-GRACE = 10
-"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
-
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Path]:
     with scratch() as place:
         make_dataset(place / "source", 37, files=300, directories=60)
         yield place / "source"
-
-
-@pytest.fixture
-def env(area: Path) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(area / "state")}
 
 
 def test_a_mount_below_the_target_is_synced_by_another_run(area: Path, env: dict[str, str]) -> None:

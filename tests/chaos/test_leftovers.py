@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.unfinished import kill
 from tests.support.command import Argument, succeed
 from tests.support.faults import READS, slowed
 from tests.support.oracle import differences
@@ -19,18 +19,15 @@ SLOWLY = 50
 """Milliseconds for each read of a slow file: it is under way for seconds."""
 
 
-@pytest.fixture
-def env(area: Path) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(area / "state")}
-
-
 def write(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(os.urandom(SIZE))
     return path
 
 
-def kill(area: Path, env: dict[str, str], slow: Path, copy: Path, *arguments: Argument, on_record: bool = True) -> str:
+def killed(
+    area: Path, env: dict[str, str], slow: Path, copy: Path, *arguments: Argument, on_record: bool = True
+) -> str:
     """Runs pcopy on one rank, kills it while it fills ``copy`` from the file ``slow``, and returns the job's name."""
     words: list[Argument] = []
     if "--resume" not in arguments:
@@ -49,9 +46,7 @@ def kill(area: Path, env: dict[str, str], slow: Path, copy: Path, *arguments: Ar
         if on_record:
             known = epochs()
             assert wait_until(lambda: run.process.poll() is not None or epochs() > known + 200)
-        assert run.process.poll() is None, run.process.communicate()
-        run.send_signal(signal.SIGKILL)  # not strace: without it the file is copied at full speed
-        run.process.communicate()
+        kill(run)
     assert is_under_way() and not copy.exists()
     (job,) = {path.name.split("-")[1] for path in under_way(area)}
     return job
@@ -70,7 +65,7 @@ def test_a_resume_removes_what_lies_beside_single_items(area: Path, env: dict[st
         (area / "source/directory").mkdir()
         (area / "source/more").write_bytes(b"more")
         others = [area / "source/more", area / "source/directory"]
-    kill(area, env, source, copy / "file", source, *others, copy)
+    killed(area, env, source, copy / "file", source, *others, copy)
     (copy / ".pcopy-other-1-0.1").touch()
     succeed("--resume", ranks=1, env=env)
     assert temporaries(bytes(copy)) == [b".pcopy-other-1-0.1"]
@@ -84,7 +79,7 @@ def test_discarding_removes_them_in_directories(area: Path, env: dict[str, str],
     slow = write(source / "one/two/file")
     where: list[Argument] = [] if on_record else ["--checkpoint", area / "job", "--checkpoint-interval", "60"]
     target = copy / "one/two/file"
-    name = kill(area, env, slow, target, *where, "-T", source, copy, on_record=on_record)
+    name = killed(area, env, slow, target, *where, "-T", source, copy, on_record=on_record)
     outside.mkdir()
     (outside / f".pcopy-{name}-1-0.1").touch()
     (copy / "link").symlink_to(outside)
@@ -103,13 +98,11 @@ def test_discarding_removes_what_earlier_runs_have_left(area: Path, env: dict[st
     arguments: list[Argument] = ["--hash", "xxh3-128", "--signature", area / "sig", "-T", source, copy]
     with background("--checkpoint-interval", "0.05", *arguments, ranks=1, env=env, wrap=wrap) as run:
         assert wait_until(lambda: under_way(area) and [*area.glob("state/pcopy/*/run-1/facts-0")])
-        assert run.process.poll() is None
-        run.send_signal(signal.SIGKILL)  # not strace: without it the file is copied at full speed
-        run.process.communicate()
+        kill(run)
     (left,) = temporaries(bytes(copy))
     first = copy / Path(os.fsdecode(left)).parent
     (last,) = {copy / "a", copy / "b"} - {first}
-    name = kill(area, env, source / last.name / "file", last / "file", "--resume")
+    name = killed(area, env, source / last.name / "file", last / "file", "--resume")
     assert (first / "file").exists() and left in temporaries(bytes(copy))
     succeed("--discard", name, env=env)
     assert temporaries(bytes(copy)) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -13,24 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
+from tests.chaos.unfinished import GRACE, STOPPED
 from tests.support.command import Argument, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
+from tests.support.preload import hanging_syncs
 from tests.support.processes import Run, background, wait_until
 from tests.support.walk import temporaries, walk
 
 GIB = 1 << 30
-STOPPED = 75
-GRACE = 10
-"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
-
-HANGING = Path(__file__).with_name("hanging.c")
-
-
-@pytest.fixture
-def env(area: Path) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(area / "state")}
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +35,10 @@ def huge() -> Iterator[Path]:
         yield place / "huge"
 
 
-@pytest.fixture(scope="module")
-def hanging() -> Iterator[dict[str, str]]:
+@pytest.fixture
+def hanging() -> dict[str, str]:
     """An environment in which syncfs hangs from the fourth call of each rank on: when there are files on record."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("there is no C compiler here")
-    with scratch() as place:
-        library = place / "hanging.so"
-        subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", library, HANGING], check=True)
-        yield {"LD_PRELOAD": str(library), "PCOPY_TEST_HANGS": "4"}
+    return hanging_syncs(4)
 
 
 @pytest.fixture(scope="module")

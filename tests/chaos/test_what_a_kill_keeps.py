@@ -1,9 +1,8 @@
-"""What was in the destination before, and is not preserved from the source, is the same after a kill and a resume."""
+"""What was in the destination before, and is not to come from the source, is the same after a kill and a resume."""
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import time
 from pathlib import Path
@@ -11,24 +10,18 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.birth import birth_of
-from tests.chaos.test_jobs import GRACE
+from tests.chaos.unfinished import INCOMPLETE, kill
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import READS, slowed
+from tests.support.files import mode_of
 from tests.support.filesystems import remove
 from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
 
-INCOMPLETE = 1
+GRACE = 5.5
+"""Seconds, more than those for which an item of the destination counts as the job's own."""
+
 SIZE = 24 << 20
-
-
-@pytest.fixture
-def env(area: Path) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(area / "state")}
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_a_private_directory_that_was_filled_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
@@ -52,6 +45,29 @@ def test_a_private_directory_that_was_filled_is_not_taken_for_a_new_one(area: Pa
     succeed("--resume", ranks=2, env=env)
     born = birth_of_path(copy / "new")
     assert (mode_of(copy / "old"), mode_of(copy / "new")) == (0o700, 0o755 if born else 0o700)
+
+
+def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
+    """Nothing was on record but the beginning when directories were finished, one of which now looks like a new one."""
+    source, copy = area / "source", area / "copy"
+    for tree in (source, copy):
+        (tree / "directory" / "inner").mkdir(parents=True)
+        (tree / "directory" / "file").write_bytes(os.fsencode(tree.name))
+        (tree / "directory" / "inner" / "file").write_bytes(os.fsencode(tree.name))
+    (source / "directory").chmod(0o700)
+    (source / "failing").touch()
+    os.utime(source / "failing", (2**31, 2**31))
+    (copy / "failing" / "full").mkdir(parents=True)
+    time.sleep(GRACE)
+    options: list[Argument] = ["--json", "--existing", "newer", "-T"]
+    run = pcopy(*options, source, copy, ranks=2, env=env)
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    for facts in area.glob("state/pcopy/*/run-1/facts-*"):
+        facts.unlink()
+    remove(copy / "failing")
+    done = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (done["skipped"], done["failed"]) == (2, 0)
+    assert (copy / "directory" / "file").read_bytes() == b"copy"
 
 
 def birth_of_path(path: Path) -> int:
@@ -79,9 +95,7 @@ def test_a_file_that_was_being_written_over(area: Path, env: dict[str, str], opt
     wrap = slowed(",".join(READS), 100, "-P", str(source))
     with background(*words, ranks=ranks, env=env, wrap=wrap) as run:
         assert wait_until(lambda: [*area.glob("state/pcopy/*/run-1/facts-0")] and copy.stat().st_size > len(b"old"))
-        assert run.process.poll() is None
-        run.send_signal(signal.SIGKILL)  # not strace: without it the file is copied at full speed
-        run.process.communicate()
+        kill(run)
     kept = copy.stat()
     owner = (NOBODY, 1) if "ownership" in option else (0, 0)
     mode = 0o640 if "mode" in option else 0o604

@@ -6,16 +6,13 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pcopy.checkpoint.job_file import JobFile, JobRoot
 from pcopy.checkpoint.jobs import StoredJob, create
-from pcopy.errors import Refused
 from tests.support.command import REPOSITORY
 
 
@@ -72,15 +69,6 @@ def child(program: str, *words: str | bytes | Path) -> Iterator[subprocess.Popen
     finally:
         process.kill()
         process.communicate()
-
-
-def refusal(action: Callable[[], object]) -> str:
-    """The one line with which ``action`` is refused."""
-    with pytest.raises(Refused) as caught:
-        action()
-    text = str(caught.value)
-    assert text.isprintable()
-    return text
 
 
 def made(directory: Path | None, **fields: Any) -> StoredJob:

@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from pcopy.checkpoint.framing import write_frame
 from pcopy.checkpoint.resume import begin, compact, load, read_base
 from pcopy.engine.task import ANYBODY
 from pcopy.errors import REFUSED, Refused
 from tests.checkpoint.histories import History, make_job, task
+from tests.support.frames import Evil, framed
 from tests.support.users import NOBODY, require_root
 
 COUNTS = (100, 20, 3)
@@ -124,12 +124,8 @@ def test_a_base_of_another_rank_or_run_is_refused(job: Path) -> None:
     refused(job, "base-1: damaged at byte 0: the base of run 1, rank 0")
 
 
-def framed(*values: Any) -> bytes:
-    with tempfile.TemporaryFile() as file:
-        for value in values:
-            write_frame(file, pickle.dumps(value, 5))
-        file.seek(0)
-        return file.read()
+def pickled(*values: Any) -> bytes:
+    return framed(*(pickle.dumps(value, 5) for value in values))
 
 
 HEAD = ("pcopy-base", 1, 1, 1, 2, -1, ())
@@ -153,7 +149,7 @@ HEAD = ("pcopy-base", 1, 1, 1, 2, -1, ())
     ],
 )
 def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any, ...], why: str) -> None:
-    (job / "run-1" / "base-1").write_bytes(framed(*values))
+    (job / "run-1" / "base-1").write_bytes(pickled(*values))
     refused(job, f"base-1: .*{why}")
 
 
@@ -171,18 +167,8 @@ def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any
     ],
 )
 def test_anything_else_in_current_is_refused(job: Path, value: Any, why: str) -> None:
-    (job / "current").write_bytes(framed(value))
+    (job / "current").write_bytes(pickled(value))
     refused(job, f"current: .*{why}")
-
-
-class Evil:
-    """What a pickle can be that runs a command when it is loaded."""
-
-    def __init__(self, proof: Path) -> None:
-        self._command = f"touch {proof}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (self._command,)
 
 
 @pytest.mark.parametrize("name", ["current", "run-1/base-0", "run-1/base-1", "run-1/facts-0", "run-1/facts-1"])
@@ -190,7 +176,7 @@ def test_no_pickle_runs_a_command(area: Path, job: Path, name: str) -> None:
     proof = area / "proof"
     evil = Evil(proof)
     good = (job / name).read_bytes()
-    for content in (framed(evil), framed((1, evil)), framed(evil) + good, good + framed(evil)):
+    for content in (pickled(evil), pickled((1, evil)), pickled(evil) + good, good + pickled(evil)):
         (job / name).write_bytes(content)
         if name == "current" and content.startswith(good):
             continue  # nothing behind the first record is looked at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pickle
@@ -15,21 +14,13 @@ from hypothesis import strategies as st
 from pcopy.checkpoint.framing import read_frames, write_frame
 from pcopy.errors import Refused
 from tests.support.filesystems import scratch
+from tests.support.frames import framed
 
 HEADER = 24
 
 
 def payloads(*sizes: int) -> list[bytes]:
     return [pickle.dumps(bytes(range(256)) * (size // 256) + bytes(size % 256), 5) for size in sizes]
-
-
-def framed(some: list[bytes]) -> bytes:
-    """By the definition, not by the code."""
-    parts = []
-    for payload in some:
-        length = len(payload).to_bytes(8, "big")
-        parts += [length, hashlib.blake2b(length + payload, digest_size=16).digest(), payload]
-    return b"".join(parts)
 
 
 def read(path: Path, content: bytes) -> list[bytes]:
@@ -48,7 +39,7 @@ def test_frames_are_as_defined(file: Path) -> None:
     stream = io.BytesIO()
     for payload in some:
         write_frame(stream, payload)
-    assert stream.getvalue() == framed(some)
+    assert stream.getvalue() == framed(*some)
     assert read(file, stream.getvalue()) == some
     assert read(file, b"") == []
 
@@ -63,15 +54,15 @@ class Sluggish(io.BytesIO):
 def test_short_writes_are_completed() -> None:
     stream = Sluggish()
     write_frame(stream, payloads(50)[0])
-    assert stream.getvalue() == framed(payloads(50))
+    assert stream.getvalue() == framed(*payloads(50))
 
 
 @pytest.mark.parametrize("tail", ["nothing", "zeros", "more zeros", "zeros in the place of the rest"])
 def test_a_torn_tail_of_any_length_is_ignored(file: Path, tail: str) -> None:
     some = payloads(3, 300, 40)
-    whole = framed(some)
-    second = len(framed(some[:2]))
-    for length in range(len(framed(some[:1])), len(whole)):
+    whole = framed(*some)
+    second = len(framed(*some[:2]))
+    for length in range(len(framed(*some[:1])), len(whole)):
         missing = {"nothing": 0, "zeros": 40, "more zeros": 5000}.get(tail, len(whole) - length)
         content = whole[:length] + bytes(missing)
         if content == whole:
@@ -82,13 +73,13 @@ def test_a_torn_tail_of_any_length_is_ignored(file: Path, tail: str) -> None:
 def test_zeros_behind_whole_frames_are_ignored(file: Path) -> None:
     some = payloads(3, 300)
     for zeros in (1, 7, 8, HEADER - 1, HEADER, HEADER + 1, 4096, 3 << 20):
-        assert read(file, framed(some) + bytes(zeros)) == some
+        assert read(file, framed(*some) + bytes(zeros)) == some
 
 
 def test_a_flipped_bit_in_the_last_frame_is_a_torn_tail_unless_it_moves_its_end(file: Path) -> None:
     some = payloads(3, 300, 40)
-    whole = bytearray(framed(some))
-    last = len(framed(some[:2]))
+    whole = bytearray(framed(*some))
+    last = len(framed(*some[:2]))
     for at in range(last, len(whole)):
         for bit in (1, 128):
             whole[at] ^= bit
@@ -103,8 +94,8 @@ def test_a_flipped_bit_in_the_last_frame_is_a_torn_tail_unless_it_moves_its_end(
 def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
     """Also in its length, which then points beyond the end of the file, or right at it."""
     some = payloads(3, 300, 40)
-    whole = bytearray(framed(some))
-    second, last = (len(framed(some[:number])) for number in (1, 2))
+    whole = bytearray(framed(*some))
+    second, last = (len(framed(*some[:number])) for number in (1, 2))
     for at in range(last):
         for bit in (1, 4, 128):
             whole[at] ^= bit
@@ -116,11 +107,11 @@ def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
         read(file, bytes(whole))
 
 
-@pytest.mark.parametrize("behind", [b"\1", bytes(500) + b"\1", framed(payloads(50))[:-1]])
+@pytest.mark.parametrize("behind", [b"\1", bytes(500) + b"\1", framed(*payloads(50))[:-1]])
 def test_a_wrong_digest_with_anything_behind_it_is_refused(file: Path, behind: bytes) -> None:
     """The frame was synced before anything was written behind it, so it is no torn one. What is behind it may be."""
-    some = framed(payloads(3, 300))
-    with pytest.raises(Refused, match=f"at byte {len(framed(payloads(3)))}: a wrong digest"):
+    some = framed(*payloads(3, 300))
+    with pytest.raises(Refused, match=f"at byte {len(framed(*payloads(3)))}: a wrong digest"):
         read(file, some[:-9] + bytes([some[-9] ^ 1]) + some[-8:] + behind)
 
 
@@ -129,7 +120,7 @@ def test_a_frame_far_behind_the_damage_is_found(file: Path) -> None:
     for shift in range(-3, HEADER + 3):
         junk = b"\xff" * ((1 << 20) + shift)
         with pytest.raises(Refused, match="at byte 0: no whole record, but there is one behind it"):
-            read(file, junk + framed(payloads(5)))
+            read(file, junk + framed(*payloads(5)))
         assert read(file, junk) == []
 
 
@@ -137,7 +128,7 @@ def test_a_frame_far_behind_the_damage_is_found(file: Path) -> None:
 @given(st.lists(st.integers(0, 600), max_size=5), st.binary(max_size=40), st.integers(0, 3000))
 def test_whatever_follows_whole_frames_they_are_read_first(sizes: list[int], junk: bytes, at: int) -> None:
     some = payloads(*sizes)
-    content = framed(some)
+    content = framed(*some)
     content = content[:at] + junk + content[at + len(junk) :]
     with scratch() as area:
         (area / "facts").write_bytes(content)
@@ -147,15 +138,15 @@ def test_whatever_follows_whole_frames_they_are_read_first(sizes: list[int], jun
             for payload in read_frames(area / "facts"):
                 found.append(payload)
         except Refused as error:
-            assert f"facts: damaged at byte {len(framed(found))}: " in str(error)
-        untouched = sum(len(framed(some[: number + 1])) <= at for number in range(len(some)))
+            assert f"facts: damaged at byte {len(framed(*found))}: " in str(error)
+        untouched = sum(len(framed(*some[: number + 1])) <= at for number in range(len(some)))
         assert found == some[: len(found)]
         assert len(found) >= untouched
 
 
 @pytest.mark.parametrize("user", [65534])
 def test_a_file_of_somebody_else_is_refused(file: Path, user: int) -> None:
-    read(file, framed(payloads(1)))
+    read(file, framed(*payloads(1)))
     if os.geteuid():
         pytest.skip("only root can give files away")
     os.chown(file, user, -1)
@@ -165,7 +156,7 @@ def test_a_file_of_somebody_else_is_refused(file: Path, user: int) -> None:
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
-    read(file, framed(payloads(1)))
+    read(file, framed(*payloads(1)))
     file.chmod(mode)
     with pytest.raises(Refused, match=f"facts: .*{mode:04o}"):
         list(read_frames(file))
@@ -175,7 +166,7 @@ def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
 def test_what_is_no_file_is_refused(area: Path) -> None:
     os.mkfifo(area / "fifo", 0o600)
     (area / "directory").mkdir(mode=0o700)
-    (area / "target").write_bytes(framed(payloads(1)))
+    (area / "target").write_bytes(framed(*payloads(1)))
     (area / "link").symlink_to("target")
     for name, why in (
         ("fifo", "is no regular file"),

@@ -13,7 +13,8 @@ import pytest
 from pcopy.checkpoint import jobs
 from pcopy.checkpoint.job_file import encode
 from pcopy.checkpoint.jobs import StoredJob, check_place, create, open_job, take, unfinished, update
-from tests.checkpoint.made import job_of, made, refusal, some_root, tree
+from tests.checkpoint.made import job_of, made, some_root, tree
+from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
 
 

@@ -25,8 +25,9 @@ from pcopy.checkpoint.jobs import (
     update,
 )
 from pcopy.checkpoint.lock import Held, Lock, hold_alone
-from tests.checkpoint.made import HOLD, child, job_of, made, refusal, some_root, tree
+from tests.checkpoint.made import HOLD, child, job_of, made, some_root, tree
 from tests.support.filesystems import mounted
+from tests.support.refusals import refusal
 
 
 def test_everything_comes_back(area: Path) -> None:

@@ -13,6 +13,7 @@ from pcopy.cli.options import Arguments, early_answer, parse
 from pcopy.errors import Refused
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.job import Options
+from tests.support import refusals
 
 NEW = (
     *("--resume", "--jobs", "--discard", "--checkpoint", "--checkpoint-interval", "--checkpoint-store", "--spool"),
@@ -21,11 +22,7 @@ NEW = (
 
 
 def refusal(*argv: str) -> str:
-    with pytest.raises(Refused) as caught:
-        parse(argv)
-    text = str(caught.value)
-    assert text.isprintable()
-    return text
+    return refusals.refusal(lambda: parse(argv))
 
 
 class TestJobOptions:

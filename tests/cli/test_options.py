@@ -12,18 +12,14 @@ from pcopy import __version__
 from pcopy.cli.job_options import Checkpoint
 from pcopy.cli.options import Arguments, early_answer, parse
 from pcopy.cli.units import parse_size, show_clock, show_seconds, show_size
-from pcopy.errors import Refused
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve
 from pcopy.tasks.job import Options
+from tests.support import refusals
 from tests.support.users import require_root
 
 
 def refusal(*argv: str | bytes) -> str:
-    with pytest.raises(Refused) as caught:
-        parse(argv)
-    text = str(caught.value)
-    assert text.isprintable()
-    return text
+    return refusals.refusal(lambda: parse(argv))
 
 
 def preserved(*argv: str) -> set[str]:

@@ -11,19 +11,14 @@ import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import READS, Fault
+from tests.support.files import NOW, write
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, require_root
 
 MIB = 1 << 20
-THEN, NOW = 1_600_000_000 * 10**9, 1_700_000_000 * 10**9
+THEN = 1_600_000_000 * 10**9
 SIZES = {"empty": 0, "small": 1000, "whole": 5 * MIB + 17, "split": 13 * MIB + 3}
-
-
-def write(path: Path, content: bytes | bytearray, mtime: int = NOW) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    os.utime(path, ns=(mtime, mtime))
 
 
 def checked(area: Path, *options: str, ranks: int = 3) -> dict[str, int]:

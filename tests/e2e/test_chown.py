@@ -12,17 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
+from tests.support.files import write
 from tests.support.oracle import differences
 from tests.support.users import NOBODY, require_root
 from tests.support.walk import walk
 
 MIB = 1 << 20
 USER, GROUP = 3001, 3002
-
-
-def write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
 
 
 def owners(tree: Path) -> set[tuple[int, int]]:

@@ -11,16 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.files import write
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.users import NOBODY, is_root
 
 MIB = 1 << 20
-
-
-def write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
 
 
 def failures(run: Completed, errors: Path) -> dict[str, dict[str, Any]]:

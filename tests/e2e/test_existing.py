@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
+from tests.support.files import NOW, write
 from tests.support.oracle import changes, differences, snapshot
 
 SECOND = 10**9
-NOW = 1_700_000_000 * SECOND
-
-
-def write(path: Path, content: bytes, mtime: int = NOW) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    os.utime(path, ns=(mtime, mtime))
 
 
 @pytest.fixture

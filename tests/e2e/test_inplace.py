@@ -13,6 +13,7 @@ import pytest
 from tests.support.attributes import ACCESS_ACL, acl, has_acls, has_xattrs
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import WRITES, Fault
+from tests.support.files import NOW, write
 from tests.support.filesystems import Place, mounted
 from tests.support.held import held
 from tests.support.oracle import changes, differences, snapshot
@@ -20,15 +21,9 @@ from tests.support.users import NOBODY, require_root
 from tests.support.walk import temporaries
 
 MIB = 1 << 20
-THEN, NOW = 1_600_000_000 * 10**9, 1_700_000_000 * 10**9
+THEN = 1_600_000_000 * 10**9
 SIZES = {"empty": 0, "small": 1000, "whole": 5 * MIB + 17, "split": 13 * MIB + 3}
 INPLACE = ("--json", "--inplace", "--chunk-size", "4M")
-
-
-def write(path: Path, content: bytes, mtime: int = NOW) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    os.utime(path, ns=(mtime, mtime))
 
 
 @pytest.mark.parametrize("there", [0, 100, 17 * MIB])
@@ -77,41 +72,29 @@ def test_an_old_acl_lets_nobody_in_who_is_not_to(on: Place, size: str) -> None:
     assert ACCESS_ACL not in os.listxattr(place / "copy/file")
 
 
-@pytest.mark.parametrize("size", ["small", "split"])
-def test_what_is_not_preserved_stays_as_it_was(area: Path, size: str) -> None:
-    require_root("give files away")
-    write(area / "source/file", os.urandom(SIZES[size]))
-    (area / "source/file").chmod(0o644)
-    write(area / "copy/file", b"old")
-    os.chown(area / "copy/file", NOBODY, 1)
-    (area / "copy/file").chmod(0o4751)
-    inode = (area / "copy/file").stat().st_ino
-    succeed(*INPLACE, "--no-preserve", "mode,ownership", f"{area}/source/", area / "copy", ranks=3)
-    status = (area / "copy/file").stat()
-    assert (status.st_ino, status.st_uid, status.st_gid, status.st_mode & 0o777) == (inode, NOBODY, 1, 0o751)
-    assert (area / "copy/file").read_bytes() == (area / "source/file").read_bytes()
-
-
+@pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("size", ["small", "split"])
 @pytest.mark.parametrize("option", ["mode", "ownership", "mode,ownership"])
-def test_what_is_not_preserved_outlasts_a_second_attempt(area: Path, size: str, option: str) -> None:
-    """The source changes while it is copied: the second attempt finds what the first one has made of the file."""
+def test_what_is_not_preserved_stays_as_it_was(area: Path, size: str, option: str, attempts: int) -> None:
+    """If the source changes meanwhile, the second attempt finds what the first has made of the file: no set-id bits."""
     require_root("give files away")
     write(area / "source/file", os.urandom(SIZES[size]))
     (area / "source/file").chmod(0o604)
     write(area / "copy/file", b"old")
     os.chown(area / "copy/file", NOBODY, 1)
-    (area / "copy/file").chmod(0o640)
+    (area / "copy/file").chmod(0o4751)
     inode = (area / "copy/file").stat().st_ino
     words = (*INPLACE, "--no-preserve", option, f"{area}/source/", area / "copy")
     with held(area / "trace", *words, calls=("ftruncate",), path=area / "copy/file", ranks=2) as run:
-        write(area / "source/file", os.urandom(SIZES[size]), NOW + 10**9)
+        if attempts > 1:
+            write(area / "source/file", os.urandom(SIZES[size]), NOW + 10**9)
         ended = run.go_on()
     assert ended.returncode == 0, show(ended)
     status = (area / "copy/file").stat()
     assert (area / "copy/file").read_bytes() == (area / "source/file").read_bytes()
     assert status.st_ino == inode
-    assert stat.S_IMODE(status.st_mode) == (0o640 if "mode" in option else 0o604)
+    set_id = stat.S_ISUID if option == "mode,ownership" and attempts == 1 else 0
+    assert stat.S_IMODE(status.st_mode) == (0o751 | set_id if "mode" in option else 0o604)
     assert (status.st_uid, status.st_gid) == ((NOBODY, 1) if "ownership" in option else (0, 0))
 
 
@@ -173,31 +156,20 @@ def test_no_room_for_a_second_copy(session_scratch: Path, area: Path) -> None:
         assert differences(area / "source", place / "copy") == []
 
 
-def test_read_only_files_of_an_ordinary_user_are_replaced(area: Path) -> None:
+@pytest.mark.parametrize(("owner", "mode"), [(NOBODY, 0o444), (0, 0o666)], ids=["read-only", "somebody else's"])
+def test_an_ordinary_user_replaces_what_is_not_his_to_write(area: Path, owner: int, mode: int) -> None:
+    """The owner of another's file could open it while it is written over, whatever mode the source has."""
     require_root("become somebody else")
     write(area / "source/file", b"new")
     write(area / "copy/file", b"old")
-    (area / "copy/file").chmod(0o444)
+    (area / "copy/file").chmod(mode)
     inode = (area / "copy/file").stat().st_ino
-    for path in (area / "copy", area / "copy/file"):
-        os.chown(path, NOBODY, NOBODY)
+    os.chown(area / "copy", NOBODY, NOBODY)
+    os.chown(area / "copy/file", owner, owner)
     told = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", user=NOBODY))
     assert (area / "copy/file").read_bytes() == b"new"
     assert (area / "copy/file").stat().st_ino != inode
     assert told["files"] == 1
-
-
-def test_somebody_elses_file_is_replaced_even_if_it_may_be_written(area: Path) -> None:
-    """Its owner could open it while it is written over, whatever mode the source has."""
-    require_root("become somebody else")
-    write(area / "source/file", b"new")
-    write(area / "copy/file", b"old")
-    (area / "copy/file").chmod(0o666)
-    inode = (area / "copy/file").stat().st_ino
-    os.chown(area / "copy", NOBODY, NOBODY)
-    succeed(*INPLACE, f"{area}/source/", area / "copy", user=NOBODY)
-    assert (area / "copy/file").read_bytes() == b"new"
-    assert (area / "copy/file").stat().st_ino != inode
 
 
 def test_a_running_program_is_replaced(area: Path) -> None:

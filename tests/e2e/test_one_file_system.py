@@ -12,16 +12,12 @@ import pytest
 
 from tests.support.attributes import has_xattrs
 from tests.support.command import pcopy, show, succeed, summary
+from tests.support.files import write
 from tests.support.filesystems import Place, mounted
 from tests.support.oracle import differences
 from tests.support.users import require_root
 
 MIB = 1 << 20
-
-
-def write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
 
 
 @pytest.fixture

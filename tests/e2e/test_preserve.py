@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl, has_acls, has_xattrs
 from tests.support.command import pcopy, show, succeed
+from tests.support.files import mode_of
 from tests.support.oracle import differences
 from tests.support.users import require_root
 
@@ -37,10 +37,6 @@ def source(area: Path) -> Path:
     return path
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
-
-
 @pytest.mark.parametrize("options", [[], ["-a"], ["-r"], ["-R"], ["--preserve", "all"], ["-aR"]])
 def test_everything_is_the_default(area: Path, source: Path, options: list[str]) -> None:
     succeed(*options, source, area / "copy")
@@ -52,7 +48,7 @@ def test_timestamps(area: Path, source: Path) -> None:
     succeed("--no-preserve", "timestamps", source, area / "copy")
     for path in (area / "copy", area / "copy/file", area / "copy/sub"):
         assert path.stat().st_mtime >= begun
-    assert mode(area / "copy/file") == 0o777
+    assert mode_of(area / "copy/file") == 0o777
     assert os.getxattr(area / "copy/file", "user.x") == b"1"
 
 
@@ -60,7 +56,7 @@ def test_links(area: Path, source: Path) -> None:
     succeed("--no-preserve", "links", source, area / "copy")
     assert (area / "copy/file").stat().st_nlink == 1
     assert (area / "copy/sub/linked").read_bytes() == b"content"
-    assert mode(area / "copy/sub/linked") == 0o777
+    assert mode_of(area / "copy/sub/linked") == 0o777
 
 
 def test_xattr(area: Path, source: Path) -> None:
@@ -83,10 +79,10 @@ def test_without_mode_the_umask_decides(area: Path, source: Path) -> None:
     (source / "set-gid").mkdir()
     (source / "set-gid").chmod(0o2777)
     succeed("--no-preserve", "mode,acl", source, area / "copy", umask=0o027)
-    assert mode(area / "copy/file") == 0o750
-    assert mode(area / "copy/script") == 0o710
-    assert mode(area / "copy/set-gid") == 0o750
-    assert mode(area / "copy/sub") == 0o750
+    assert mode_of(area / "copy/file") == 0o750
+    assert mode_of(area / "copy/script") == 0o710
+    assert mode_of(area / "copy/set-gid") == 0o750
+    assert mode_of(area / "copy/sub") == 0o750
     assert (area / "copy/file").stat().st_mtime == (source / "file").stat().st_mtime
 
 
@@ -97,8 +93,8 @@ def test_without_mode_existing_targets_keep_theirs(area: Path, source: Path) -> 
     (area / "copy/file").chmod(0o604)
     succeed("--no-preserve", "mode,acl,links", f"{source}/", area / "copy")
     assert (area / "copy/file").read_bytes() == b"content"
-    assert mode(area / "copy/file") == 0o604
-    assert mode(area / "copy/sub") == 0o711
+    assert mode_of(area / "copy/file") == 0o604
+    assert mode_of(area / "copy/sub") == 0o711
 
 
 def test_with_mode_the_umask_has_no_say(area: Path, source: Path) -> None:
@@ -117,7 +113,7 @@ def test_ownership(area: Path, source: Path) -> None:
     for name in ("file", "plain", "sub"):
         status = (area / "copy" / name).stat()
         assert (status.st_uid, status.st_gid) == (0, 0), name
-    assert mode(area / "copy/file") == 0o755
+    assert mode_of(area / "copy/file") == 0o755
 
 
 def test_ownership_with_set_id_bits_is_kept(area: Path, source: Path) -> None:
@@ -126,13 +122,13 @@ def test_ownership_with_set_id_bits_is_kept(area: Path, source: Path) -> None:
     (source / "file").chmod(0o6755)
     succeed("--preserve", "mode,ownership", source, area / "copy")
     status = (area / "copy/file").stat()
-    assert (status.st_uid, status.st_gid, mode(area / "copy/file")) == (1000, 1001, 0o6755)
+    assert (status.st_uid, status.st_gid, mode_of(area / "copy/file")) == (1000, 1001, 0o6755)
 
 
 def test_a_list_replaces_the_default(area: Path, source: Path) -> None:
     begun = time.time() - 1
     succeed("--preserve", "mode", source, area / "copy")
-    assert mode(area / "copy/file") == 0o777
+    assert mode_of(area / "copy/file") == 0o777
     assert (area / "copy/file").stat().st_mtime >= begun
     assert (area / "copy/file").stat().st_nlink == 1
     assert "user.x" not in os.listxattr(area / "copy/file")
@@ -141,7 +137,7 @@ def test_a_list_replaces_the_default(area: Path, source: Path) -> None:
 def test_both_together(area: Path, source: Path) -> None:
     begun = time.time() - 1
     succeed("--preserve", "mode,timestamps,links", "--no-preserve", "timestamps", source, area / "copy")
-    assert mode(area / "copy/file") == 0o777
+    assert mode_of(area / "copy/file") == 0o777
     assert (area / "copy/file").stat().st_nlink == 2
     assert (area / "copy/file").stat().st_mtime >= begun
 
@@ -150,7 +146,7 @@ def test_without_anything(area: Path, source: Path) -> None:
     succeed("--no-preserve", "all", source, area / "copy", umask=0o022)
     assert (area / "copy/file").read_bytes() == b"content"
     assert (area / "copy/sub/linked").read_bytes() == b"content"
-    assert mode(area / "copy/file") == 0o755
+    assert mode_of(area / "copy/file") == 0o755
 
 
 def test_default_acl_of_the_destination_is_not_inherited(area: Path, source: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.command import Argument, Completed, pcopy, show, succeed, summary
 from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
+from tests.support.files import replace_by_fifo, replace_by_link
 from tests.support.filesystems import Place
 from tests.support.held import held
 from tests.support.oracle import changes, differences, snapshot
@@ -189,21 +190,11 @@ def test_what_may_not_be_read_has_failed(area: Path) -> None:
     assert (told["failed"], told["files"], told["bytes"]) == (2, 1, 5)
 
 
-def replace_by_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 def replace_by_same_size(path: Path) -> None:
     status = path.stat()
     path.unlink()
     path.write_bytes(os.urandom(status.st_size))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def replace_by_link(path: Path) -> None:
-    path.rename(path.with_name("aside"))
-    path.symlink_to("aside")
 
 
 def replace_by_directory(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import pcopy, pverify, show
-from tests.support.faults import READS
+from tests.support.faults import READS, require_strace
 
 FILES = 4
 SIZE = 8 << 20
@@ -21,8 +20,7 @@ PROGRESS = ("--progress", "json", "--progress-interval", "0.05")
 
 def slowly(log: Path, *paths: Path) -> list[str]:
     """What makes the reading of ``paths`` take its time (a file that is being copied has another name)."""
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     calls = ",".join("?" + call for call in READS)
     line = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter=100000"]
     return [*line, *(word for path in paths for word in ("-P", str(path)))]

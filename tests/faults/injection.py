@@ -6,15 +6,13 @@ import base64
 import errno
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.faults.worlds import OTHER, VICTIM, WORLDS, partly_written
 from tests.support.command import REPOSITORY, Completed, pcopy, show, summary
+from tests.support.faults import require_strace
 from tests.support.oracle import differences
 from tests.support.walk import temporaries
 
@@ -83,8 +81,7 @@ class Case:
             raise AssertionError(f"{error}\n{show(run)}\n{log}") from error
 
     def _wrap(self) -> list[str]:
-        if not shutil.which("strace"):
-            pytest.skip("there is no strace here")
+        require_strace()
         calls = ",".join("?" + call for call in self._row.calls.split())
         line = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", str(self._log)]
         for path in self._row.paths(self._source, self._target):

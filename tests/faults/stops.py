@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.support.command import Argument, Completed
+from tests.support.faults import require_strace
 from tests.support.processes import background, wait_until
 
 SECONDS = 20
@@ -35,8 +33,7 @@ class Stops:
         self._waits = 0
 
     def _wrap(self) -> list[str]:
-        if not shutil.which("strace"):
-            pytest.skip("there is no strace here")
+        require_strace()
         calls = ",".join("?" + call for call in self._calls.split())
         line = ["strace", "-f", "-o", str(self._log), "-e", f"trace={calls}"]
         for path in self._paths:

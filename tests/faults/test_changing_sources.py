@@ -17,6 +17,7 @@ import pytest
 from tests.faults.stops import Stops
 from tests.faults.worlds import CHUNKS, LARGE
 from tests.support.command import show, summary
+from tests.support.files import replace_by_fifo
 from tests.support.oracle import differences
 from tests.support.walk import temporaries
 
@@ -62,11 +63,6 @@ def _new_file(path: Path) -> None:
     new.replace(path)
 
 
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 def _symlink(path: Path) -> None:
     path.unlink()
     path.symlink_to("/etc/passwd")
@@ -86,7 +82,7 @@ CHANGES: dict[str, Change] = {
     "is rewritten": _rewrite,
     "is rewritten in secret": _rewrite_in_secret,
     "is a new file": _new_file,
-    "becomes a FIFO": _fifo,
+    "becomes a FIFO": replace_by_fifo,
     "becomes a symlink": _symlink,
     "becomes a directory": _directory,
 }

@@ -20,7 +20,7 @@ from tests.faults.injection import Case, Row
 from tests.faults.table import ERRORS, NEVER_CALLED, PASSING, READING, TABLE
 from tests.faults.worlds import VICTIM, WORLDS
 from tests.support.command import show, succeed, summary
-from tests.support.faults import Fault
+from tests.support.faults import Fault, require_strace
 from tests.support.filesystems import scratch
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.users import NOBODY, require_root
@@ -52,8 +52,7 @@ def observe(sources: Path, cases: Sequence[tuple[Row, str, str]]) -> list[str]:
         finally:
             shutil.rmtree(place)
 
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(one, cases))
 
@@ -87,8 +86,7 @@ def test_the_table_is_complete() -> None:
 def test_what_is_never_called(sources: Path, area: Path) -> None:
     log = area / "log"
     wrap = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={','.join(NEVER_CALLED)},syncfs"]
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     succeed("-T", sources / "replaced/source", area / "copy", ranks=1, wrap=wrap)
     assert re.findall(r"\b(fsync|fdatasync|syncfs)\(", log.read_text()) == ["syncfs"]
 

@@ -20,6 +20,7 @@ from tests.fidelity.rows import (
     on_kinds,
 )
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
+from tests.support.files import mode_of
 
 OWNER = "Owner and mode"
 TIMES = "Times"
@@ -34,10 +35,6 @@ BINARY = b"\x00binary\xff\n" * 40
 
 def chown(path: Path, uid: int, gid: int) -> None:
     os.chown(path, uid, gid, follow_symlinks=False)
-
-
-def mode_of(path: Path) -> int:
-    return path.lstat().st_mode & 0o7777
 
 
 def owners() -> list[Row]:

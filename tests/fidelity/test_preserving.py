@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
-import stat
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,8 @@ from pcopy.fsio.preserve import Preserve
 from tests.fidelity.rows import GROUP, OTHER
 from tests.support.attributes import ACCESS_ACL, acl
 from tests.support.command import pcopy, show, succeed, summary
-from tests.support.faults import Fault
+from tests.support.faults import Fault, require_strace
+from tests.support.files import mode_of
 from tests.support.filesystems import Place
 from tests.support.users import NOBODY, is_root, require_root
 
@@ -30,10 +29,6 @@ CHOWN = ("chown", "lchown", "fchown", "fchownat")
 SET_XATTR = ("setxattr", "fsetxattr", "lsetxattr")
 CHMOD = re.compile(r"\bf?chmod(?:at2?)?\(.*?, (0\d+)\b")
 MIB = 1 << 20
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
 
 
 def owner(path: Path) -> tuple[int, int]:
@@ -58,8 +53,7 @@ def make_some(source: Path) -> list[str]:
 
 @pytest.fixture
 def traced() -> list[str]:
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     return [
         "strace",
         "-f",
@@ -75,7 +69,7 @@ def test_without_mode_all_kinds_lose_set_id_bits(area: Path) -> None:
     names = make_some(area / "source")
     succeed("--no-preserve", "mode", area / "source", area / "copy", umask=0o027, ranks=2)
     for name in names:
-        assert (name, mode(area / "copy" / name)) == (name, 0o750)
+        assert (name, mode_of(area / "copy" / name)) == (name, 0o750)
         assert owner(area / "copy" / name) == (OTHER, OTHER), name
 
 
@@ -93,7 +87,7 @@ def test_without_mode_targets_of_all_kinds_keep_theirs(area: Path) -> None:
     succeed("--no-preserve", "mode", f"{area}/source/", copy, ranks=2)
     assert (copy / "large").stat().st_size == 26 * MIB
     for name in names:
-        assert (name, mode(copy / name)) == (name, 0o614)
+        assert (name, mode_of(copy / name)) == (name, 0o614)
 
 
 def test_without_mode_a_target_of_another_kind_keeps_nothing(area: Path) -> None:
@@ -108,7 +102,7 @@ def test_without_mode_a_target_of_another_kind_keeps_nothing(area: Path) -> None
     if is_root():
         os.chown(area / "copy/fifo", OTHER, OTHER)
     succeed("--no-preserve", "mode,ownership", f"{area}/source/", area / "copy", umask=0o027)
-    assert mode(area / "copy/fifo") == 0o640
+    assert mode_of(area / "copy/fifo") == 0o640
     assert owner(area / "copy/fifo") == ours
 
 
@@ -120,7 +114,7 @@ def test_root_that_may_not_chown_is_excused(area: Path) -> None:
     assert (told["excused"], told["failed"]) == (len(names), 0)
     for name in names:
         assert owner(area / "copy" / name) == (0, 0), name
-        assert (name, mode(area / "copy" / name)) == (name, 0o757)
+        assert (name, mode_of(area / "copy" / name)) == (name, 0o757)
     assert (area / "copy/linked").stat().st_nlink == 2
 
 
@@ -134,7 +128,7 @@ def test_the_group_alone_is_kept_without_set_id_bits(area: Path) -> None:
     assert (told["excused"], told["failed"]) == (len(names), 0)
     for name in names:
         assert owner(area / "copy" / name) == (0, GROUP), name
-        assert (name, mode(area / "copy" / name)) == (name, 0o757)
+        assert (name, mode_of(area / "copy" / name)) == (name, 0o757)
 
 
 def test_what_needs_no_privilege_is_neither_excused_nor_less(area: Path) -> None:
@@ -147,7 +141,7 @@ def test_what_needs_no_privilege_is_neither_excused_nor_less(area: Path) -> None
     told = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
     assert told["excused"] == 0
     for name in names:
-        assert (owner(area / "copy" / name), mode(area / "copy" / name)) == ((0, GROUP), 0o6757), name
+        assert (owner(area / "copy" / name), mode_of(area / "copy" / name)) == ((0, GROUP), 0o6757), name
 
 
 def test_owner_and_group_are_tried_before_the_group(area: Path, traced: list[str]) -> None:
@@ -182,8 +176,8 @@ def test_eperm_is_no_excuse_for_who_may_chown(area: Path) -> None:
     (line,) = (area / "errors").read_text().splitlines()
     assert "victim" in line and '"operation": "chown"' in line and f'"errno": {errno.EPERM}' in line
     assert (copy / "victim").read_bytes() == b"content"
-    assert (owner(copy / "victim"), mode(copy / "victim")) == ((0, 0), 0o755)
-    assert (owner(copy / "two"), mode(copy / "two")) == ((OTHER, OTHER), 0o6755)
+    assert (owner(copy / "victim"), mode_of(copy / "victim")) == ((0, 0), 0o755)
+    assert (owner(copy / "two"), mode_of(copy / "two")) == ((OTHER, OTHER), 0o6755)
 
 
 def test_eperm_is_no_excuse_for_any_kind(area: Path, traced: list[str]) -> None:
@@ -195,7 +189,7 @@ def test_eperm_is_no_excuse_for_any_kind(area: Path, traced: list[str]) -> None:
     told = summary(run)
     assert (told["excused"], told["failed"]) == (0, len(names) + 1), told  # and the directory around them
     for name in names:
-        assert (owner(area / "copy" / name), mode(area / "copy" / name)) == ((0, 0), 0o757), name
+        assert (owner(area / "copy" / name), mode_of(area / "copy" / name)) == ((0, 0), 0o757), name
 
 
 ACL = acl(7, 5, 1, {OTHER: 7})
@@ -234,7 +228,7 @@ def test_the_mode_comes_before_the_acl_and_gives_nothing_to_others(on: Place, ki
     log = here / "trace"
     succeed("-T", source, copy, wrap=[*traced, "-o", str(log)], ranks=2 if kind == "large file" else 1)
     assert os.getxattr(copy, ACCESS_ACL) == ACL
-    assert mode(copy) == 0o771 | bits
+    assert mode_of(copy) == 0o771 | bits
     order = acl_order(log.read_text())
     assert order[-2:] == [f"{0o700 | bits:o}", "ACL"], order
     assert all(step == "ACL" or not int(step, 8) & 0o077 for step in order), order
@@ -360,7 +354,7 @@ def test_a_label_that_may_not_be_set_is_a_notice(on: Place, traced: list[str], e
     assert (told["warnings"], told["excused"], told["failed"]) == (len(names), 0, 0), show(run)
     assert run.stderr.count(b"setxattr security.selinux") == len(names), show(run)
     for name in names:
-        assert mode(here / "copy" / name) == 0o750
+        assert mode_of(here / "copy" / name) == 0o750
 
 
 def test_a_label_that_may_be_set_arrives(on: Place) -> None:

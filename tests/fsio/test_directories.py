@@ -15,15 +15,8 @@ from tests.support.users import as_user
 
 
 @pytest.fixture
-def base(area: Path) -> Iterator[int]:
-    descriptor = os.open(area, os.O_RDONLY)
-    yield descriptor
-    os.close(descriptor)
-
-
-@pytest.fixture
-def directories(base: int) -> Iterator[Directories]:
-    made = Directories(base, 7, on_source=True)
+def directories(directory: int) -> Iterator[Directories]:
+    made = Directories(directory, 7, on_source=True)
     yield made
     made.close()
 
@@ -36,9 +29,9 @@ def inode(descriptor: int) -> int:
     return os.fstat(descriptor).st_ino
 
 
-def make_chain(base: int, names: list[bytes]) -> int:
+def make_chain(directory: int, names: list[bytes]) -> int:
     """Makes directories in one another, by descriptors, and returns the last one's inode."""
-    at = os.dup(base)
+    at = os.dup(directory)
     for name in names:
         os.mkdir(name, dir_fd=at)
         inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
@@ -72,11 +65,11 @@ def test_follows_no_symbolic_link(directories: Directories, area: Path, level: i
 
 
 @pytest.mark.parametrize("level", range(3))
-def test_follows_none_that_is_swapped_in_later(base: int, area: Path, level: int) -> None:
+def test_follows_none_that_is_swapped_in_later(directory: int, area: Path, level: int) -> None:
     """What is open already stays what it was; what is opened from it is below it."""
     names = ["a", "b", "c"]
     (area / "a/b/c").mkdir(parents=True)
-    directories = Directories(base, 0, on_source=False)
+    directories = Directories(directory, 0, on_source=False)
     held = inode(directories.open(b"/".join(os.fsencode(name) for name in names[: level + 1])))
     at = area.joinpath(*names[: level + 1])
     at.rename(area / "aside")
@@ -117,9 +110,9 @@ def test_another_identity(directories: Directories, area: Path) -> None:
         directories.open(b"a", (8, directories.identity(b"a")[1]))
 
 
-def test_no_more_than_the_bound_stay_open(area: Path, base: int) -> None:
+def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
     kept = OpenDirectories()
-    both = [Directories(base, 0, on_source=True, kept=kept, number=number) for number in range(2)]
+    both = [Directories(directory, 0, on_source=True, kept=kept, number=number) for number in range(2)]
     before = open_descriptors()
     for number in range(3 * CAPACITY):
         (area / f"{number}").mkdir()
@@ -130,14 +123,14 @@ def test_no_more_than_the_bound_stay_open(area: Path, base: int) -> None:
     ]
     both[0].close()
     assert open_descriptors() == before
-    os.fstat(base)
+    os.fstat(directory)
 
 
-def test_what_was_used_last_outlives_a_walk(area: Path, base: int) -> None:
+def test_what_was_used_last_outlives_a_walk(area: Path, directory: int) -> None:
     """A task may hold one directory while it opens another, however deep."""
-    directories = Directories(base, 0, on_source=True, kept=OpenDirectories(KEPT_OF_ONE_WALK + 2))
+    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(KEPT_OF_ONE_WALK + 2))
     deep = [b"d"] * (2 * KEPT_OF_ONE_WALK)
-    last = make_chain(base, deep)
+    last = make_chain(directory, deep)
     for number in range(KEPT_OF_ONE_WALK + 5):
         (area / f"{number}").mkdir()
         directories.open(b"%d" % number)
@@ -150,10 +143,10 @@ def test_what_was_used_last_outlives_a_walk(area: Path, base: int) -> None:
         OpenDirectories(KEPT_OF_ONE_WALK)
 
 
-def test_paths_beyond_the_longest(base: int) -> None:
+def test_paths_beyond_the_longest(directory: int) -> None:
     names = [b"%03d" % number + b"n" * 200 for number in range(60)]  # some 12,000 bytes
-    last = make_chain(base, names)
-    directories = Directories(base, 0, on_source=True)
+    last = make_chain(directory, names)
+    directories = Directories(directory, 0, on_source=True)
     before = open_descriptors()
     path = b"/".join(names)
     assert len(path) > os.pathconf("/", "PC_PATH_MAX")
@@ -165,11 +158,11 @@ def test_paths_beyond_the_longest(base: int) -> None:
     assert open_descriptors() == before
 
 
-def test_a_walk_that_fails_leaves_nothing_open(base: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_that_fails_leaves_nothing_open(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where what was just opened can't be looked at: a server may have forgotten it (ESTALE)."""
     names = [b"d"] * 40
-    make_chain(base, names)
-    directories = Directories(base, 0, on_source=True)
+    make_chain(directory, names)
+    directories = Directories(directory, 0, on_source=True)
     before = open_descriptors()
     real, calls = os.fstat, 0
 
@@ -196,8 +189,8 @@ def test_directories_that_may_only_be_searched(area: Path) -> None:
         (area / name).chmod(mode)
 
     def look() -> None:
-        base = os.open(area, os.O_RDONLY)
-        directories = Directories(base, 0, on_source=True)
+        directory = os.open(area, os.O_RDONLY)
+        directories = Directories(directory, 0, on_source=True)
         assert os.listdir(directories.open(b"a/b/c")) == []
         assert inode(directories.open(b"a/b")) == os.stat(area / "a/b").st_ino
         (os.path.exists(area / "a/b/c") or pytest.fail("it can't be reached"))
@@ -206,9 +199,9 @@ def test_directories_that_may_only_be_searched(area: Path) -> None:
     (area / "a").chmod(0o700)
 
     def refuse() -> None:
-        base = os.open(area, os.O_RDONLY)
+        directory = os.open(area, os.O_RDONLY)
         with pytest.raises(Problem) as caught:
-            Directories(base, 0, on_source=True).open(b"a/b/c")
+            Directories(directory, 0, on_source=True).open(b"a/b/c")
         assert caught.value.errno == errno.EACCES
 
     if os.geteuid() == 0:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,8 @@ import pytest
 
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.syncer import Syncer
+from tests.support.preload import hanging_syncs
 from tests.support.processes import wait_until
-
-HANGING = Path(__file__).parents[1] / "chaos" / "hanging.c"
 
 
 @pytest.fixture
@@ -26,13 +23,6 @@ def syncer() -> Iterator[Syncer]:
     made = Syncer()
     yield made
     made.close()
-
-
-@pytest.fixture
-def directory(area: Path) -> Iterator[int]:
-    descriptor = os.open(area, os.O_RDONLY | os.O_DIRECTORY)
-    yield descriptor
-    os.close(descriptor)
 
 
 def children() -> set[int]:
@@ -117,16 +107,9 @@ def test_it_ends_when_it_is_closed(syncer: Syncer, directory: int) -> None:
     assert wait_until(lambda: state(pid) in ("Z", ""))
 
 
-def test_a_sync_that_hangs_is_left_behind(
-    syncer: Syncer, directory: int, area: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("there is no C compiler here")
-    library = area / "hanging.so"
-    subprocess.run([compiler, "-O2", "-fPIC", "-shared", "-o", library, HANGING], check=True)
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    monkeypatch.setenv("PCOPY_TEST_HANGS", "2")
+def test_a_sync_that_hangs_is_left_behind(syncer: Syncer, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in hanging_syncs(2).items():
+        monkeypatch.setenv(name, value)
     pid = started(syncer, directory)
     problems: list[Problem] = []
 

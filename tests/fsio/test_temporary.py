@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import PREFIX, TemporaryNames, create, put_in_place, remove, reopen, verify_name
+from tests.support.files import replace_by_link
 from tests.support.users import NOBODY, is_root
-
-
-@pytest.fixture
-def directory(area: Path) -> Iterator[int]:
-    descriptor = os.open(area, os.O_RDONLY)
-    yield descriptor
-    os.close(descriptor)
 
 
 def make(directory: int, name: bytes = b"temporary") -> int:
@@ -32,11 +26,6 @@ def make(directory: int, name: bytes = b"temporary") -> int:
 def another_file(path: Path) -> None:
     path.rename(path.with_name("aside"))  # so that its inode's number stays taken
     path.touch(0o600)
-
-
-def symlink_to_it(path: Path) -> None:
-    path.rename(path.with_name("aside"))
-    path.symlink_to("aside")
 
 
 def fifo(path: Path) -> None:
@@ -57,7 +46,7 @@ def another_owner(path: Path) -> None:
 
 TRICKS: dict[str, Callable[[Path], object]] = {
     "another file": another_file,
-    "a symbolic link to it": symlink_to_it,
+    "a symbolic link to it": replace_by_link,
     "a hard link more": lambda path: os.link(path, path.with_name("more")),
     "readable": lambda path: path.chmod(0o644),
     "set-uid": lambda path: path.chmod(0o4600),

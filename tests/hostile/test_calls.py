@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.command import succeed
+from tests.support.faults import require_strace
 from tests.support.users import NOBODY, require_root
 
 CALLS = "openat,openat2,mkdirat,mknodat,fchown,fchmod,fchownat,fchmodat,chown,lchown,chmod,renameat,renameat2"
@@ -33,8 +33,7 @@ class Call(NamedTuple):
 def calls(area: Path) -> list[Call]:
     """What root calls to copy another user's tree into a directory of his, in which a part of it is already."""
     require_root("be attacked by an ordinary user")
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     source, target = area / "source", area / "target"
     for path in (source, source / "inner", source / "new", target, target / "inner"):
         path.mkdir()

@@ -14,9 +14,9 @@ import pytest
 from tests.hostile.rules import RULES
 from tests.hostile.stage import Stage, staged
 from tests.hostile.test_rules import without
-from tests.hostile.window import compiled
 from tests.support.command import Completed, pcopy, show
 from tests.support.filesystems import Place
+from tests.support.preload import compiled
 from tests.support.users import NOBODY, require_root
 
 SWAPS = 10_000

@@ -6,18 +6,14 @@ that it serves any implementation; and it needs no delays, so that a test is as 
 
 from __future__ import annotations
 
-import functools
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from tests.support.command import Argument
+from tests.support.preload import preloaded
 from tests.support.processes import background
 
 SOURCE = Path(__file__).with_name("window.c")
@@ -46,24 +42,6 @@ class Ended(NamedTuple):
     errors: str
 
 
-made: list[Path] = []
-"""Directories to remove at the end."""
-
-
-@functools.cache
-def compiled(source: Path, *flags: str) -> Path:
-    """What a C compiler makes of ``source``; skips without one."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("there is no C compiler here")
-    directory = Path(tempfile.mkdtemp(prefix="pcopy-test-hostile-"))
-    directory.chmod(0o755)
-    made.append(directory)
-    program = directory / source.stem
-    subprocess.run([compiler, "-O2", *flags, "-o", program, source], check=True)
-    return program
-
-
 def run_through(
     window: Window | None,
     act: Callable[[str], None],
@@ -84,8 +62,7 @@ def run_through(
     fifos = [scratch / name for name in ("reached", "go")]
     for fifo in fifos:
         os.mkfifo(fifo, 0o600)
-    environment |= {
-        "LD_PRELOAD": str(compiled(SOURCE, "-shared", "-fPIC")),
+    environment |= preloaded(SOURCE) | {
         "WINDOW": " ".join(map(str, window)),
         "WINDOW_REACHED": str(fifos[0]),
         "WINDOW_GO": str(fifos[1]),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.launch.launchers import Launchers, assert_refused
 from tests.support.command import Argument, Completed, pverify, show, succeed, summary
-from tests.support.faults import READS, Fault
+from tests.support.faults import READS, Fault, require_strace
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.signatures import expected, manifest_lines, signed
 from tests.support.users import require_root
@@ -103,8 +103,7 @@ def tree(area: Path) -> Path:
 
 @pytest.mark.timeout(120)
 def test_no_host_reads_back_what_it_has_written(launchers: Launchers, area: Path, tree: Path) -> None:
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     logs, copy = area / "logs", area / "copy"
     logs.mkdir()
     options = ["--verify", "--chunk-size", str(CHUNK), "--block-size", "1M", "--json", "-q"]

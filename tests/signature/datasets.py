@@ -11,15 +11,12 @@ from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.items import DirectoryHasher, file_digest, special_digest, symlink_digest, type_of
 from pcopy.signature.manifest import Entry
 from pcopy.signature.tree import content_root
-
-
-def gen(count: int) -> bytes:
-    return bytes((i * i + 7 * i + (i >> 8)) & 255 for i in range(count))
+from tests.support.signatures import generated
 
 
 def inner_dataset(path: Path) -> Path:
     path.mkdir()
-    (path / "b.bin").write_bytes(gen(200000))
+    (path / "b.bin").write_bytes(generated(200000))
     Path(os.fsdecode(os.fsencode(path) + b"/\xff\n name")).write_bytes(b"x")
     return path
 

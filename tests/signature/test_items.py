@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from pcopy.signature.algorithms import ALGORITHMS, algorithm
 from pcopy.signature.items import DirectoryHasher, special_digest, type_of
-from tests.signature.datasets import gen, inner_dataset, measured, outer_dataset
+from tests.signature.datasets import inner_dataset, measured, outer_dataset
 from tests.support import reference_signature as reference
 from tests.support.filesystems import remove
+from tests.support.signatures import generated
 
 MIB = 1 << 20
 XXH3 = algorithm("xxh3-128")
@@ -78,7 +79,7 @@ def datasets(area: Path) -> dict[str, Path]:
     (area / "nothing").mkdir()
     outer = outer_dataset(area / "outer")
     inner = inner_dataset(area / "inner")
-    (area / "larger").write_bytes(gen(300_000))
+    (area / "larger").write_bytes(generated(300_000))
     return {
         "empty directory": area / "nothing",
         "a.txt": outer / "a.txt",

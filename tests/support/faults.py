@@ -24,12 +24,12 @@ def slowed(calls: str, milliseconds: int, *options: str) -> list[str]:
 
     ``options`` are further ones of strace.
     """
-    _require_strace()
+    require_strace()
     line = ["strace", "-f", "-qq", "--seccomp-bpf", *options, "-o", os.devnull, "-e", f"trace={calls}"]
     return [*line, "-e", f"inject={calls}:delay_enter={milliseconds}ms"]
 
 
-def _require_strace() -> None:
+def require_strace() -> None:
     if not shutil.which("strace"):
         pytest.skip("there is no strace here")
 
@@ -55,7 +55,7 @@ class Fault:
 
     def wrap(self) -> list[str]:
         """What to put in front of the command line."""
-        _require_strace()
+        require_strace()
         calls = ",".join("?" + call for call in self._calls)
         line = ["strace", "-f", "-qq", "-o", str(self._log), *(["-P", str(self._path)] if self._path else [])]
         line += ["-e", f"trace={','.join([calls, *self._slow])}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -12,9 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.command import Argument, Completed
+from tests.support.faults import require_strace
 from tests.support.processes import Run, background, wait_until
 
 SYNC = ("syncfs",)
@@ -70,8 +68,7 @@ def held(
 
     ``when`` (strace's word) says which of each process's calls stop it.
     """
-    if not shutil.which("strace"):
-        pytest.skip("there is no strace here")
+    require_strace()
     names = ",".join("?" + call for call in calls)
     wrap = ["strace", "-f", "-qq", "-o", str(log), *(["-P", str(path)] if path else []), "-e", f"trace={names}"]
     wrap += ["-e", f"inject={names}:signal=SIGSTOP:when={when}"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
-import pytest
+from tests.support.faults import require_strace
 
 READING = ("read", "pread64", "preadv", "preadv2")
 WRITING = ("write", "pwrite64", "pwritev", "pwritev2", "copy_file_range", "sendfile")
@@ -16,8 +15,7 @@ class Trace:
     """Each process's calls in a file of its own, in their order, so that none is torn apart by another's."""
 
     def __init__(self, place: Path, *calls: str) -> None:
-        if not shutil.which("strace"):
-            pytest.skip("there is no strace here")
+        require_strace()
         place.mkdir()
         self._place = place
         self._calls = calls

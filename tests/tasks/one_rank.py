@@ -125,6 +125,18 @@ def copy(
         os.umask(umask)
 
 
+def once(kind: type[Any], action: Callable[[], object]) -> Hook:
+    """Acts before the first task of a kind."""
+    done: list[Any] = []
+
+    def before(value: Any) -> None:
+        if isinstance(value, kind) and not done:
+            done.append(value)
+            action()
+
+    return before
+
+
 def _outcome(run: TaskRunner, task: Task) -> Any:
     slices = run(task)
     while True:

@@ -17,7 +17,7 @@ from pcopy.tasks.open_files import discard_all
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, Place, SplitFile
 from tests.support.users import NOBODY, require_root
-from tests.tasks.one_rank import consistent, copy, root_of, surroundings
+from tests.tasks.one_rank import consistent, copy, once, root_of, surroundings
 
 SIZE = 12 << 20
 BLOCK = 4 << 20
@@ -41,17 +41,6 @@ def places(area: Path) -> tuple[Path, Path]:
 def at_each(kind: type[Any], action: Any) -> Any:
     def before(value: Any) -> None:
         if isinstance(value, kind):
-            action()
-
-    return before
-
-
-def once(kind: type[Any], action: Any) -> Any:
-    done: list[Any] = []
-
-    def before(value: Any) -> None:
-        if isinstance(value, kind) and not done:
-            done.append(value)
             action()
 
     return before

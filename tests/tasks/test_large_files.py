@@ -17,7 +17,7 @@ from pcopy.tasks.job import Options
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.values import CopyChunk, FinishFile, OpenFile, Place, ReportFailures, ScanNames, SplitFile
-from tests.tasks.one_rank import consistent, copy, root_of, surroundings
+from tests.tasks.one_rank import consistent, copy, once, root_of, surroundings
 
 SIZE = 40 << 20
 BLOCK = 4 << 20
@@ -37,18 +37,6 @@ def places(area: Path) -> tuple[Path, Path]:
     return source, target
 
 
-def first(kind: type[Any], action: Any) -> Any:
-    """A hook that acts before the first task of a kind."""
-    done: list[Any] = []
-
-    def before(value: Any) -> None:
-        if isinstance(value, kind) and not done:
-            done.append(value)
-            action()
-
-    return before
-
-
 def leftovers(target: Path) -> list[str]:
     return [path.name for path in target.iterdir() if path.name.startswith(".pcopy")]
 
@@ -57,7 +45,7 @@ def leftovers(target: Path) -> list[str]:
 def test_cut_short_before_its_turn(places: tuple[Path, Path], left: int) -> None:
     """A log that was rotated: a file of which nothing is left has no chunk that could be the last one."""
     source, target = places
-    hook = first(SplitFile, lambda: os.truncate(source / "large", left))
+    hook = once(SplitFile, lambda: os.truncate(source / "large", left))
     totals = consistent(copied := copy(root_of(source, target), before=hook, **SPLIT))
     assert (totals.files, totals.failed) == (1, 0), copied.failures
     assert (target / "large").read_bytes() == (source / "large").read_bytes()
@@ -68,7 +56,7 @@ def test_cut_short_before_its_turn(places: tuple[Path, Path], left: int) -> None
 @pytest.mark.parametrize("size", [0, SIZE // 2, 2 * SIZE])
 def test_another_size_while_it_is_copied(places: tuple[Path, Path], kind: type[Any], size: int) -> None:
     source, target = places
-    hook = first(kind, lambda: os.truncate(source / "large", size))
+    hook = once(kind, lambda: os.truncate(source / "large", size))
     totals = consistent(copied := copy(root_of(source, target), before=hook, **SPLIT))
     assert (totals.files, totals.failed) == (1, 0), copied.failures
     assert (target / "large").read_bytes() == (source / "large").read_bytes()
@@ -77,7 +65,7 @@ def test_another_size_while_it_is_copied(places: tuple[Path, Path], kind: type[A
 
 def test_vanished_while_it_is_copied(places: tuple[Path, Path]) -> None:
     source, target = places
-    totals = consistent(copy(root_of(source, target), before=first(FinishFile, (source / "large").unlink), **SPLIT))
+    totals = consistent(copy(root_of(source, target), before=once(FinishFile, (source / "large").unlink), **SPLIT))
     assert (totals.failed, totals.vanished) == (1, 1)
     assert list(target.iterdir()) == []
 
@@ -112,7 +100,7 @@ def test_a_temporary_file_that_was_taken_away(places: tuple[Path, Path]) -> None
         for name in leftovers(target):
             (target / name).unlink()
 
-    consistent(copied := copy(root_of(source, target), before=first(CopyChunk, steal), **SPLIT))
+    consistent(copied := copy(root_of(source, target), before=once(CopyChunk, steal), **SPLIT))
     assert (copied.totals.files, copied.failures) == (1, [])
     assert [path.name for path in target.iterdir()] == ["large"]
     assert (target / "large").read_bytes() == (source / "large").read_bytes()
@@ -131,7 +119,7 @@ def test_a_temporary_file_that_was_taken_away(places: tuple[Path, Path]) -> None
 def test_the_names_of_a_large_file_stay_one_inode(places: tuple[Path, Path]) -> None:
     source, target = places
     os.link(source / "large", source / "also")
-    hook = first(FinishFile, lambda: os.truncate(source / "large", SIZE // 2))
+    hook = once(FinishFile, lambda: os.truncate(source / "large", SIZE // 2))
     totals = consistent(copy(root_of(source, target), before=hook, **SPLIT))
     assert (totals.files, totals.hardlinks, totals.failed) == (1, 1, 0)
     assert (target / "also").stat().st_ino == (target / "large").stat().st_ino

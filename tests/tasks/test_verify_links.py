@@ -19,8 +19,8 @@ from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.values import Known, LinkGroup, MakeLinks, Place
-from tests.tasks.one_rank import Copied, consistent, copy, root_of, surroundings
-from tests.tasks.test_verifying import flip, when
+from tests.support.damages import flip
+from tests.tasks.one_rank import Copied, consistent, copy, once, root_of, surroundings
 
 NAMES = ("sub/one", "sub/two", "three")
 SIZES = {"small": 1000, "large": (5 << 20) + 100}
@@ -43,7 +43,7 @@ def trees(area: Path, request: pytest.FixtureRequest) -> tuple[Path, Path]:
 def verified(trees: tuple[Path, Path], damage: Callable[[Path], None], *, repair: bool, ranks: int) -> Copied:
     source, target = trees
     return copy(
-        root_of(source, target), ranks=ranks, before=when("VerifyLinks", lambda: damage(target)), hash="xxh3-128",
+        root_of(source, target), ranks=ranks, before=once(VerifyLinks, lambda: damage(target)), hash="xxh3-128",
         verify=True, repair=repair, chunk_size=1, block_size=1 << 20,
     )  # fmt: skip
 

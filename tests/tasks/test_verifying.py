@@ -6,11 +6,13 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.tasks.one_rank import Copied, consistent, copy, root_of
+from pcopy.tasks.read_values import VerifyItems
+from tests.support.damages import flip
+from tests.support.files import replace_by_fifo
+from tests.tasks.one_rank import Copied, consistent, copy, once, root_of
 
 LARGE = (5 << 20) + 256
 
@@ -28,37 +30,14 @@ def trees(area: Path) -> tuple[Path, Path]:
     return source, target
 
 
-def when(kind: str, action: Callable[[], None]) -> Callable[[Any], None]:
-    """Runs the action before the first task of that kind."""
-    done: list[None] = []
-
-    def hook(value: Any) -> None:
-        if type(value).__name__ == kind and not done:
-            done.append(None)
-            action()
-
-    return hook
-
-
 def verified(trees: tuple[Path, Path], damage: Callable[[Path, Path], None], *, repair: bool, ranks: int = 1) -> Copied:
     """What is damaged is the pair (source, target) of the directory ``sub``, when all is copied and finished."""
     source, target = trees
-    hook = when("VerifyItems", lambda: damage(source / "sub", target / "sub"))
+    hook = once(VerifyItems, lambda: damage(source / "sub", target / "sub"))
     return copy(
         root_of(source, target), ranks=ranks, before=hook, hash="xxh3-128", verify=True, repair=repair,
         chunk_size=1, block_size=1 << 20,
     )  # fmt: skip
-
-
-def flip(path: Path, at: int) -> None:
-    """Another byte, and the same times."""
-    before = path.stat()
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes((byte[0] ^ 1,)))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def cut(path: Path) -> None:
@@ -70,23 +49,18 @@ def retarget(path: Path) -> None:
     path.symlink_to("other")
 
 
-def into_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "small: first byte": lambda sub: flip(sub / "small", 0),
     "small: removed": lambda sub: (sub / "small").unlink(),
     "small: shorter": lambda sub: cut(sub / "small"),
     "small: longer": lambda sub: os.truncate(sub / "small", 6),
-    "small: a FIFO": lambda sub: into_pipe(sub / "small"),
+    "small: a FIFO": lambda sub: replace_by_fifo(sub / "small"),
     "large: first byte": lambda sub: flip(sub / "large", 0),
     "large: last byte": lambda sub: flip(sub / "large", LARGE - 1),
     "large: removed": lambda sub: (sub / "large").unlink(),
     "large: shorter": lambda sub: cut(sub / "large"),
     "large: longer": lambda sub: os.truncate(sub / "large", LARGE + 1),
-    "link: a FIFO": lambda sub: into_pipe(sub / "link"),
+    "link: a FIFO": lambda sub: replace_by_fifo(sub / "link"),
     "link: another target": lambda sub: retarget(sub / "link"),
     "link: removed": lambda sub: (sub / "link").unlink(),
 }

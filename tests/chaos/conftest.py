@@ -1,0 +1,32 @@
+"""Fixtures of tests that end jobs before they are done, and go on with them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dataset import make_dataset
+from tests.chaos.unfinished import Stop, stopped
+from tests.support.filesystems import scratch
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    """A source; files with tests that need another one have their own."""
+    with scratch() as place:
+        make_dataset(place / "source", 31, files=500, directories=70)
+        yield place / "source"
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    """What makes the jobs of a test its own."""
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+@pytest.fixture
+def stop(area: Path, env: dict[str, str]) -> Stop:
+    return functools.partial(stopped, area, env)

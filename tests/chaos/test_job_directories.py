@@ -1,0 +1,155 @@
+"""The directory that a job is kept in: it is named, or can not be used, or is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dataset import SPLIT
+from tests.chaos.unfinished import BUSY, REFUSED, STOPPED, check_equal
+from tests.support.command import Argument, pcopy, show, succeed
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
+from tests.support.oracle import changes, snapshot
+from tests.support.processes import Run, background, wait_until
+
+
+def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: dict[str, str]) -> None:
+    job = area / "job"
+    arguments: list[Argument] = ["--checkpoint", job, *BUSY, "--signature", area / "sig", tree, area / "copy"]
+    with background(*arguments, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or [*job.glob("run-1/facts-0")])
+        run.send_signal(signal.SIGUSR1)
+        _, err = run.process.communicate(timeout=20)
+        assert run.process.returncode == STOPPED, err
+        assert b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job) in err
+    other = pcopy(*arguments[:-1], area / "other", ranks=2, env=env)
+    assert other.returncode == REFUSED, show(other)
+    assert b"(DST differ" in other.stderr, show(other)
+    other = pcopy("--existing", "skip", "--no-preserve", "mode", *arguments, ranks=2, env=env)
+    assert other.returncode == REFUSED, show(other)
+    assert b"--existing" in other.stderr and b"--preserve" in other.stderr, show(other)
+    assert not (area / "other").exists()
+    other = pcopy(*arguments[:-2], f"{tree}/", area / "copy", ranks=2, env=env)
+    assert other.returncode == REFUSED and b"(SRC differ)" in other.stderr, show(other)
+    check_outputs_of_a_resume(tree, area, arguments, env)
+    succeed(*arguments[:-2], f"./../{tree.parent.name}/{tree.name}", area / "copy", ranks=2, env=env, cwd=tree.parent)
+    check_equal(tree, area / "copy")
+    assert not job.exists()
+    assert (area / "sig").exists()
+
+
+def check_outputs_of_a_resume(tree: Path, area: Path, arguments: list[Argument], env: dict[str, str]) -> None:
+    """They are looked at before anything is copied, as in a first run."""
+    before = snapshot(area / "copy")
+    (area / "sig").mkdir()
+    for words in (arguments, ["--resume", area / "job"]):
+        run = pcopy(*words, ranks=2, env=env)
+        assert run.returncode == REFUSED, show(run)
+        assert run.stderr == b"pcopy: %s: is a directory; name a file\n" % os.fsencode(area / "sig")
+    (area / "sig").rmdir()
+    run = pcopy("--resume", area / "job", "--errors", tree / "errors", ranks=2, env=env)
+    assert run.returncode == REFUSED and b"lies in" in run.stderr, show(run)
+    assert changes(before, snapshot(area / "copy")) == []
+
+
+def test_a_job_in_a_directory_that_was_named_is_there_from_the_start(
+    tree: Path, area: Path, env: dict[str, str]
+) -> None:
+    """Killed before anything is on record it begins anew, twice, and with the target that the first run meant."""
+    job, copy = area / "job", area / "copy"
+    arguments: list[Argument] = ["--checkpoint", job, *SPLIT, tree, copy]
+    for words in (arguments, arguments, ["--resume", job]):
+        with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+            assert wait_until(lambda: run.process.poll() is not None or announced(run))
+            assert wait_until(lambda: run.process.poll() is not None or copy.exists())
+            second = pcopy(*arguments, ranks=2, env=env)
+            assert second.returncode == REFUSED, show(second)
+            assert b"on this job; wait for its end" in second.stderr, show(second)
+            run.kill_all()
+            run.end(10)
+        assert (job / "job").exists() and not (job / "current").exists()
+    succeed(*arguments, ranks=2, env=env)
+    check_equal(tree, copy)
+    assert not job.exists()
+
+
+def announced(run: Run) -> bytes:
+    """The first line of output, which comes once the job is in its directory."""
+    assert run.process.stdout is not None
+    return bytes(run.process.stdout.readline())
+
+
+UNUSABLE = {
+    "full": b"which is no job's; name a new or an empty directory",
+    "full/file": b"Not a directory; name a job's directory, or one to be made",
+    "full/file/job": b"not a directory, so that",
+    "source": b"copied from or to; name another directory",
+    "source/job": b"copied from or to; name another directory",
+    "copy": b"copied from or to; name another directory",
+    "copy/job": b"copied from or to; name another directory",
+    "link/job": b"copied from or to; name another directory",
+    "/proc/job": b"No such file or directory; name another place",
+}
+
+
+@pytest.mark.parametrize(("launcher", "place"), [("mpi", "full"), *((None, place) for place in UNUSABLE)])
+def test_a_directory_that_cannot_be_used_is_refused_at_once(
+    area: Path, env: dict[str, str], place: str, launcher: str | None
+) -> None:
+    for name in ("source", "full"):
+        (area / name).mkdir()
+        (area / name / "file").touch()
+    (area / "link").symlink_to("source")
+    run = pcopy("--checkpoint", area / place, area / "source", area / "copy", ranks=2, env=env, launcher=launcher)
+    assert run.returncode == REFUSED, show(run)
+    (line,) = run.stderr.splitlines()
+    assert os.fsencode(area / place) in line and UNUSABLE[place] in line
+    assert sorted(os.listdir(area)) == ["full", "link", "source"]
+    assert os.listdir(area / "source") == os.listdir(area / "full") == ["file"]
+
+
+def test_nobody_waits_for_a_job_that_cannot_be_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """What is in the way came after the start."""
+    state = area / "state" / "pcopy"
+    state.mkdir(parents=True, mode=0o700)
+    began = time.monotonic()
+    with background(
+        "--checkpoint-interval", "0.5", tree, area / "copy", ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)
+    ) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (area / "copy").exists())
+        state.rmdir()
+        state.touch()
+        _, err = run.process.communicate(timeout=60)
+    assert run.process.returncode == 0, err
+    assert time.monotonic() - began < 20
+    (line,) = err.splitlines()
+    told = b"pcopy: no more checkpoints, the job goes on without and cannot be resumed: "
+    assert line.startswith(told + os.fsencode(state) + b": "), err
+    check_equal(tree, area / "copy")
+
+
+def test_a_copy_without_a_checkpoint_is_started_again_with_the_same_meaning(
+    tree: Path, area: Path, env: dict[str, str]
+) -> None:
+    state = area / "state" / "pcopy"
+    state.mkdir(parents=True, mode=0o700)
+    again = b" as pcopy --no-target-directory -n 2 %s %s, since " % (os.fsencode(tree), os.fsencode(area / "copy"))
+    cases: list[tuple[Path, list[Argument], bytes]] = [
+        (area / "copy", [tree], again),
+        (area / "other", ["-T", tree], b"\n"),
+    ]
+    for copy, words, advice in cases:
+        with background(*words, copy, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+            assert wait_until(copy.exists)
+            state.rmdir()
+            state.touch()
+            run.send_signal(signal.SIGTERM)
+            _, err = run.process.communicate(timeout=20)
+        state.unlink()
+        state.mkdir(mode=0o700)
+        assert run.process.returncode == STOPPED, err
+        assert b"no checkpoint was stored: start it again" + advice in err

@@ -1,0 +1,78 @@
+"""Jobs that are ended before they are done: how they come about, and what is looked at in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.dataset import SPLIT
+from tests.support.command import Argument, succeed
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
+from tests.support.oracle import differences
+from tests.support.processes import Run, background, wait_until
+from tests.support.walk import temporaries
+
+INCOMPLETE, REFUSED, STOPPED = 1, 2, 75
+GRACE = 10
+"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
+
+BUSY = ("--checkpoint-interval", "0.05", *SPLIT)
+
+Stop = Callable[..., str]
+"""What the fixture ``stop`` is: ``stopped`` in the place of the test."""
+
+
+def stopped(
+    area: Path,
+    env: dict[str, str],
+    *arguments: Argument,
+    ranks: int = 3,
+    number: int = signal.SIGTERM,
+    until: Callable[[], object] = lambda: True,
+    slow: tuple[str, int] = (ITEM_BY_ITEM, SLOW),
+    **options: Any,
+) -> str:
+    """Starts a job with ``arguments``, ends it when it has epochs on record, and returns its name.
+
+    Each of its items takes ``SLOW`` milliseconds: it is far from its end by then.
+    """
+    state = area / "state" / "pcopy"
+    before = set(os.listdir(state)) if state.exists() else set()
+
+    def begun() -> bool:
+        found = {path.parts[-3] for path in state.glob("*/run-*/facts-0")}
+        return bool(found - before and until())
+
+    with background(*BUSY, *arguments, ranks=ranks, env=env, wrap=slowed(*slow), **options) as run:
+        assert wait_until(lambda: run.process.poll() is not None or begun())
+        run.send_signal(number) if number != signal.SIGKILL else run.kill_all()
+        out, err = run.process.communicate(timeout=20)
+        assert run.process.returncode == (STOPPED if number != signal.SIGKILL else -number), (out, err)
+    (name,) = set(os.listdir(state)) - before
+    return name
+
+
+def under_way(path: Path) -> bool:
+    """Is this temporary file a split one that has been on record? Epochs pass faster than such a file is filled."""
+    return "-clock" not in path.name
+
+
+def kill(run: Run) -> None:
+    """Kills a run of one rank that is under way, and not strace: without that it would copy at full speed."""
+    assert run.process.poll() is None, run.process.communicate()
+    run.send_signal(signal.SIGKILL)
+    run.process.communicate()
+
+
+def listed(env: dict[str, str], **options: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in succeed("--jobs", "--json", env=env, **options).stdout.splitlines()]
+
+
+def check_equal(source: Path, copy: Path) -> None:
+    """They are the same, and nothing was left."""
+    assert differences(source, copy) == []
+    assert temporaries(os.fsencode(copy)) == []

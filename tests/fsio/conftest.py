@@ -1,0 +1,17 @@
+"""Fixtures of file operations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def directory(area: Path) -> Iterator[int]:
+    """A descriptor of the directory ``area``."""
+    descriptor = os.open(area, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)

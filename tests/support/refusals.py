@@ -1,0 +1,18 @@
+"""What users are told when something is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pcopy.errors import Refused
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """The one line with which ``action`` is refused."""
+    with pytest.raises(Refused) as caught:
+        action()
+    text = str(caught.value)
+    assert text.isprintable()
+    return text
