@@ -113,7 +113,7 @@ class Directories:
             above = self._kept.get(self._number, known) if known else None
         at, code = above[:2] if above else (self._base, self.mounts.base)
         if not path:
-            return self._keep(path, self._duplicate(at), code)
+            return self._keep(path, self._open_again(at), code)
         rest = path[len(known) :].strip(b"/").split(b"/")
         reached = known
         passing = -1
@@ -139,9 +139,15 @@ class Directories:
             at = entered
         return entry
 
-    def _duplicate(self, descriptor: int) -> int:
+    def _open_again(self, base: int) -> int:
+        """The base, with a position of its own for who reads its names: the base's is that of other roots and ranks."""
         try:
-            return os.dup(descriptor)
+            return self._enter_patiently(base, b".")
+        except OSError as error:
+            if error.errno != errno.EACCES:
+                raise Problem.of("open", error, on_source=self._on_source) from error
+        try:  # it may be read and not be searched: its names are all that can be had of it
+            return os.dup(base)
         except OSError as error:
             raise Problem.of("dup", error, on_source=self._on_source) from error
 

@@ -51,7 +51,7 @@ def _put(task: LinkNote | InodeCopied, context: Context, result: Result) -> None
     if task.bucket not in context.links:
         gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
         result.spawn(GroupLinks(task.bucket), phase=max(gathered, result.phase), owner=context.rank)
-    context.bucket(task.bucket).append(Task(result.id, Phase.LINK, encode(task), 0))
+    context.bucket(task.bucket).append(Task(result.id, int(Phase.LINK), encode(task), 0))
 
 
 def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:

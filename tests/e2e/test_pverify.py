@@ -123,6 +123,17 @@ def test_json(place: Path, area: Path) -> None:
     assert (run.returncode, summary["same"], summary["signature"]) == (0, None, signed(area / "sig"))
 
 
+def test_a_directory_and_itself(area: Path) -> None:
+    """Forked ranks have one descriptor of both: nobody may read the names that another one is reading."""
+    (area / "source").mkdir()
+    for number in range(20_000):
+        (area / f"source/a-name-of-some-length-{number}").touch()
+    (area / "link").symlink_to("source")
+    for ranks in (2, 5):
+        run = pverify("-q", area / "source", area / "link", ranks=ranks)
+        assert (run.returncode, run.stdout) == (0, b""), show(run)
+
+
 def test_files_and_directories(area: Path) -> None:
     (area / "one").write_bytes(b"1" * 5 * MIB)
     (area / "same").write_bytes(b"1" * 5 * MIB)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,35 @@ def test_opens_what_is_there(directories: Directories, area: Path) -> None:
         assert inode(directories.open(path)) == os.stat(os.path.join(bytes(area), path)).st_ino
         assert directories.identity(path) == (7, inode(directories.open(path)))
     assert directories.open(b"a/b") == directories.open(b"a/b"), "it is opened once"
+
+
+def test_who_reads_the_names_of_the_base_disturbs_nobody(directory: int, area: Path) -> None:
+    """Roots may be the same directory, and ranks have inherited its descriptor."""
+    names = {f"a name of some length {number}" for number in range(3000)}  # for several calls of getdents(2)
+    for name in names:
+        (area / name).touch()
+    made = [Directories(directory, 7, on_source=on_source) for on_source in (True, True, False)]
+    with ExitStack() as stack:
+        listings = [stack.enter_context(os.scandir(directories.open(b""))) for directories in made]
+        found = list(zip(*listings, strict=True))
+    for directories in made:
+        directories.close()
+    assert [sorted(entry.name for entry in column) for column in zip(*found, strict=True)] == [sorted(names)] * 3
+
+
+def test_a_base_that_may_be_read_and_not_searched(area: Path) -> None:
+    (area / "base/below").mkdir(parents=True)
+    (area / "base").chmod(0o444)
+
+    def look() -> None:
+        base = os.open(area / "base", os.O_RDONLY | os.O_DIRECTORY)
+        made = Directories(base, 7, on_source=True)
+        assert os.listdir(made.open(b"")) == ["below"]
+        with pytest.raises(Problem):
+            made.open(b"below")
+
+    as_user(look)
+    (area / "base").chmod(0o755)
 
 
 @pytest.mark.parametrize("level", range(3))

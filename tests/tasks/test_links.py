@@ -54,6 +54,20 @@ def names_of_one_inode(directory: Path) -> list[set[str]]:
     return sorted(groups.values(), key=sorted)
 
 
+def test_more_notes_than_a_frame_of_the_backlog_takes(area: Path, target: Path) -> None:
+    """One for each directory, all in one bucket; frames are written as primitives."""
+    directories = [area / "source" / str(number) for number in range(300)]
+    for directory in directories:
+        directory.mkdir(parents=True)
+    (directories[0] / "name").write_bytes(b"the content")
+    for directory in directories[1:]:
+        os.link(directories[0] / "name", directory / "name")
+    totals = consistent(copied := copy(root_of(area / "source", target)))
+    assert copied.failures == []
+    assert (totals.files, totals.hardlinks) == (1, 299)
+    assert len({path.lstat().st_ino for path in target.glob("*/name")}) == 1
+
+
 def test_an_inode_that_changed_once_keeps_its_names_together(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
