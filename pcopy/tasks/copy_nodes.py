@@ -18,7 +18,7 @@ from pcopy.tasks.hashing import kind_of
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
-from pcopy.tasks.targets import clear_way, look, may_replace
+from pcopy.tasks.targets import clear_way, kept_from, look, may_replace
 from pcopy.tasks.values import CopyNodes, Known, Place, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import Settled
 
@@ -55,6 +55,7 @@ def copy_one_node(
     made_as = new_name if present is None else context.temporary_names.next()
     preserve, umask = context.options.preserve, context.options.umask
     kept = present if present is not None and stat.S_IFMT(present.st_mode) == stat.S_IFMT(status.st_mode) else None
+    kept = kept_from(context, place, status, target, new_name, kept)
     try:
         made = copy_node(
             source, name, inode, target, made_as, preserve, umask, inherits=place.inherits, kept=kept, follow=follow

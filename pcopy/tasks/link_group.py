@@ -24,7 +24,7 @@ from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
-from pcopy.tasks.targets import clear_way, is_own, look, may_replace
+from pcopy.tasks.targets import clear_way, is_own, look, looked_at_again, may_replace
 from pcopy.tasks.values import FailedName, InodeCopied, Known, LinkGroup, MakeLinks, Place, SplitFile, bucket_of
 from pcopy.tasks.whole_file import Settled, copy_whole
 
@@ -34,6 +34,9 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
     place, name = task.names[0]
     split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:], task.failed)
     try:
+        if task.attempt:
+            place = looked_at_again(context, place)
+            split = split._replace(place=place)
         status = source_status(context.open_source(place), name, follow=context.options.dereference)
         if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
             raise changed("stat", "another item has taken its name")
@@ -56,7 +59,7 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
 
     An inode that changes is tried again with all of its names: one that came later alone would be no link any more.
     """
-    made = _made(context, task) if isinstance(problem, MetadataProblem) else None
+    made = _made(context, (task.place, task.name)) if isinstance(problem, MetadataProblem) else None
     if made is not None:  # it is there, though not with all of its metadata
         known = Known(kind_of(made), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
         after_representative(context, result, task, made.st_ino, known, shortcoming=problem)
@@ -86,10 +89,11 @@ def _all_failed(result: Result, task: SplitFile, failed: tuple[FailedName, ...])
         retry = Tried.WITH_ANOTHER
 
 
-def _made(context: Context, task: SplitFile) -> os.stat_result | None:
-    """What the first name is in the target; None if that can't be told."""
+def _made(context: Context, item: tuple[Place, bytes]) -> os.stat_result | None:
+    """What a name is in the target; None if that can't be told."""
+    place, name = item
     try:
-        return look(context.open_target(task.place), context.new_name(task.place, task.name))
+        return look(context.open_target(place), context.new_name(place, name))
     except Problem:
         return None
 
@@ -172,9 +176,10 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
     """Links each further name to the first."""
     first, *others = task.group.names
     linked, failed = [first], list(task.group.failed)
+    before = _made(context, first) if context.job.run > 1 else None
     for index, (place, name) in enumerate(others):
         try:
-            if _link(context, result, first, task, place, name):
+            if _link(context, result, task, before, place, name):
                 linked.append((place, name))
         except Problem as problem:
             if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
@@ -217,9 +222,19 @@ def _fail_together(
 
 
 def _link(
-    context: Context, result: Result, first: tuple[Place, bytes], task: MakeLinks, place: Place, source_name: bytes
+    context: Context,
+    result: Result,
+    task: MakeLinks,
+    before: os.stat_result | None,
+    place: Place,
+    source_name: bytes,
 ) -> bool:
-    """Makes and counts one link, or counts as skipped what is there; returns whether it was made."""
+    """Makes and counts one link, or counts as skipped what is there; returns whether it was made.
+
+    ``before``: the status of the first name when the task began. A file that stays has links of the job's own only if
+    it had been touched then; making one touches it.
+    """
+    first = task.group.names[0]
     target, name = context.open_target(place), context.new_name(place, source_name)
     old_directory = context.open_target(first[0])
     old_name = context.new_name(*first)
@@ -235,8 +250,8 @@ def _link(
         like = look(old_directory, old_name)
         linked = like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
         linked = linked and present.st_ino == task.made
-        own = is_own(context, place, target, name, present)
-        if not (linked and own):
+        is_own(context, place, target, name, present)  # else it raises
+        if not (linked and before is not None and context.is_ours(place, before)):
             if linked or not _may_relink(context, place, target, name, present, like):
                 skipped(context, result, place, source_name, task.known)
                 return False

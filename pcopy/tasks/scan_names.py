@@ -8,11 +8,9 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.patience import PASSING, patiently
 from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import status_of
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, SCAN_COST, Context
@@ -20,6 +18,7 @@ from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import ReadItems
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
+from pcopy.tasks.targets import looked_at_again
 from pcopy.tasks.values import (
     NOWHERE,
     CopyFiles,
@@ -48,11 +47,9 @@ def scan_names(task: ScanNames, context: Context, result: Result) -> Slices:
     place = task.place
     try:
         source = context.open_source(place)
-        if (
-            context.job.roots[place.root].item and place.target_id != NOWHERE
-        ):  # no scan has looked at the directory that it goes to
-            target = context.open_target(place)
-            place = place._replace(inherits=may_inherit_acl(target, status_of(target).st_uid))
+        # No scan has looked at the directory that an item goes to.
+        if (task.attempt or context.job.roots[place.root].item) and place.target_id != NOWHERE:
+            place = looked_at_again(context, place)
     except Problem as problem:
         for name in names:
             result.fail(task.place, name, problem)

@@ -6,11 +6,14 @@ import errno
 import os
 import stat
 
+from pcopy.fsio.attributes import may_inherit_acl
+from pcopy.fsio.birth import birth_of
 from pcopy.fsio.existing import Decision, decide
 from pcopy.fsio.in_place import status_before, while_written
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import reopen
-from pcopy.tasks.context import Context
+from pcopy.tasks.context import Context, is_since
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.values import OpenFile, Place
 
@@ -33,7 +36,16 @@ def is_own(context: Context, place: Place, directory: int, name: bytes, present:
     if context.phase < Phase.REPAIR and _is_anothers(context, place, directory, name, present):
         text = "its name in the target is taken by another item of this job (does the file system fold case?)"
         raise Problem("create", errno.EEXIST, text=text)
-    return context.is_ours(place, present)
+    return context.is_ours(place, present) and not _was_there(context, place, directory, name, present)
+
+
+def _was_there(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
+    """Is an item of which something has changed older than the job? So is a file that further names were linked to, or
+    that has lost one, and not so one that was being written over: it has one name."""
+    if stat.S_ISREG(present.st_mode) and context.options.inplace and present.st_nlink == 1:
+        return False
+    born = birth_of(directory, name)
+    return bool(born) and not is_since(context.job, place, born)
 
 
 def _is_anothers(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
@@ -79,6 +91,34 @@ def may_replace(
     if decision is Decision.FAIL:
         raise Problem("create", errno.EEXIST)
     return decision is Decision.REPLACE
+
+
+def kept_from(
+    context: Context,
+    place: Place,
+    source: os.stat_result,
+    directory: int,
+    name: bytes,
+    present: os.stat_result | None,
+) -> os.stat_result | None:
+    """What there is, if the copy takes its mode where that is not preserved: not so what a run was killed over.
+
+    Such an item has the mode of a new one, and not yet the source's size or time.
+    """
+    preserve = context.options.preserve
+    if present is None or preserve.mode or stat.S_IMODE(present.st_mode) != 0o600:
+        return present
+    whole = present.st_size == source.st_size and (present.st_mtime_ns == source.st_mtime_ns or not preserve.timestamps)
+    if whole or not context.is_ours(place, present) or not is_since(context.job, place, birth_of(directory, name)):
+        return present
+    return None
+
+
+def looked_at_again(context: Context, place: Place) -> Place:
+    """``place`` with what is made in its target directory inherits now: since it was scanned, it may have been finished
+    and have got a default ACL. Raises ``Problem``."""
+    target = context.open_target(place)
+    return place._replace(inherits=may_inherit_acl(target, status_of(target).st_uid))
 
 
 def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> None:

@@ -18,7 +18,7 @@ from pcopy.signature.items import FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.result import Result
-from pcopy.tasks.targets import clear_way, look, may_replace
+from pcopy.tasks.targets import clear_way, kept_from, look, may_replace
 from pcopy.tasks.values import Known, Place
 
 
@@ -90,6 +90,7 @@ def _write(
     """The new file's inode, and what it holds."""
     version = Version.of(status)
     options = context.options
+    kept = kept_from(context, place, status, target, new_name, present)
     over = None
     if options.inplace and present is not None:
         over = open_over(target, new_name, present, status, options.preserve)
@@ -114,7 +115,7 @@ def _write(
                     attributes,
                     options.preserve,
                     options.umask,
-                    kept=present,
+                    kept=kept,
                     inherits=place.inherits or over is not None,
                 )
                 result.applied(place, name, applied)

@@ -9,20 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 
-from tests.chaos.dataset import make_dataset
-from tests.chaos.interrupted import Dataset, InterruptedJob, Interruption, measure
+from tests.chaos.interrupted import InterruptedJob, Interruption
+from tests.chaos.kinds import KINDS, Grounds
 from tests.support.command import clean_up
 from tests.support.filesystems import remove, scratch
-
-SOURCE_SEED = 6
-
-
-def make_measured(place: Path) -> Dataset:
-    """The dataset of all jobs."""
-    make_dataset(place / "source", SOURCE_SEED)
-    return measure(place / "source", place / "measured")
 
 
 def distribution(stories: list[list[Interruption]]) -> list[str]:
@@ -30,8 +21,8 @@ def distribution(stories: list[list[Interruption]]) -> list[str]:
     met = Counter((one.what, one.phase) for story in stories for one in story)
     kinds = sorted({what for what, _ in met})
     phases = sorted({phase for _, phase in met})
-    lines = [" ".join([f"{'':10}", *(f"{phase:>8}" for phase in phases)])]
-    return lines + [" ".join([f"{kind:10}", *(f"{met[kind, phase]:8}" for phase in phases)]) for kind in kinds]
+    lines = [" ".join([f"{'':18}", *(f"{phase:>8}" for phase in phases)])]
+    return lines + [" ".join([f"{kind:18}", *(f"{met[kind, phase]:8}" for phase in phases)]) for kind in kinds]
 
 
 def main() -> int:
@@ -39,14 +30,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1000, help="interruptions, at least")
     parser.add_argument("--jobs", type=int, default=0, help="jobs instead of rounds")
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next ones follow")
+    parser.add_argument("--kind", default="", choices=sorted({kind.name for kind in KINDS}), help="of all jobs")
     arguments = parser.parse_args()
     stories: list[list[Interruption]] = []
+    played: Counter[str] = Counter()
     wrong, seed = 0, arguments.seed
     with scratch() as place:
-        dataset = make_measured(place)
-        print(f"undisturbed: {dataset.undisturbed.totals}, {dataset.undisturbed.seconds:.1f} s", flush=True)
+        grounds = Grounds(place)
+        print(f"undisturbed: {grounds.seconds:.1f} s", flush=True)
         while len(stories) < arguments.jobs if arguments.jobs else sum(map(len, stories)) < arguments.rounds:
-            job = InterruptedJob(dataset, place / f"job-{seed}", seed)
+            job = InterruptedJob(grounds, place / f"job-{seed}", seed, kind=arguments.kind)
+            played[job.kind.name] += 1
             try:
                 job.play()
             except Exception as error:  # any end but a good one is wrong
@@ -58,6 +52,7 @@ def main() -> int:
             seed += 1
     clean_up()
     print("\n".join(distribution(stories)))
+    print(", ".join(f"{name}: {jobs}" for name, jobs in played.most_common()))
     print(f"{wrong} of {len(stories)} jobs went wrong, with {sum(map(len, stories))} interruptions")
     return 1 if wrong else 0
 

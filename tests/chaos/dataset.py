@@ -12,7 +12,9 @@ from tests.support.users import is_root
 LARGE = (5 * MIB, 7 * MIB + 1, 16 * MIB, 9 * MIB - 3)
 """Files that are split with ``SPLIT``."""
 
-SPLIT = ("--chunk-size", "1M", "--block-size", "64K")
+BLOCKS = 64 << 10
+
+SPLIT = ("--chunk-size", "1M", "--block-size", str(BLOCKS))
 
 IN_THE_WAY = ("large-1", "sparse", "small", "many names/place-5/small")
 """Files that fail where a directory has their name: large ones, small ones."""

@@ -12,24 +12,32 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tests.chaos.dataset import IN_THE_WAY, SPLIT
+from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT
+from tests.chaos.kinds import Grounds, check_totals, do_damage, kind_of
+from tests.chaos.prepared import COUNTED, written_over
 from tests.support.command import TOKEN, Argument, Completed, command, show, summary
 from tests.support.filesystems import remove
 from tests.support.oracle import differences
 from tests.support.processes import Run
-from tests.support.signatures import expected, signed
+from tests.support.signatures import signed
+from tests.support.users import is_root
 from tests.support.walk import temporaries
 
-PHASES = ("copy", "link", "finish", "seal", "sync", "verify", "sign")
+PHASES = ("copy", "link", "finish", "seal", "sync", "verify", "repair", "reverify", "sign")
+COPIED = ("finish", "seal", "sync")
+"""Phases in which everything is there, and nothing is verified yet."""
+
 MOST_RANKS = 5
 EARLIEST = 0.12
 """Seconds in which nothing has begun yet."""
 
-MOST_INTERRUPTIONS = 4
+MOST_INTERRUPTIONS = 5
 
-TOTALS = ("found", "copied", "skipped", "failed", "files", "directories", "symlinks", "special", "hardlinks", "bytes")
+TOTALS = COUNTED
+
+CHUNKS = (SPLIT, SPLIT, SPLIT, ("--chunk-size", "1G", "--block-size", str(BLOCKS)), ("--block-size", str(BLOCKS)))
 
 AT_THE_START = "start"
 OVER = "over"
@@ -38,14 +46,6 @@ INCOMPLETE, STOPPED, LOST_RANK = 1, 75, 70
 _BEGUN = re.compile(rb"^pcopy: (\w+): [\d,]+ of [\d,]+ items done so far$", re.MULTILINE)
 _OVER = re.compile(rb'"state": *"over"')
 _DRAWN = re.compile(rb'^\{"time".*?"phase": "(\w+)"', re.MULTILINE)
-
-
-class Undisturbed(NamedTuple):
-    """What a job without interruptions says, and how many seconds it takes."""
-
-    totals: dict[str, Any]
-    signature: str
-    seconds: float
 
 
 class Interruption(NamedTuple):
@@ -57,53 +57,38 @@ class Interruption(NamedTuple):
     resumable: bool
 
 
-class Dataset(NamedTuple):
-    """A source, and what is known of its copies."""
-
-    path: Path
-    undisturbed: Undisturbed
-
-
-def measure(source: Path, place: Path) -> Dataset:
-    """Copies ``source`` once without a disturbance."""
-    place.mkdir()
-    environment = {"XDG_STATE_HOME": str(place)}
-    line, env = command(
-        "--json", *SPLIT, "--verify", "--signature", place / "sig", source, place / "copy", ranks=2, env=environment
-    )
-    began = time.monotonic()
-    run = subprocess.run(line, env=env, capture_output=True, check=False, timeout=120)
-    seconds = time.monotonic() - began
-    assert run.returncode == 0, show(run)
-    said = summary(run)
-    signature = expected(source, 64 << 10)
-    assert signed(place / "sig") == signature
-    remove(place)
-    return Dataset(source, Undisturbed({key: said[key] for key in TOTALS}, signature, seconds))
-
-
 class InterruptedJob:
     """``play`` does it all, in the fresh directory ``place``; ``story`` tells what happened."""
 
-    def __init__(self, dataset: Dataset, place: Path, seed: int, *, options: tuple[Argument, ...] = ()) -> None:
+    def __init__(self, grounds: Grounds, place: Path, seed: int, *, kind: str = "") -> None:
         self.story: list[Interruption] = []
         self._random = random.Random(seed)
-        self._dataset = dataset
+        self.kind = kind_of(seed, kind)
+        self._ground = grounds.of(self.kind)
+        self._longest = grounds.seconds
         self._place = place
-        self._copy = place / "copy"
+        self._there = place / "there"
+        self._copy = self._there / "tree"
         self._state = place / "state"
         self._signs = self._random.random() < 0.7
+        self._repairs = "--repair" in self.kind.options
+        self._verifies = self._repairs or (self._signs and self.kind.verifies)
         self._options: list[Argument] = ["--checkpoint-interval", f"{self._random.uniform(0.05, 0.3):.3f}"]
         self._options += ["--json", "-v", "--progress", "json", "--progress-interval", "0.01"]
-        self._asked: list[Argument] = [*SPLIT, *options]
+        self._asked: list[Argument] = [*self._random.choice(CHUNKS), *self.kind.options]
         if self._signs:
-            self._asked += ["--verify", "--signature", place / "sig"]
+            self._asked += ["--signature", place / "sig"]
+        if self._verifies and not self._repairs:
+            self._asked += ["--verify"]
         if self._random.random() < 0.3:
             self._options += ["--memory", "64K"]
         if self._random.random() < 0.3:
             self._options += ["--termination", "ring"]
-        self._obstacles = self._random.random() < 0.25
+        self._obstacles = self._random.random() < 0.25 and self.kind.obstacles
         """Are there directories in the way of some files, so that these fail?"""
+        self._to_damage = self.kind.name == "repaired" and is_root()
+        self._damaged = False
+        self._inodes: dict[bytes, int] = {}
         self._kept = False
         self._reached = 0
 
@@ -122,17 +107,30 @@ class InterruptedJob:
             self._check_copy()
         except AssertionError as error:
             told = "\n".join(map(str, self.story))
-            raise AssertionError(f"{error}\nafter\n{told}") from error
+            raise AssertionError(f"{self.kind.name}: {error}\nafter\n{told}") from error
         return self.story
 
     def _arguments(self) -> list[Argument]:
         if self._kept:
             return [*self._options, "--resume"]
-        remove(self._copy)  # nothing was on record yet: what there is belongs to nobody
+        remove(self._there)  # nothing was on record yet: what there is belongs to nobody
+        if self._ground.stock is None:
+            self._there.mkdir()
+        else:
+            self._ground.stock.take(self._there)
+        self._inodes = {path: self._inode(path) for path in self._written_over()}
         if self._obstacles:
             for path in self._in_the_way():
                 (path / "full").mkdir(parents=True)
-        return [*self._options, *self._asked, "-T", self._dataset.path, self._copy]
+        return [*self._options, *self._asked, "-T", self._ground.source, self._copy]
+
+    def _written_over(self) -> list[bytes]:
+        if "--inplace" not in self.kind.options or self._ground.prepared is None:
+            return []
+        return written_over(self._ground.source, self._ground.prepared)
+
+    def _inode(self, path: bytes) -> int:
+        return os.lstat(os.path.join(os.fsencode(self._copy), path)).st_ino
 
     def _in_the_way(self) -> list[Path]:
         return [self._copy / path for path in IN_THE_WAY]
@@ -172,23 +170,28 @@ class InterruptedJob:
 
     def _wait(self, run: Run) -> None:
         """Until some time has passed, or a phase has begun and a moment more."""
-        phases = PHASES if self._signs else PHASES[: PHASES.index("sync") + 1]
-        left = phases[self._reached :]
-        longest, wanted = self._dataset.undisturbed.seconds, ""
-        if self._random.random() < 0.5:
-            until = time.monotonic() + EARLIEST + self._random.uniform(0, 0.8 * longest * len(left) / len(PHASES))
+        phases = [phase for phase in PHASES if self._meets(phase)]
+        left = [phase for phase in phases if PHASES.index(phase) >= self._reached]
+        longest, wanted = self._longest, tuple[str, ...]()
+        if self._random.random() < 0.5 and not self._to_damage:
+            until = time.monotonic() + EARLIEST + self._random.uniform(0, 0.8 * longest * len(left) / len(phases))
         else:
             until = time.monotonic() + 3 * longest
-            wanted = self._random.choice(left)
+            wanted = COPIED if self._to_damage else (self._random.choice(left),)
         while time.monotonic() < until and run.process.poll() is None:
-            if wanted and self._phase() == wanted:
+            if wanted and self._phase() in wanted:
                 time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.15))))
                 return
             time.sleep(0.003)
 
+    def _meets(self, phase: str) -> bool:
+        needed = {"verify": self._verifies, "sign": self._signs}
+        needed["repair"] = needed["reverify"] = self._damaged or self.kind.name == "mended"
+        return needed.get(phase, True)
+
     def _interrupt(self) -> bool:
         """Starts the job, or resumes it, and ends it at some time; returns whether it was done before."""
-        what = self._random.choice(("kill one", "kill all", "SIGTERM", "SIGINT"))
+        what = done = self._random.choice(("kill one", "kill all", "SIGTERM", "SIGINT"))
         with self._started() as run:
             self._wait(run)
             phase = self._phase() if run.process.poll() is None else OVER
@@ -206,7 +209,9 @@ class InterruptedJob:
             said = self._completed(run)
         self._kept = self._jobs() != []
         self._reached = PHASES.index(phase) if self._kept and phase in PHASES else 0
-        self.story.append(Interruption(what, phase, status, self._kept))
+        if self._to_damage and self._kept:
+            done += self._damage()
+        self.story.append(Interruption(done, phase, status, self._kept))
         if not self._kept and b'"exit_status": 0' in said.stdout:  # killed on its way out, if at all
             self._check_end(said)
             return True
@@ -221,7 +226,7 @@ class InterruptedJob:
         if self._obstacles and status == INCOMPLETE:
             assert self._kept, show(said)
             assert summary(said)["failed"] == len(IN_THE_WAY), show(said)
-            assert summary(said)["found"] == self._dataset.undisturbed.totals["found"], show(said)
+            assert summary(said)["found"] == self._ground.totals["found"], show(said)
             return False
         assert status in allowed[what], show(said)
         assert b"Traceback" not in said.stderr, show(said)
@@ -232,6 +237,16 @@ class InterruptedJob:
             assert b"pcopy: to go on: pcopy --resume " in said.stderr, show(said)
         return status == 0
 
+    def _damage(self) -> str:
+        """The run has ended: was everything copied, and nothing verified? What is on record is not verified again."""
+        phase = self._phase()
+        if phase not in COPIED:
+            self._to_damage = PHASES.index(phase) < PHASES.index(COPIED[0]) if phase in PHASES else True
+            return ""
+        do_damage(self._copy, self._random)
+        self._to_damage, self._damaged = False, True
+        return ", damaged"
+
     def _to_the_end(self) -> None:
         with self._started() as run:
             run.end(60)
@@ -241,7 +256,10 @@ class InterruptedJob:
 
     def _check_end(self, said: Completed) -> None:
         told = json.loads(said.stdout)
-        assert {key: told[key] for key in TOTALS} == self._dataset.undisturbed.totals, show(said)
+        killed = any(one.what.startswith("kill") for one in self.story)
+        check_totals(told, self._ground.totals, self._ground.unsure if killed else 0)
+        if self._damaged or self.kind.name == "mended":
+            assert told["warnings"], "nothing was repaired"
         assert self._jobs() == [], "the job's directory is still there"
 
     def _jobs(self) -> list[str]:
@@ -259,10 +277,14 @@ class InterruptedJob:
     def _check_copy(self) -> None:
         assert temporaries(os.fsencode(self._copy)) == []
         if self._signs:
-            assert signed(self._place / "sig") == self._dataset.undisturbed.signature
-        assert differences(self._dataset.path, self._copy) == []
+            assert signed(self._place / "sig") == self._ground.signature, "another signature"
+        wrong = differences(self._ground.wanted, self._copy)
+        if self._ground.prepared is not None:
+            wrong += differences(self._ground.prepared.elsewhere, self._there / "elsewhere")
+        wrong += [f"not written over: {path!r}" for path, inode in self._inodes.items() if self._inode(path) != inode]
+        assert not wrong, "\n".join(wrong[:20])
 
 
-def told(seed: int, story: list[Interruption]) -> str:
+def told(seed: int, job: InterruptedJob) -> str:
     """One line on a job."""
-    return json.dumps({"seed": seed, "interruptions": [tuple(one) for one in story]})
+    return json.dumps({"seed": seed, "kind": job.kind.name, "interruptions": [tuple(one) for one in job.story]})

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.campaign import distribution, make_measured
-from tests.chaos.interrupted import Dataset, InterruptedJob, told
+from tests.chaos.campaign import distribution
+from tests.chaos.interrupted import InterruptedJob, told
+from tests.chaos.kinds import Grounds
 from tests.support.filesystems import scratch
 
 PIECES = 10
@@ -16,17 +17,18 @@ JOBS = 5
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Iterator[Dataset]:
+def grounds() -> Iterator[Grounds]:
     with scratch() as place:
-        yield make_measured(place)
+        yield Grounds(place)
 
 
 @pytest.mark.parametrize("piece", range(PIECES))
-def test_what_was_interrupted_ends_equal(piece: int, dataset: Dataset) -> None:
+def test_what_was_interrupted_ends_equal(piece: int, grounds: Grounds) -> None:
     with scratch() as place:
         stories = []
         for seed in range(piece * JOBS, (piece + 1) * JOBS):
-            stories.append(InterruptedJob(dataset, place / f"job-{seed}", seed).play())
-            print(told(seed, stories[-1]))
+            job = InterruptedJob(grounds, place / f"job-{seed}", seed)
+            stories.append(job.play())
+            print(told(seed, job))
     print("\n".join(distribution(stories)))
     assert sum(map(len, stories)) >= JOBS

@@ -1,0 +1,56 @@
+"""A file that stays gets links of the job's own, which touches it: it is none of the job's files for all that."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.birth import birth_of
+from tests.chaos.prepared import OLD_ENOUGH
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import Fault
+
+INCOMPLETE = 1
+SIZES = {"small": 10, "large": 9 << 20}
+
+
+def has_birth(directory: Path) -> bool:
+    descriptor = os.open(directory, os.O_PATH)
+    try:
+        return birth_of(descriptor) > 0
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("options", [("skip",), ("newer",), ("changed",), ("skip", "--inplace")], ids=" ".join)
+def test_what_stays_is_not_taken_for_the_jobs_own(area: Path, options: tuple[str, ...]) -> None:
+    """The job was killed when it had made the links, and that was not on record."""
+    if not has_birth(area):
+        pytest.skip("this file system does not keep when a file was made")
+    source, copy, env = area / "source", area / "copy", {"XDG_STATE_HOME": str(area / "state")}
+    for tree, byte in ((source, b"n"), (copy, b"o")):
+        tree.mkdir()
+        for name, size in SIZES.items():
+            (tree / name).write_bytes(byte * size)
+            (tree / name).chmod(0o640)
+            os.utime(tree / name, (1_000_000_000, 1_000_000_000))
+    for name in SIZES:
+        (source / name).chmod(0o600)
+        os.link(source / name, source / f"{name}, too")
+    (source / "failing").symlink_to("nowhere")
+    time.sleep(OLD_ENOUGH)
+    fault = Fault(area / "trace", ["symlinkat"], None, "EIO")
+    words: list[Argument] = ["--json", "--chunk-size", "4M", "--existing", *options]
+    run = pcopy(*words, "-T", source, copy, ranks=2, env=env, wrap=fault.wrap())
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    for facts in area.glob("state/pcopy/*/run-1/facts-*"):
+        facts.unlink()
+    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    for name, size in SIZES.items():
+        assert (copy / name).read_bytes() == b"o" * size
+        assert (copy / name).stat().st_mode & 0o7777 == 0o640
+        assert (copy / name).samefile(copy / f"{name}, too")
+    assert (told["found"], told["symlinks"], told["hardlinks"], told["skipped"]) == (6, 1, 2, 2)

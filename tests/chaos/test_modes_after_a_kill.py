@@ -1,0 +1,50 @@
+"""``--no-preserve mode`` after a kill: a new item that was being made has no mode to be kept, an old one has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.test_links_to_what_stays import has_birth
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import Fault
+
+INCOMPLETE = 1
+MINE = 0o600
+
+
+@pytest.mark.parametrize("options", [(), ("--inplace",)], ids=["replaced", "in place"])
+def test_what_was_being_made(area: Path, options: tuple[Argument, ...]) -> None:
+    if not has_birth(area):
+        pytest.skip("this file system does not keep when a file was made")
+    source, copy, env = area / "source", area / "copy", {"XDG_STATE_HOME": str(area / "state")}
+    source.mkdir()
+    copy.mkdir()
+    for name in ("new", "whole", "old"):
+        (source / name).write_bytes(b"content")
+    os.mkfifo(source / "fifo", 0o644)
+    for path in source.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    (source / "failing").symlink_to("nowhere")
+    (copy / "old").write_bytes(b"old")
+    (copy / "old").chmod(MINE)
+    words: list[Argument] = ["--json", "--no-preserve", "mode", *options, "-T", source, copy]
+    wrap = Fault(area / "trace", ["symlinkat"], None, "EIO").wrap()
+    run = pcopy(*words, ranks=2, env=env, wrap=wrap)
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    assert modes(copy) == {"new": 0o644, "whole": 0o644, "fifo": 0o644, "old": MINE}
+    for facts in area.glob("state/pcopy/*/run-1/facts-*"):
+        facts.unlink()
+    for name in ("new", "fifo"):  # as they are when a rank is killed over them
+        (copy / name).chmod(MINE)
+        os.utime(copy / name)
+    os.truncate(copy / "new", 3)
+    succeed("--resume", ranks=2, env=env)
+    assert modes(copy) == {"new": 0o644, "whole": 0o644, "fifo": 0o644, "old": MINE}
+    assert (copy / "new").read_bytes() == b"content"
+
+
+def modes(tree: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o7777 for path in tree.iterdir() if not path.is_symlink()}
