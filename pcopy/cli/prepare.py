@@ -16,7 +16,7 @@ from pcopy.cli.keeping import Keeping, refuse_unsynced
 from pcopy.cli.kept_job import KeptJob, as_stored, go_on, keep_new, other_jobs, unkept
 from pcopy.cli.options import parse
 from pcopy.cli.outputs import check_outputs, holds_more, unwritten, write_result
-from pcopy.cli.paths import is_same_source, resolve, target_of
+from pcopy.cli.paths import is_same_source, places_in, resolve, target_of
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
 from pcopy.cli.signals import told
@@ -107,6 +107,9 @@ class CopyPreparation:
         elif arguments.checkpoint.wanted:
             self._remarks += other_jobs(self.job.roots)
             self._keep()
+        if self.kept and (own := places_in(self.kept.keeping.directory, self.job.roots)):
+            self.job = self.job._replace(own=own)
+            self._remarks.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
 
     def _keep(self) -> None:
         try:

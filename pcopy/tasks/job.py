@@ -77,7 +77,8 @@ class Job(NamedTuple):
     A job that does not copy reads its sources for their digests only: each root is a dataset of its own, to be compared
     with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
     ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970;
-    ``resumed`` is that of a later run's.
+    ``resumed`` is that of a later run's. ``own`` are directories, as (number of the root, path below it), which are the
+    job's own although they lie in a source: they are no items of it.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Job(NamedTuple):
     against: bytes = b""
     began: int = 0
     resumed: int = 0
+    own: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def program(self) -> str:

@@ -188,6 +188,9 @@ class Sorter:
             self._result.fail(self._place, name, problem)
             return
         path = self._path(name)
+        if (self._place.root, path) in self._context.job.own:
+            self._found -= 1
+            return
         task = ScanDir(
             self._place.root,
             path,
