@@ -163,7 +163,7 @@ def check_totals(told: dict[str, Any], totals: dict[str, int], unsure: int = 0) 
     more = min(max(totals["skipped"] - told["skipped"], 0), unsure)
     moved = {"skipped": totals["skipped"] - more}
     moved |= {key: totals[key] + more for key in ("copied", "hardlinks")}
-    assert {key: told[key] for key in COUNTED} == totals | moved, told
+    assert {key: told[key] for key in COUNTED} == totals | moved, f"{told}, and not {totals | moved}"
 
 
 Damage = Callable[[Path], object]

@@ -1,0 +1,102 @@
+"""What signatures and manifests take in memory, in all ranks together, where a dataset has very many entries.
+
+The files are empty: what is measured is what ranks keep of each. Memory is the proportional share (Pss) of every
+process of a run, summed up and sampled. Half of the entries are measured before; "more" is what the others add, which
+says something from a million on: with fewer, ranks have not used up yet what they may take for sorting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from bench import datasets, filesystems
+from bench.timing import PCOPY, environment, table
+from bench.turns import remove
+
+MIB = 1 << 20
+PVERIFY = (sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()")
+EACH = 0.05
+"""Seconds between two samples."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.signing_memory", description=__doc__)
+    parser.add_argument("--entries", type=int, default=2_000_000, help="files (default %(default)s)")
+    parser.add_argument("--per-directory", type=int, default=100, help="of them in a directory (default %(default)s)")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument(
+        "--ways", nargs="+", choices=["pcopy", "pverify"], default=["pverify"], help="pcopy copies, too"
+    )
+    parser.add_argument("--most", type=float, help="MB in all; with more the status is 1")
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
+    arguments = parser.parse_args()
+    filesystems.end_on_sigterm()
+    half = datasets.small_files(arguments.entries // 2, 0, arguments.per_directory)
+    with ExitStack() as stack:
+        place = stack.enter_context(filesystems.mounted("tmpfs", 0, arguments.memory))
+        entries, taken = [], dict[str, list[tuple[int, float]]]()
+        for name in ("one", "other"):
+            (place / "tree" / name).mkdir(parents=True)
+            half.make(place / "tree" / name)
+            entries.append(sum(1 + len(files) for _, _, files in os.walk(place / "tree")))
+            for way in arguments.ways:
+                taken.setdefault(way, []).append(_peak(place, way, arguments.ranks))
+    print(f"{entries[0]:,} and {entries[1]:,} entries, {arguments.per_directory} a directory, {arguments.ranks} ranks")
+    rows = []
+    for way, ((least, _), (most, seconds)) in taken.items():
+        more = (most - least) / (entries[1] - entries[0])
+        rows.append([way, f"{least / 1e6:.0f}", f"{most / 1e6:.0f}", f"{more:.1f}", f"{seconds:.1f}"])
+    print(table(["", "MB, half", "MB, all", "bytes more an entry", "s"], rows))
+    peak = max(most for runs in taken.values() for most, _ in runs)
+    return 1 if arguments.most and peak > arguments.most * 1e6 else 0
+
+
+def _peak(place: Path, way: str, ranks: int) -> tuple[int, float]:
+    """Bytes at most in all processes of a run over the tree, and its seconds."""
+    outputs = ["--manifest", str(place / "manifest")]
+    if way == "pcopy":
+        words = [*PCOPY, "-T", "--checkpoint", "none", "--signature", str(place / "sig"), *outputs]
+        words += [str(place / "tree"), str(place / "copy")]
+    else:
+        words = [*PVERIFY, "--create", str(place / "sig"), *outputs, str(place / "tree")]
+    start, most = time.monotonic(), 0
+    command = [*words, "-q", "-n", str(ranks)]
+    spools = {"TMPDIR": str(place)}
+    with subprocess.Popen(
+        command, env={**environment(), **spools}, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as run:
+        while run.poll() is None:
+            most = max(most, sum(map(_share, _session(run.pid))))
+            time.sleep(EACH)
+    if run.returncode:
+        raise SystemExit(f"{way} has ended with {run.returncode}")
+    seconds = time.monotonic() - start
+    remove(place / "copy")
+    return most, seconds
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session; each that has gone meanwhile is left out."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.getsid(int(name)) == leader:
+                found.append(int(name))
+    return found
+
+
+def _share(pid: int) -> int:
+    """Bytes in memory; what several processes have in common counts by equal parts."""
+    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) << 10
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""How long a job that is told to stop waits for storage: its last cut may come to nothing, and the end is in time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.dataset import SPLIT
+from tests.chaos.unfinished import STOPPED, check_equal, listed
+from tests.support.command import succeed
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
+from tests.support.preload import hanging_syncs
+from tests.support.processes import background, wait_until
+
+PROMISED = 5
+ALLOWED = PROMISED + 2
+"""Seconds from the signal to the end of all processes; some more than promised, for a machine that is not all ours."""
+
+
+@pytest.mark.alone
+def test_a_job_waits_for_its_last_cut_for_less_than_five_seconds(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """The fourth sync of a rank hangs, and all that come after it."""
+    told = area / "hanging"
+    hanging = {**hanging_syncs(4), "PCOPY_TEST_HANGING": str(told)}
+    arguments = ("--checkpoint-interval", "0.1", *SPLIT, "-T", tree, area / "copy")
+    with background(*arguments, ranks=2, env=env | hanging, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or told.exists())
+        assert run.process.poll() is None, run.process.communicate()
+        sent = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        _, err = run.process.communicate(timeout=30)
+        took = time.monotonic() - sent
+        assert run.survivors() == []
+    assert run.process.returncode == STOPPED, err
+    assert took < ALLOWED, f"it took {took:.1f} s"
+    assert took > 2, "it did not try for a last cut"
+    assert [job["state"] for job in listed(env)] == ["stopped"]
+    succeed("--resume", ranks=3, env=env)
+    check_equal(tree, area / "copy")

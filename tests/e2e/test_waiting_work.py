@@ -1,0 +1,62 @@
+"""Where the work waits that a rank's memory can't hold: in a database or in plain files, and from how much on.
+
+A directory with some hundred subdirectories makes as many tasks at once, of some 4.4 KB each for the long path above.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import succeed
+from tests.support.faults import require_strace
+from tests.support.filesystems import scratch
+from tests.support.oracle import differences
+
+FEW, MANY = 300, 450
+"""Numbers of tasks that 1 MiB in memory holds, with those that are gathered before they are put aside, and does not."""
+
+DATABASE, PLAIN = r'"%s/[^"/]+/data\.mdb"', r'"%s", [A-Z_|]*O_TMPFILE'
+
+
+@pytest.fixture(scope="module")
+def trees() -> Iterator[dict[int, Path]]:
+    with scratch() as place:
+        made = {number: place / str(number) for number in (FEW, MANY)}
+        for number, path in made.items():
+            above = path.joinpath(*(letter * 250 for letter in "abcdefgh"))
+            for name in range(number):
+                (above / f"{name:0200}").mkdir(parents=True)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks", "options", "in_database"),
+    [
+        (FEW, 1, "--memory 1K --checkpoint-store auto", True),
+        (FEW, 1, "--memory 1K --checkpoint-store pickle", False),
+        (MANY, 1, "", False),
+        (FEW, 1, "--checkpoint-store lmdb", False),
+        (MANY, 1, "--checkpoint-store lmdb", True),
+        (MANY, 1, "--memory 4M", False),
+        (MANY, 4, "--memory 4M", True),
+    ],
+)
+def test_what_memory_cannot_hold_goes_into_a_database_unless_plain_files_are_asked_for(
+    trees: dict[int, Path], area: Path, number: int, ranks: int, options: str, in_database: bool
+) -> None:
+    """``--memory`` is for all ranks of the host; with ``lmdb`` each holds 1 MiB, without much more."""
+    require_strace()
+    spool, copy, log = area / "spool", area / "copy", area / "log"
+    spool.mkdir()
+    calls = ["strace", "-f", "-qq", "-s", "4096", "--seccomp-bpf", "-o", str(log), "-e", "trace=openat"]
+    succeed(*options.split(), "--spool", spool, "-T", trees[number], copy, ranks=ranks, wrap=calls)
+    seen = log.read_text()
+    assert bool(re.search(DATABASE % re.escape(str(spool)), seen)) == in_database
+    if "pickle" in options:
+        assert re.search(PLAIN % re.escape(str(spool)), seen), "nothing was put aside"
+    assert list(spool.iterdir()) == []
+    assert differences(trees[number], copy) == []
