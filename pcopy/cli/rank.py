@@ -150,7 +150,7 @@ def run_rank(
         termination=options.termination,
         journal=journal,
     )
-    context.attach(node.counters, lambda: node.totals)
+    context.attach(node.counters, lambda: node.progress.totals, lambda: node.begun_with)
     if keeping.resumed:
         restore_rank(node, keeping, job.run)
     elif rank == 0:

@@ -154,7 +154,7 @@ class Driver:
                     self._transport.forgive(rank)  # whoever has been told to close may be gone before we are told
 
     def _tell(self, node: Node) -> None:
-        report = node.report
+        report = node.progress.report
         if self._on_report and report and report.sequence != self._reported:
             self._reported = report.sequence
             self._on_report(node.phase, report)

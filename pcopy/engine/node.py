@@ -40,7 +40,7 @@ from pcopy.engine.messages import (
     Token,
     Work,
 )
-from pcopy.engine.progress import CounterTree, Report
+from pcopy.engine.progress import CounterTree
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import TRANSITIONS as TRANSITIONS
 from pcopy.engine.states import State as State
@@ -80,6 +80,7 @@ class Node:
         self.halted: str | None = None
         self.aborted: Abort | None = None
         self.dropped = 0
+        self.begun_with: tuple[int, ...] = ()  # the sums of all counters when the phase began
         self.restored = -1  # the phase that a resumed job goes on with (pcopy.engine.restore)
         self._halt_wished = False
         self._run = run
@@ -93,7 +94,7 @@ class Node:
         self._thief = Thief(rank, size, random, limits)
         self._epochs = Epochs(journal)
         self._send, self._send_all = self._epochs.sender(self.outbox)
-        self._progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
+        self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
         self.commit = Commit(self._epochs, limits)
         self._running: Task | None = None
         self._untouched = False  # have tasks been received since which nothing that others could run has run a slice?
@@ -108,7 +109,6 @@ class Node:
 
     def start(self, now: float) -> None:
         """At the root: begins the first phase, or goes on with the one that was restored."""
-        self._next_query = now
         self.commit.start(now)
         self._begin_phase(max(0, self.restored), now)
 
@@ -141,8 +141,7 @@ class Node:
         self.sliced()
         self._running = None
         for index, count in enumerate(counts):
-            if count:
-                self.counters[index] += count
+            self.counters[index] += count
         self._spawn(spawned, held=held)
         if self._epochs.journal and not held:
             self._epochs.journal.done(task, counts, settled)
@@ -156,7 +155,7 @@ class Node:
                 self._collect(now)
             elif self.halted is None and (request := self._thief.ask(self.phase, now)):
                 self._send(*request)
-        if self.state is State.WORKING and self.commit.is_due(self.rank, self._progress.report, now):
+        if self.state is State.WORKING and self.commit.is_due(self.rank, self.progress.report, now):
             self._epochs.advance(self.phase)
         if self.rank == 0 and self.state is State.WORKING and now >= self._next_query:
             self._query(now)
@@ -172,16 +171,6 @@ class Node:
         if idle and self.size > 1 and not self._thief.waiting and self.halted is None and not self._collecting:
             wake = min(wake, self._thief.ask_at)
         return wake
-
-    @property
-    def report(self) -> Report | None:
-        """At the root: the last sums of all ranks' counters."""
-        return self._progress.report
-
-    @property
-    def totals(self) -> tuple[int, ...]:
-        """The sums of all ranks' counters, as last heard."""
-        return self._progress.totals
 
     def halt(self, reason: str, now: float) -> None:
         """Stops the job in order: every rank drops its queue, and the phase ends by itself.
@@ -215,9 +204,9 @@ class Node:
         elif isinstance(message, Signal | Token):
             self._send_all(self._detector.receive(source, message))
         elif isinstance(message, Query):
-            self._send_all(self._progress.receive_query(message))
+            self._send_all(self.progress.receive_query(message))
         elif isinstance(message, Answer):
-            self._send_all(self._progress.receive_answer(source, message))
+            self._send_all(self.progress.receive_answer(source, message))
             if self._collecting:
                 self._collect(now)
         elif isinstance(message, Start):
@@ -243,6 +232,9 @@ class Node:
         self._detector.begin_phase(phase)
         if source >= 0:
             self._send_all(self._detector.received(source, stamp))
+        if self.rank == 0:
+            self._query(now)  # which brings the sums to all ranks before the phase comes
+        self.begun_with = self.progress.totals
         for child in self._children:
             self._send(child, Start(phase, *self._detector.sent(starting=True)))
         early, self._early = self._early, []
@@ -320,8 +312,8 @@ class Node:
         """At the root, when a phase is over: wait for complete answers, then go on."""
         if not self._collecting:
             self._query(now)
-            self._collecting = self._progress.sequence
-        report = self._progress.report
+            self._collecting = self.progress.sequence
+        report = self.progress.report
         if report is None or report.sequence < self._collecting or report.silent:
             return
         if self._ending is None or (self.halted is not None and self._ending[0] is not None):
@@ -342,10 +334,10 @@ class Node:
 
     def _query(self, now: float) -> None:
         """At the root: asks for all counters, and settles when to ask again."""
-        self._send_all(self._progress.ask())
+        self._send_all(self.progress.ask())
         interval = self._limits.progress_interval
         if self._collecting:  # complete answers are needed, and may take longer than an interval: ever more patience
-            interval *= 2 ** (self._progress.sequence - self._collecting)
+            interval *= 2 ** (self.progress.sequence - self._collecting)
         self._next_query = now + interval
 
     def _receive_halt(self, source: int, message: Halt) -> None:

@@ -58,7 +58,7 @@ class CounterTree:
 
     def ask(self) -> Outgoing:
         """At the root: starts the next query."""
-        return self._begin(Query(self._sequence + 1, self.report.totals if self.report else self.totals))
+        return self._begin(Query(self._sequence + 1, self.report.totals if self.report else tuple(self._counters)))
 
     def receive_query(self, query: Query) -> Outgoing:
         return self._begin(query) if query.sequence > self._sequence else []

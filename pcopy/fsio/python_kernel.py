@@ -137,20 +137,21 @@ class PythonKernel:
         except OSError as error:
             raise Problem.of("create", error) from error
         operation = "write"
+        applied = None
         try:
             try:
                 put = _write(writing, data) if data else 0
                 if put != len(data):
                     write_all(writing, memoryview(data)[put:], put)
                 if xattrs or inherits or not self._plain:
-                    self._apply(writing, status, xattrs, inherits)
+                    applied = self._apply(writing, status, xattrs, inherits)
                 else:
                     try:
                         _chown(writing, status.st_uid, status.st_gid)
                         _chmod(writing, mode & 0o7777)
                         _utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
                     except OSError:  # once more, with care: what is no error, and which operation was it?
-                        self._apply(writing, status, xattrs, inherits)
+                        applied = self._apply(writing, status, xattrs, inherits)
                 operation = "close"
             finally:
                 _close(writing)
@@ -159,17 +160,18 @@ class PythonKernel:
         except OSError as error:
             remove(target, new_name)
             raise Problem.of(operation, error) from error
+        if applied is not None:
+            self._excused += applied.excused
+            self._notices.extend(applied.notices)
         return status, len(data), self._digest(data) if self._digest else b""
 
     def _apply(
         self, writing: int, status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...], inherits: bool
-    ) -> None:
+    ) -> Applied:
         attributes = Attributes(
             status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns, xattrs
         )
-        applied = apply_attributes(writing, attributes, self._preserve, self._umask, inherits=inherits)
-        self._excused += applied.excused
-        self._notices.extend(applied.notices)
+        return apply_attributes(writing, attributes, self._preserve, self._umask, inherits=inherits)
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:

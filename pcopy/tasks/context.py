@@ -117,6 +117,7 @@ class Context:
         self.sink = sink
         self.counters = [0] * counts.COUNTERS
         self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)
+        self.begun_with = self.totals
         self.leaders = leaders
         self.open_spool = open_spool
         one_host = len(leaders) == 1
@@ -166,10 +167,14 @@ class Context:
                 directories.close()
         self.phase = phase
 
-    def attach(self, counters: list[int], totals: Callable[[], tuple[int, ...]]) -> None:
-        """From now on what moves is counted in ``counters``; ``totals`` are the sums of all ranks, as last heard."""
+    def attach(
+        self, counters: list[int], totals: Callable[[], tuple[int, ...]], begun_with: Callable[[], tuple[int, ...]]
+    ) -> None:
+        """From now on what moves is counted in ``counters``; ``totals`` are the sums of all ranks, as last heard, and
+        ``begun_with`` those with which the phase has begun."""
         self.counters = counters
         self.totals = totals
+        self.begun_with = begun_with
 
     @property
     def digests(self) -> bool:

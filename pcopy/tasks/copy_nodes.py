@@ -60,7 +60,6 @@ def copy_one_node(
         made = copy_node(
             source, name, inode, target, made_as, preserve, umask, inherits=place.inherits, kept=kept, follow=follow
         )
-        result.applied(place, name, made.applied)
         if present is not None:
             clear_way(target, new_name, present)
             put_in_place(target, made_as, new_name, made.status.st_ino)
@@ -70,6 +69,7 @@ def copy_one_node(
         raise
     if made.shortcoming is not None:
         raise made.shortcoming
+    result.applied(place, name, made.applied)
     context.succeeded()
     known = Known(kind_of(made.source), 0, b"", Version.of(made.source))
     if context.digests:

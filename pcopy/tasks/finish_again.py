@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.tasks.context import Context
 from pcopy.tasks.entering import let_us_into
 from pcopy.tasks.phases import Phase
@@ -21,12 +23,16 @@ def finish_again(context: Context, result: Result, place: Place, phase: int) -> 
     known = place.root, place.path, int(finish)
     if place.target_id == NOWHERE or context.job.roots[place.root].item or known in context.finished_again:
         return
-    if not is_there(context, place):
+    try:
+        present = status_of(context.open_target(place))
+    except Problem:
         return
     context.finished_again.add(known)
+    stays = present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE)
     with suppress(Problem):  # what can't be put into it tells why
         let_us_into(context, place)
-    result.spawn(FinishDir(place, None, False, -1, again=True), phase=finish)
+    was = present.st_mtime_ns if stays else None
+    result.spawn(FinishDir(place, None, False, -1, again=True, was=was), phase=finish)
 
 
 def is_there(context: Context, place: Place) -> bool:

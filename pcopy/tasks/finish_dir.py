@@ -7,6 +7,7 @@ their owner can't enter any more: they come last, the deepest first.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.entering import let_us_into
 from pcopy.tasks.fail_dir import directory_failed, directory_failed_again
+from pcopy.tasks.look_again import lost_since
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.values import FinishDir, Place, SealDir, SealDirs
@@ -25,9 +27,9 @@ from pcopy.tasks.values import FinishDir, Place, SealDir, SealDirs
 
 def finish_dir(task: FinishDir, context: Context, result: Result) -> Slices:
     """One directory."""
-    _finish(task, context, result)
+    lost = yield from lost_since(context, task.place)
+    _finish(task, context, result, lost)
     return result.outcome()
-    yield
 
 
 def seal_dir(task: SealDir, context: Context, result: Result) -> Slices:
@@ -49,7 +51,8 @@ def seal_dirs(task: SealDirs, context: Context, result: Result) -> Slices:
             with suppress(Problem):  # which will be met again, and told
                 let_us_into(context, sealed.finish.place)
     for sealed in deepest_first:
-        _finish(sealed.finish, context, result)
+        lost = yield from lost_since(context, sealed.finish.place)
+        _finish(sealed.finish, context, result, lost)
         yield
     context.sealed.clear()
     return result.outcome()
@@ -63,7 +66,7 @@ def _deepest_first(sealed: list[SealDir]) -> Iterator[SealDir]:
     return iter(sorted(sealed, key=depth, reverse=True))
 
 
-def _finish(task: FinishDir, context: Context, result: Result) -> None:
+def _finish(task: FinishDir, context: Context, result: Result, lost: Problem | None) -> None:
     place, preserve = task.place, context.options.preserve
     try:
         attributes = task.attributes or _attributes_now(context, place)
@@ -74,13 +77,20 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
         if kept is not None:
             drop_other_xattrs(target, attributes, preserve)
         applied = apply_attributes(target, attributes, preserve, context.options.umask, kept=kept)
-        result.applied(place, b"", applied)
+        if lost is not None:
+            raise lost
+        if not task.again:  # else it was told, and counted, when it was finished first
+            result.applied(place, b"", applied)
     except Problem as problem:
         if task.counted:
             result.count(counts.DIRECTORIES)
             directory_failed(context, result, place, problem, task)
+        elif task.again and problem.on_source and task.was is not None and result.phase < Phase.SEAL:
+            result.spawn(task, phase=Phase.SEAL)  # by then it has been finished first
+        elif task.again and problem.on_source and _is_as_it_was(task, context):
+            pass  # nothing was put into it, and whatever its source is now, it has been finished
         elif task.again:
-            directory_failed_again(context, result, place, problem, task._replace(counted=True, again=False))
+            directory_failed_again(context, result, place, problem, task._replace(counted=True))
         else:  # the item has failed before, and counts once
             result.report(context.shown(place, b"", on_source=False), problem)
         return
@@ -88,13 +98,20 @@ def _finish(task: FinishDir, context: Context, result: Result) -> None:
         result.count(counts.EXTRA)
     if task.counted:
         result.count(counts.DIRECTORIES)
-        if context.options.verify and result.phase < Phase.REPAIR:  # once is enough
+        if context.options.verify and result.phase < Phase.REPAIR and not task.again:  # once is enough
             result.digested(place, b"", context.hashing.directory, counts.DIRECTORIES)
 
 
 def _attributes_now(context: Context, place: Place) -> Attributes:
     source = context.open_source(place)
     return read_attributes(source, status_of(source, on_source=True), context.options.preserve)
+
+
+def _is_as_it_was(task: FinishDir, context: Context) -> bool:
+    try:
+        return status_of(context.open_target(task.place)).st_mtime_ns == task.was
+    except Problem:
+        return False
 
 
 def _holds_more(task: FinishDir, context: Context, target: int) -> bool:
@@ -104,9 +121,15 @@ def _holds_more(task: FinishDir, context: Context, target: int) -> bool:
 
 
 def _count_entries(target: int) -> int:
-    """How many names the directory has; none if it may not be read."""
+    """How many names the directory has, but for sockets, which are no part of a dataset; none if it may not be read."""
     try:
         with os.scandir(target) as entries:
-            return sum(1 for _ in entries)
+            return sum(not _is_socket(entry) for entry in entries)
     except OSError:
         return 0
+
+
+def _is_socket(entry: os.DirEntry[str]) -> bool:
+    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+        return False  # which the directory tells, and no look at the item itself
+    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from pcopy.engine.driver import Slices
-from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
+from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, read_attributes
 from pcopy.fsio.close import close_read, close_written, let_go
 from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.nodes import handle_of, open_node
@@ -120,9 +120,8 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
                 kept=present,
                 inherits=place.inherits or bool(file.over),
             )
-            result.applied(place, name, applied)
         except MetadataProblem as problem:
-            shortcoming = problem
+            applied, shortcoming = Applied(), problem
         finally:
             close_written(writing, sync=context.syncs_items(place))
         if not file.over:
@@ -135,3 +134,4 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         raise
     if shortcoming is not None:
         raise shortcoming
+    result.applied(place, name, applied)  # not before it is copied: what fails is tried again

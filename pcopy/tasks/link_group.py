@@ -82,7 +82,7 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
 def _all_failed(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:
     """A resumed job tries them together, so that they become links of each other."""
     names = tuple((place, name) for place, name, _ in failed)
-    retry: LinkGroup | Tried = LinkGroup(task.mount, task.inode, task.size, names, 1)
+    retry: LinkGroup | Tried = LinkGroup(task.mount, task.inode, task.size, names, max(1, task.attempt))
     touched = not all(result.is_untouched(place, Problem.from_plain(problem)) for place, _, problem in failed)
     for place, name, problem in failed:
         result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry, touched=touched)

@@ -40,7 +40,7 @@ def inode_copied(task: InodeCopied, context: Context, result: Result) -> Slices:
     """A note for a resumed job, which puts it into its bucket; held if anything has failed that is tried again then."""
     if result.id[0] < context.job.run:
         _put(task, context, result)
-    elif context.totals()[counts.FAILED] or context.counters[counts.FAILED]:
+    elif context.begun_with()[counts.FAILED] or context.counters[counts.FAILED]:
         result.hold()
     return result.outcome()
     yield
@@ -56,7 +56,7 @@ def _put(task: LinkNote | InodeCopied, context: Context, result: Result) -> None
 
 def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     """One bucket: everything known of its inodes is here now."""
-    groups: dict[tuple[int, int, int], tuple[int, list[tuple[Place, bytes]]]] = {}
+    groups: dict[tuple[int, int, bool], tuple[int, list[int], list[tuple[Place, bytes]]]] = {}
     copies: dict[tuple[int, int], list[MakeLinks]] = {}
     backlog = context.links.pop(task.bucket)
     while backlog.count:
@@ -68,10 +68,12 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
             result.settle((packed.id,))
             columns = (unpack_names(note.names), unpack_numbers(note.mounts), unpack_numbers(note.inodes))
             for name, mount, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):
-                groups.setdefault((mount, inode, note.attempt), (size, []))[1].append((note.place, name))
+                _, attempts, names = groups.setdefault((mount, inode, note.attempt > 0), (size, [note.attempt], []))
+                attempts[0] = min(attempts[0], note.attempt)
+                names.append((note.place, name))
         yield
     backlog.close()
-    for (mount, inode, attempt), (size, names) in groups.items():
+    for (mount, inode, _), (size, (attempt,), names) in groups.items():
         copy = next((links for links in copies.get((mount, inode), ()) if _is_there(context, links)), None)
         if copy is not None:
             links = copy._replace(group=copy.group._replace(names=(*copy.group.names, *names)))

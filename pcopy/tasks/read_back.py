@@ -30,7 +30,7 @@ from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import node_known
 from pcopy.tasks.read_values import Contents, SplitRead, VerifyItems, VerifyLinks
 from pcopy.tasks.result import Result, Tried
-from pcopy.tasks.values import Known, LinkGroup, Place, ScanNames, unpack_names, unpack_numbers
+from pcopy.tasks.values import COPIED_BEFORE, Known, LinkGroup, Place, ScanNames, unpack_names, unpack_numbers
 
 
 class _Expected(NamedTuple):
@@ -149,7 +149,7 @@ def links_not_verified(
     They are copied again as a whole: one name that came alone would be no link any more.
     """
     size = known.size
-    again = group._replace(attempt=1)
+    again = group._replace(attempt=COPIED_BEFORE)
     result.count(counts.REFUTED, len(group.names))
     for number, (place, name) in enumerate(group.names):
         result.count(counts.HARDLINKS if number else counter, -1)
@@ -272,12 +272,13 @@ def not_verified(
         result.count(counts.BYTES, -known.size)
     elif counter == counts.SKIPPED:
         result.count(counts.SKIPPED_BYTES, -known.size)
+    again = ScanNames(place, name, 1 if counter == counts.SKIPPED else COPIED_BEFORE)
     if not context.repairs(result.phase) or not is_there(context, place):
-        result.fail(place, name, problem, known.size, retry_in=Phase.REPAIR)
+        result.fail(place, name, problem, known.size, retry=again, retry_in=Phase.REPAIR)
         return
     _tell_repair(result, place, name, problem)
     cost = known.size if known.size > SMALL_FILE else CALL_COST
-    result.spawn(ScanNames(place, name, 1), cost, phase=Phase.REPAIR, expands=True)
+    result.spawn(again, cost, phase=Phase.REPAIR, expands=True)
     finish_again(context, result, place, result.phase)
 
 

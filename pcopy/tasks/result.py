@@ -22,7 +22,7 @@ from pcopy.tasks.job import Failure
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import Contents, SplitRead
 from pcopy.tasks.sign_values import StoredEntries
-from pcopy.tasks.values import Known, Place, ReportFailures, Retry, ScanNames
+from pcopy.tasks.values import COPIED_BEFORE, Known, Place, ReportFailures, Retry, ScanNames
 
 _LOOKED_AT = ("open", "stat", "readdir", "scan")
 """What is done with an item of the source before anything is made of it."""
@@ -41,13 +41,15 @@ class Result:
 
     __slots__ = (
         "_context", "_counts", "_entries", "_failures", "_held", "_notices", "_own", "_retries", "_settled", "_spawned",
-        "_verifications", "id", "phase",
+        "_verifications", "attempt", "id", "phase",
     )  # fmt: skip
 
     def __init__(self, context: Context, phase: int, task_id: TaskId) -> None:
         self._context = context
         self.phase = int(phase)
         self.id = task_id
+        self.attempt = 0
+        """That of the task, if it has one."""
         self._held = False
         self._settled: list[TaskId] = []
         self._counts = [0] * counts.COUNTERS
@@ -180,7 +182,7 @@ class Result:
         elif retry is Tried.WITH_ANOTHER:
             self._retries.append(Retry(counted=tuple(counted)))
         else:
-            again = ScanNames(place, name, 1) if retry is Tried.BY_NAME else retry
+            again = ScanNames(place, name, max(1, self.attempt)) if retry is Tried.BY_NAME else retry
             untouched = not touched and self.is_untouched(place, problem)
             self._retries.append(Retry(encode(again), int(retry_in), tuple(counted), untouched))
         path = self._context.shown(place, name, on_source=problem.on_source)
@@ -203,7 +205,9 @@ class Result:
         self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
     def applied(self, place: Place, name: bytes, applied: Applied) -> None:
-        """What was excused or is worth a notice when metadata was set."""
+        """What was excused or is worth a notice when metadata was set: told, and counted, the first time."""
+        if self.attempt >= COPIED_BEFORE:
+            return
         self.count(counts.EXCUSED, applied.excused)
         for notice in applied.notices:
             self.warn(place, name, notice)

@@ -97,6 +97,7 @@ class TaskRunner:
         self._context.begin(task.phase)
         value = decode(task.payload)
         result = Result(self._context, task.phase, task.id)
+        result.attempt = getattr(value.file.split if isinstance(value, values.FinishFile) else value, "attempt", 0)
         if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
             result.hold()
         return _RUNNERS[type(value)](value, self._context, result)

@@ -36,6 +36,11 @@ def is_own(context: Context, place: Place, directory: int, name: bytes, present:
     if context.phase < Phase.REPAIR and _is_anothers(context, place, directory, name, present):
         text = "its name in the target is taken by another item of this job (does the file system fold case?)"
         raise Problem("create", errno.EEXIST, text=text)
+    return is_made(context, place, directory, name, present)
+
+
+def is_made(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
+    """As ``is_own``, where no other item of this job can have taken the name."""
     return context.is_ours(place, present) and not _was_there(context, place, directory, name, present)
 
 

@@ -55,8 +55,12 @@ class ScanDir(NamedTuple):
     since: tuple[int, int] = (0, 0)
 
 
+COPIED_BEFORE = 2
+"""The attempt at what was copied and is not as it should be: what was excused was counted then."""
+
+
 class ScanNames(NamedTuple):
-    """Stats ``names`` (joined by slashes) of a directory; ``attempt`` counts from 0."""
+    """Stats ``names`` (joined by slashes) of a directory; ``attempt`` counts from 0, or is ``COPIED_BEFORE``."""
 
     place: Place
     names: bytes
@@ -225,7 +229,8 @@ class FinishDir(NamedTuple):
 
     ``attributes`` are the source's when it was scanned; None stands for those that it has when it is finished.
     ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
-    has been finished before, and counted.
+    has been finished before; with ``counted`` it has failed since. ``was`` is the target's mtime before anything was
+    put into it anew, None where its mode had to be changed for that.
     """
 
     place: Place
@@ -233,6 +238,7 @@ class FinishDir(NamedTuple):
     counted: bool
     entries: int
     again: bool = False
+    was: int | None = None
 
 
 class SealDir(NamedTuple):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator
 from typing import NamedTuple
 
-from pcopy.fsio.attributes import apply_attributes, read_attributes
+from pcopy.fsio.attributes import Applied, apply_attributes, read_attributes
 from pcopy.fsio.close import abandon, close_read, close_written
 from pcopy.fsio.compare import same_contents
 from pcopy.fsio.existing import alike
@@ -118,9 +118,8 @@ def _write(
                     kept=kept,
                     inherits=place.inherits or over is not None,
                 )
-                result.applied(place, name, applied)
             except MetadataProblem as problem:
-                shortcoming = problem
+                applied, shortcoming = Applied(), problem
         except BaseException:
             abandon(writing)
             raise
@@ -138,6 +137,7 @@ def _write(
             remove(target, temporary)
     if shortcoming is not None:
         raise shortcoming  # the contents are whole and in their place
+    result.applied(place, name, applied)  # not before it is copied: what fails is tried again
     if hasher is None:
         return new.st_ino, Known(FILE, status.st_size, b"", version)
     return new.st_ino, Known(FILE, hasher.size, context.hashing.file(hasher), version)

@@ -1,0 +1,67 @@
+"""What earlier runs have copied is looked at once more when its directory is finished: is it still there?
+
+A job waits for days, and others work in its destination meanwhile. What an earlier run has finished is not copied, or
+read, again; but a name that is gone, or a file that has another size, must not end as a success. Only names, types and
+sizes are compared (``--verify`` compares all), and only of items whose source nobody has touched since the job began.
+If anything had failed when the phase began, nothing is looked at: it may be that very item, and the job doesn't end as
+a success.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+
+from pcopy.fsio.problem import Problem
+from pcopy.tasks import counts
+from pcopy.tasks.context import Context
+from pcopy.tasks.scan_names import NAMES_PER_SLICE
+from pcopy.tasks.targets import is_made
+from pcopy.tasks.values import Place
+from pcopy.text import shown
+
+_GONE = (errno.ENOENT, errno.ENOTDIR)
+
+
+def lost_since(context: Context, place: Place) -> Generator[None, None, Problem | None]:
+    """The problem of a directory of which an earlier run's items are gone or cut; None if all is well."""
+    if context.job.run == 1 or context.options.verify or context.begun_with()[counts.FAILED]:
+        return None
+    try:
+        source, target = context.open_source(place), context.open_target(place)
+        listing = os.scandir(source)
+    except OSError:
+        return None  # what can't be entered is told where it has to be
+    lost, example = 0, b""
+    with listing:
+        for number, entry in enumerate(listing):
+            if not number % NAMES_PER_SLICE:
+                yield
+            name = os.fsencode(entry.name)
+            if _is_lost(context, place, source, target, name):
+                lost, example = lost + 1, example or name
+    if not lost:
+        return None
+    items = "an item that was copied is" if lost == 1 else f"{lost} items that were copied are"
+    text = f"{items} gone or changed since ({shown(example)}); copy again with --existing changed"
+    return Problem("look", 0, text=text)
+
+
+def _is_lost(context: Context, place: Place, source: int, target: int, name: bytes) -> bool:
+    try:
+        wanted = os.stat(name, dir_fd=source, follow_symlinks=context.options.dereference)
+    except OSError:
+        return False
+    if stat.S_ISDIR(wanted.st_mode) or wanted.st_ctime_ns >= context.job.began:
+        return False
+    new_name = context.new_name(place, name)
+    try:
+        present = os.stat(new_name, dir_fd=target, follow_symlinks=False)
+    except OSError as error:
+        return error.errno in _GONE
+    same = stat.S_IFMT(present.st_mode) == stat.S_IFMT(wanted.st_mode)
+    if same and (present.st_size == wanted.st_size or not stat.S_ISREG(wanted.st_mode)):
+        return False
+    return is_made(context, place, target, new_name, present)
