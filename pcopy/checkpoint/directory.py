@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from pcopy.errors import Refused
@@ -18,6 +18,8 @@ from pcopy.text import shown
 
 ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
 _ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
+_HOLDS_A_JOB = b"job"
+"""The file by which a directory is that of a job."""
 _ANEW = "remove the directory that it is in and start the job anew"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -55,13 +57,13 @@ def open_directory(path: bytes) -> int:
     return descriptor
 
 
-def make(path: bytes) -> None:
+def make(path: bytes) -> list[bytes]:
     """Makes the directory ``path`` and those above it that are missing, for the owner only; one that exists is left.
 
-    Raises ``Refused`` with what to do instead.
+    Returns what it has made, the deepest first; raises ``Refused`` with what to do instead, and then nothing is left.
     """
     path = os.path.abspath(path)
-    missing = []
+    missing, made = [], list[bytes]()
     while not os.path.lexists(path):
         missing.append(path)
         path = os.path.dirname(path)
@@ -69,13 +71,25 @@ def make(path: bytes) -> None:
         try:
             with suppress(FileExistsError):
                 os.mkdir(path, 0o700)
+                made.insert(0, path)
             descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 sync(descriptor)
             finally:
                 os.close(descriptor)
-        except OSError as error:
+        except BaseException as error:
+            remove_empty(made)
+            if not isinstance(error, OSError):
+                raise
             raise Refused(f"{shown(path)}: no directory can be made there: {error.strerror}; {ADVICE}") from None
+    return made
+
+
+def remove_empty(paths: Iterable[bytes]) -> None:
+    """Removes these directories, the deepest first, up to one that holds something or cannot be removed."""
+    with suppress(OSError):
+        for path in paths:
+            os.rmdir(path)
 
 
 def check_makeable(path: bytes) -> None:
@@ -139,11 +153,13 @@ def refuse_strange(path: bytes, status: os.stat_result) -> None:
 
     A directory may be that of a job or the place for a new one; a file is always part of a job that there is.
     """
-    is_directory = stat.S_ISDIR(status.st_mode)
+    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, _HOLDS_A_JOB))
+    is_place = stat.S_ISDIR(status.st_mode) and not is_job
     if status.st_uid != os.geteuid():
-        advice = _ELSEWHERE if is_directory else _ANEW
+        advice = _ELSEWHERE if is_place else f"only user {status.st_uid} can go on with it" if is_job else _ANEW
         raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {advice}")
     if status.st_mode & _WRITERS:
-        advice = f"chmod go-w it, or {_ELSEWHERE}" if is_directory else f"if they have not, chmod go-w it; else {_ANEW}"
+        anew = "give the job up and start it anew" if is_job else _ANEW
+        advice = f"chmod go-w it, or {_ELSEWHERE}" if is_place else f"if they have not, chmod go-w it; else {anew}"
         mode = stat.S_IMODE(status.st_mode)
         raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")

@@ -66,6 +66,8 @@ class JobFile(NamedTuple):
     runs: int = 1
     state: str = RUNNING
     totals: Mapping[str, int] = {}
+    above: int = 0
+    """Directories around the job's own that were made for it, and go with it."""
 
     def differing(self, asked: Mapping[str, Any]) -> list[str]:
         """The keys under which ``asked`` says something else than what this job was asked for."""
@@ -105,8 +107,8 @@ def decode(contents: bytes) -> JobFile:
         job = JobFile(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not what pcopy writes: {error!r}") from None
-    if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1:
-        raise ValueError("not what pcopy writes: a name, a state, roots or runs that no job has")
+    if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1 or type(job.above) is not int:
+        raise ValueError("not what pcopy writes: a name, a state, roots, runs or directories that no job has")
     return job
 
 

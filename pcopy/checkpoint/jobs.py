@@ -66,6 +66,13 @@ def state_directory() -> bytes:
     return os.path.abspath(os.path.join(state, b"pcopy"))
 
 
+def is_in_state_directory(path: bytes) -> bool:
+    """Is this the place of a job that goes by its name? Nothing is where no home is known."""
+    with suppress(Refused):
+        return os.path.dirname(path) == state_directory()
+    return False
+
+
 def check_place(directory: bytes | None) -> None:
     """Raises ``Refused`` if no job directory can be had in ``directory`` (None: the state directory).
 
@@ -79,27 +86,62 @@ def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
 
     Raises ``Refused`` if there is a job already, or anything that is not pcopy's, or if it cannot be written.
     """
+    made: list[bytes] = []
     if directory is None:
         state = state_directory()
-        make(state)
+        made = make(state)
         os.close(files.open_directory(state))  # nobody else's
         directory = os.path.join(state, job.name.encode())
     path = os.path.abspath(directory)
-    make(path)
-    lock: Lock | None = None
+    made = make(path) + made
+    if not is_in_state_directory(path):
+        job = job._replace(above=len(made[1:]))
     try:
         with opened(path) as descriptor:
             _refuse_foreign(path, descriptor)
-            lock = _held(path)
-            if _JOB in _names(descriptor) and _read(path, descriptor).state != OVER:
-                raise Refused(f"{shown(path)}: there is a job already; --resume or --discard it, or name another place")
-            _clear(descriptor)
-            _write(path, descriptor, job)
+            lock = _held_anew(path, descriptor)
+            _store_anew(path, descriptor, job, lock)
     except BaseException:
-        if lock is not None:
-            lock.close()
+        files.remove_empty(made)
         raise
     return StoredJob(path, job), lock
+
+
+def _held_anew(path: bytes, descriptor: int) -> Lock:
+    """Rank 0's lock; raises as ``_held`` does, and then leaves no file that it has made."""
+    was_there = b"lock-0" in _names(descriptor)
+    try:
+        return _held(path)
+    except Held:
+        raise
+    except Refused:
+        if not was_there:
+            _unlink(descriptor, b"lock-0")
+        raise
+
+
+def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock) -> None:
+    """Raises ``Refused`` if there is a job already, or if none can be stored; then nothing of that is left."""
+    try:
+        if _JOB in _names(descriptor) and _read(path, descriptor).state != OVER:
+            raise Refused(f"{shown(path)}: there is a job already; --resume or --discard it, or name another place")
+    except BaseException:
+        lock.close()
+        raise
+    try:
+        _clear(descriptor)
+        _write(path, descriptor, job)
+    except BaseException:
+        _unlink(descriptor, _JOB, _JOB + files.NEW)
+        lock.close()  # an open file would keep its place on NFS
+        _unlink(descriptor, b"lock-0")
+        raise
+
+
+def _unlink(descriptor: int, *names: bytes) -> None:
+    for name in names:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=descriptor)
 
 
 def is_job(path: bytes) -> bool:
@@ -211,7 +253,13 @@ def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
     with opened(job.path) as descriptor:
         with suppress(Refused):  # a full disk must not keep what fills it
             _write(job.path, descriptor, job.file._replace(state=OVER))
-        return _remove(job.path, descriptor, lock)
+        left = _remove(job.path, descriptor, lock)
+    if not os.path.lexists(job.path):
+        above = job.path
+        for _ in range(job.file.above):
+            above = os.path.dirname(above)
+            files.remove_empty((above,))
+    return left
 
 
 def remove_unreadable(path: bytes) -> None:

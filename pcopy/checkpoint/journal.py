@@ -19,6 +19,9 @@ from pcopy.checkpoint.record import Record, Window
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Task, TaskId
 
+NOT_SYNCED = "the destination could not be synced"
+"""How the reason to stop begins after a sync that has failed: what was copied may not be on storage."""
+
 FACTS_BEFORE_CUT = 32 << 20
 """Bytes of facts after which a rank cuts, whatever the time."""
 
@@ -136,7 +139,7 @@ class FactJournal:
         try:
             self._sync()
         except OSError as error:
-            self.data_lost = f"the destination could not be synced: {error.strerror}"
+            self.data_lost = f"{NOT_SYNCED}: {error.strerror}"
         return not self.is_lost
 
     def _append(self, record: Record) -> None:

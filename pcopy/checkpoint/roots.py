@@ -43,7 +43,7 @@ def look_at(path: bytes) -> Seen:
 def with_places(root: Sequence[Any]) -> JobRoot:
     """``root``, the first eight fields of a ``JobRoot``, with its places; raises ``Refused`` if it has gone."""
     plain = JobRoot._make((*root, (0, 0), (0, 0), (0, 0, 0, 0)))
-    source, target = _look(plain.source), _look(plain.target)
+    source, target = _look(plain.source, "source"), _look(plain.target, "destination")
     for path, seen, identity in (
         (plain.source_shown, source, plain.source_id),
         (plain.target_shown, target, plain.target_id),
@@ -88,12 +88,31 @@ def check_targets(job: JobFile) -> None:
     """As ``check_roots`` for the destination alone; raises ``Gone`` where nothing of the job can be there any more."""
     for root in job.roots:
         try:
-            _compare(job, root.target, _look(root.target), root.target_id, root.target_place)
+            _compare(job, root.target, _look(root.target, "destination"), root.target_id, root.target_place)
         except Refused:
             path = shown(root.target)
             if _place_around(root.target) == root.target_place:
                 raise Gone(f"{path}: is gone, or another directory is in its place") from None
             raise Refused(f"{path}: its file system is not mounted there, it seems; mount it") from None
+
+
+def lost(job: JobFile) -> list[bytes]:
+    """The directories that the job copies to, and that are not there any more, or are others: moved, perhaps."""
+    return [os.path.join(root.target, root.name) for root in job.roots if not root.item and not _is_there(root)]
+
+
+def _is_there(root: JobRoot) -> bool:
+    try:
+        return not root.name or _is_made(root, _look_at_made(root))
+    except OSError:
+        return False
+
+
+def _is_made(root: JobRoot, made: tuple[int, int, int, int]) -> bool:
+    """Is ``made`` the directory that was recorded, if one was? One of the hosts may not have been told of its birth."""
+    if not any(root.made):
+        return True
+    return made[:3] == root.made[:3] and (made[3] == root.made[3] or 0 in (made[3], root.made[3]))
 
 
 def _place_around(path: bytes) -> tuple[int, int] | None:
@@ -121,8 +140,7 @@ def _check_made(job: JobFile, root: JobRoot) -> None:
     except OSError as error:
         what = f"it cannot be opened: {error.strerror}"
     else:
-        births = made[3], root.made[3]  # one of the hosts may not have been told
-        if made[:3] == root.made[:3] and (births[0] == births[1] or 0 in births):
+        if _is_made(root, made):
             return
         what = "it is another one"
     raise Refused(
@@ -132,7 +150,7 @@ def _check_made(job: JobFile, root: JobRoot) -> None:
 
 
 def _checked(job: JobFile, root: JobRoot) -> JobRoot:
-    source, target = _look(root.source), _look(root.target)
+    source, target = _look(root.source, "source"), _look(root.target, "destination")
     _compare(job, root.source, source, root.source_id, root.source_place)
     _compare(job, root.target, target, root.target_id, root.target_place)
     _check_made(job, root)
@@ -155,11 +173,11 @@ def _compare(job: JobFile, path: bytes, seen: Seen, identity: tuple[int, int], p
         )
 
 
-def _look(path: bytes) -> Seen:
+def _look(path: bytes, what: str) -> Seen:
     try:
         return look_at(path)
     except OSError as error:
-        raise Refused(f"{shown(path)}: the job's directory cannot be opened: {error.strerror}") from None
+        raise Refused(f"{shown(path)}: the job's {what} cannot be opened: {error.strerror}") from None
 
 
 def type_of_file_system(descriptor: int) -> int:

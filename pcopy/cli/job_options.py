@@ -132,16 +132,20 @@ def asked_for(
 
     The paths are as the user gave them, from the root: what DST resolves to changes as soon as it exists.
     """
-    here = os.getcwdb()
     wanted: dict[str, Any] = {
-        "SRC": tuple(os.path.join(here, source) for source in sources),
-        "DST": os.path.join(here, destination),
+        "SRC": tuple(_from_root(source) for source in sources),
+        "DST": _from_root(destination),
         "--no-target-directory": no_target_directory,
     }
     for name, value in options._asdict().items():
         if name not in _NOT_ASKED:
             wanted["--" + name.replace("_", "-")] = tuple(value) if isinstance(value, tuple) else value
     return wanted
+
+
+def _from_root(path: bytes) -> bytes:
+    """``path`` as it was given, behind the current directory if that matters; where it does not, there may be none."""
+    return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
 def renewed(stored: Options, now: Options, given: frozenset[str]) -> Options:

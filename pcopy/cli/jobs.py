@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.checkpoint.job_file import RUNNING, JobFile, JobRoot
@@ -20,6 +21,7 @@ from pcopy.checkpoint.jobs import (
     StoredJob,
     Unreadable,
     hold_job,
+    is_in_state_directory,
     remove,
     remove_unreadable,
     state_directory,
@@ -27,7 +29,7 @@ from pcopy.checkpoint.jobs import (
     unfinished,
 )
 from pcopy.checkpoint.lock import Holder, Lock, holders
-from pcopy.checkpoint.roots import Gone, check_roots, check_targets
+from pcopy.checkpoint.roots import Gone, check_roots, check_targets, lost
 from pcopy.cli.job_options import ALONE
 from pcopy.cli.paths import source_of, target_of
 from pcopy.cli.units import show_size
@@ -67,9 +69,10 @@ def job_path(word: bytes) -> bytes:
     Raises ``Refused`` if there is nothing of that name.
     """
     if b"/" not in word and word not in (b".", b".."):
-        path = os.path.join(state_directory(), word)
-        if os.path.lexists(path):
-            return path
+        with suppress(Refused):  # no home is known, and no job by its name
+            path = os.path.join(state_directory(), word)
+            if os.path.lexists(path):
+                return path
     path = os.path.abspath(word)
     if os.path.lexists(path):
         return path
@@ -97,7 +100,7 @@ def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell
     try:
         job, lock = hold_job(path)
     except Unreadable as unreadable:
-        job_name = shown(os.path.basename(path)) if os.path.dirname(path) == state_directory() else "JOB"
+        job_name = shown(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
         remove_unreadable(path)
         tell(f"{unreadable}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
         return
@@ -111,6 +114,11 @@ def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell
                 f"{refused}, so that the job's temporary files go, too; if it will not come back, remove {shown(path)}"
             ) from None
         else:
+            for target in lost(job.file):
+                tell(
+                    f"{shown(target)}: not there, or not the one that the job copied to; if that was moved, temporary "
+                    f"files (.pcopy-{job.file.name}-*) may be left in it"
+                )
             remove_temporaries(job)
         for name in remove(job, lock):
             tell(f"{shown(os.path.join(path, name))}: left, since it is not pcopy's")
@@ -125,10 +133,14 @@ def to_standard_error(line: str) -> None:
 
 def _only_one(tell: Tell) -> bytes:
     state = state_directory()
-    found = [listed for listed in unfinished(state) if listed.file is not None]
+    listed_all = unfinished(state)
+    found = [listed for listed in listed_all if listed.file is not None]
     free = [listed for listed in found if not _locks(listed)]
     if len(free) == 1:
         return free[0].path
+    if not found and listed_all:
+        tell("\n".join(_table(listed_all)))
+        raise Refused(f"no unfinished job in {shown(state)} can be used as it is; name another directory: --resume DIR")
     if not found:
         raise Refused(f"there is no unfinished job in {shown(state)}; name its directory: --resume DIR")
     tell("\n".join(_table(found)))

@@ -37,6 +37,7 @@ NFS believes for up to 60 s that a name is missing.
 """
 
 _LOOKS = 0.1
+_MISSED = 2
 
 
 class Keeping(NamedTuple):
@@ -125,7 +126,7 @@ class RankStore:
             self.lock = hold(self._keeping.directory, self._rank)
 
     def _wait_for_job(self) -> None:
-        check_shared(self._keeping, APPEARS_WITHIN, b"current")
+        check_shared(self._keeping, APPEARS_WITHIN, b"current", seen=self._keeping.at_start)
 
     def withdraw(self) -> None:
         if self._keeper is not None:
@@ -137,10 +138,20 @@ class RankStore:
             self._writer = None
 
 
-def check_shared(keeping: Keeping, patience: float, name: bytes = b"job") -> None:
-    """Raises ``Refused`` unless rank 0's job, with the file ``name``, is in its directory in ``patience`` seconds."""
+def check_shared(keeping: Keeping, patience: float, name: bytes = b"job", *, seen: bool = False) -> None:
+    """Raises ``Refused`` unless rank 0's job, with the file ``name``, is in its directory in ``patience`` seconds.
+
+    ``seen``: the job was there when all hosts looked. Nobody waits for one that was there and is not any more.
+    """
     until = time.monotonic() + patience
+    missed = 0
     while not (is_there := os.path.lexists(os.path.join(keeping.directory, name))) and time.monotonic() < until:
+        if os.path.lexists(os.path.join(keeping.directory, b"job")):
+            seen, missed = True, 0
+        else:
+            missed += 1
+        if seen and missed > _MISSED:
+            raise Refused(f"{shown(keeping.directory)}: the job is gone: somebody has removed it")
         time.sleep(_LOOKS)
     with suppress(NoJob):
         if is_there and open_job(keeping.directory).file.nonce == keeping.nonce:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, RUNNING, STOPPED, JobFile
-from pcopy.checkpoint.jobs import StoredJob, check_place, create, remove, state_directory, unfinished, update
+from pcopy.checkpoint.jobs import (
+    StoredJob,
+    check_place,
+    create,
+    is_in_state_directory,
+    remove,
+    state_directory,
+    unfinished,
+    update,
+)
 from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
@@ -28,6 +39,10 @@ if TYPE_CHECKING:
     from pcopy.cli.jobs import Resumed
 
 
+END_PATIENCE = 0.4
+"""Seconds that a job which was told to stop waits for its last words: what is on record holds without them."""
+
+
 class KeptJob:
     """Rank 0's knowledge of where a job is kept. ``keeping`` is for all ranks."""
 
@@ -38,11 +53,12 @@ class KeptJob:
         self._directory = directory
         self._stored = StoredJob(keeping.directory, file) if lock is not None else None
         self._lock = lock
+        self.has_vanished = False
+        """Was the job removed by somebody else?"""
 
     def store(self) -> None:
-        """Before the first task: makes a directory that the user has named; raises ``Refused``."""
-        if self.keeping.at_start:
-            self.create()
+        """Before the first task: makes the directory; raises ``Refused``."""
+        self.create()
 
     def withdraw(self) -> None:
         """Nothing comes of a job that was stored just now; one that was there before stays."""
@@ -64,6 +80,7 @@ class KeptJob:
         """Makes the job's directory unless it is there; raises ``Refused``. May run in another thread."""
         if self._stored is None or self._lock is None:
             self._stored, self._lock = create(self._directory, self._file)
+            self._file = self._stored.file
         return self._stored, self._lock
 
     def note_targets(self) -> None:
@@ -84,20 +101,74 @@ class KeptJob:
     @property
     def command(self) -> str:
         """What goes on with the job."""
-        state = os.path.join(state_directory(), self._file.name.encode())
-        return f"pcopy --resume {self._file.name if self.keeping.directory == state else shown(self.keeping.directory)}"
+        return resuming(self.keeping.directory)
 
-    def end(self, status: int, totals: Totals) -> list[str]:
-        """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``."""
+    def look(self) -> bool:
+        """Is the job stored, and was it not removed by somebody else?"""
+        if self._stored is not None and not os.path.lexists(os.path.join(self._stored.path, b"job")):
+            self._stored, self.has_vanished = None, True
+        return self._stored is not None
+
+    def end(self, status: int, totals: Totals, patience: float | None = None) -> list[str]:
+        """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``.
+
+        What is stored of a job that waits is given up after ``patience`` seconds.
+        """
         if self._stored is None or self._lock is None:
             return []
         if status == OK:
-            left = remove(self._stored, self._lock)
+            left = remove(self._stored, self._lock) if self.look() else ()
             return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
-        update(self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict())))
-        self._lock.close()
+        ending = _InTime(
+            self.look, self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict()))
+        )
+        if ending.is_done(patience) and self._lock is not None:
+            self._lock.close()
         return []
+
+
+class _InTime(threading.Thread):
+    """Stores how a job has ended, if that is still there after a ``look``; a slow storage may be left behind."""
+
+    def __init__(self, look: Callable[[], bool], job: StoredJob) -> None:
+        super().__init__(name="end", daemon=True)
+        self._look, self._job = look, job
+        self._trouble: Refused | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            if self._look():
+                update(self._job)
+        except Refused as refused:
+            self._trouble = refused
+
+    def is_done(self, patience: float | None) -> bool:
+        """Is it stored within ``patience`` seconds? Raises ``Refused``."""
+        self.join(patience)
+        if self._trouble is not None:
+            raise self._trouble
+        return not self.is_alive()
+
+
+def resuming(directory: bytes) -> str:
+    """The command that goes on with the job in ``directory``."""
+    word = os.path.basename(directory) if is_in_state_directory(directory) else directory
+    return f"pcopy --resume {_for_shell(word)}"
+
+
+def _for_shell(word: bytes) -> str:
+    """One word for the shell; what is escaped is in the quotes that bash, ksh and zsh have for that."""
+    text = shown(word)
+    return shlex.quote(text) if os.fsencode(text) == word else "$'" + text.replace("'", "\\'") + "'"
+
+
+def as_it_stands(resumed: Resumed, checkpoint: Checkpoint) -> KeptJob:
+    """A stored job of which the next run has not begun."""
+    job = resumed.job
+    keeping = unkept(checkpoint)._replace(directory=job.path, nonce=job.file.nonce)
+    return KeptJob(keeping, job.file, job.path, resumed.lock)
 
 
 def unkept(checkpoint: Checkpoint) -> Keeping:
@@ -149,14 +220,15 @@ def other_jobs(roots: Sequence[Root]) -> list[str]:
     except Refused:
         return []  # it will be said when this job is to be stored
     mine = [target_of(root) for root in roots]
-    names = [
-        job.file.name
-        for job in listed
-        if job.file and any(lies_in(path, target_of(root)) for path in mine for root in job.file.roots)
-    ]
-    return [
-        f"job {name} has not finished with this destination: pcopy --resume {name} goes on with it" for name in names
-    ]
+    told = []
+    for file in (job.file for job in listed if job.file):
+        theirs = [target_of(root) for root in file.roots]
+        goes_on = f"pcopy --resume {file.name} goes on with it"
+        if any(lies_in(path, other) for path in mine for other in theirs):
+            told.append(f"job {file.name} has not finished with this destination: {goes_on}")
+        elif inner := [other for path in mine for other in theirs if lies_in(other, path)]:
+            told.append(f"job {file.name} has not finished with {shown(inner[0])} in this destination: {goes_on}")
+    return told
 
 
 def as_stored(resumed: Resumed) -> tuple[tuple[Root, ...], Options]:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from pcopy.cli.command import Command
+from pcopy.cli.command import Command, Preparation
 from pcopy.cli.notes import Notes
 from pcopy.cli.rank import Ended, open_roots, run_rank
 from pcopy.cli.screen import open_screen
-from pcopy.cli.signals import StopSignals
+from pcopy.cli.signals import StoppedBefore, StopSignals
 from pcopy.engine.transports.local import fork_ranks
 from pcopy.errors import INTERNAL, JobAborted
 
@@ -26,15 +26,40 @@ def run_locally(words: Sequence[str], command: Command) -> int:
     """Runs the job; returns its exit status. Raises ``PcopyError``."""
     preparation = command.prepare(words)
     ranks = preparation.arguments.ranks or min(len(os.sched_getaffinity(0)), MOST_RANKS)
-    preparation.begin(ranks)
+    signals = StopSignals()
+    try:
+        begin(preparation, ranks, signals)
+        return _run(preparation, ranks, signals)
+    except StoppedBefore as stopped:
+        print(f"{command.name}: {stopped}", file=sys.stderr)
+        preparation.tell_how_to_go_on()
+        return stopped.status
+
+
+def begin(preparation: Preparation, ranks: int, signals: StopSignals) -> None:
+    """Begins the job; one that is stored already is stopped in order from now on. Raises ``StoppedBefore``."""
+    if preparation.kept is None:
+        preparation.begin(ranks)
+    else:
+        with signals.raised():
+            preparation.begin(ranks)
+
+
+def store(preparation: Preparation, signals: StopSignals) -> None:
+    """Stores a job that is to be in its directory from the start; raises ``StoppedBefore`` and ``Refused``."""
+    kept = preparation.kept
+    if kept is not None and kept.keeping.at_start:
+        with signals.raised():
+            kept.store()
+
+
+def _run(preparation: Preparation, ranks: int, signals: StopSignals) -> int:
     job, kept = preparation.job, preparation.kept
     keeping = preparation.keeping
     roots = open_roots(job)
     with open_screen(preparation.arguments, sys.stderr) as screen:
-        if kept:
-            kept.store()
+        store(preparation, signals)
         preparation.announce()
-        signals = StopSignals()
         signals.install()
         sys.stderr.flush()
         notes = Notes()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,16 +43,22 @@ def _prepare(words: Sequence[str]) -> Preparation:
     return CopyPreparation(words)
 
 
+_PACKAGES = {"yaml": "PyYAML"}  # modules whose package is called otherwise
+
+
 def run_command(
     name: str,
     words: Sequence[str],
     early_answer: Callable[[Sequence[str]], str | None],
     prepare: Callable[[Sequence[str]], Preparation],
     status_of_loss: int,
+    *,
+    answers: bool = False,
 ) -> int:
     """Runs the command ``name``, which gives an early answer (the version, for instance) or prepares a job.
 
-    ``status_of_loss`` is the least status of a run whose output is lost.
+    ``status_of_loss`` is the least status of a run whose output is lost; ``answers``: what it prints is all that it is
+    run for, so that no closed standard output is good enough.
     """
     from pcopy.cli.streams import standard_streams
 
@@ -60,7 +67,7 @@ def run_command(
             status = _run(name, words, early_answer, prepare)
         except KeyboardInterrupt:  # before signals stop a job in order, and before anything is touched
             status = 128 + signal.SIGINT
-        return streams.settle(status, name, status_of_loss)
+        return streams.settle(status, name, status_of_loss, answers=answers)
 
 
 def _run(
@@ -95,3 +102,30 @@ def _run(
     except errors.PcopyError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.status
+    except Exception as error:  # never Python's own status 1, which says something else
+        return _unexpected(name, error)
+
+
+def _unexpected(name: str, error: Exception) -> int:
+    """Tells of what nobody has caught; returns the exit status."""
+    if isinstance(error, ImportError) and (module := (error.name or "").partition(".")[0]) not in ("", "pcopy"):
+        package = _PACKAGES.get(module, module)
+        print(f"{name}: the Python package {package} cannot be loaded ({error}); install it", file=sys.stderr)
+        return errors.REFUSED
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
+        print(
+            f"{name}: the current directory does not exist any longer; change to another, or name all paths from /",
+            file=sys.stderr,
+        )
+        return errors.REFUSED
+    traceback.print_exc()
+    print(f"{name}: internal error: {type(error).__name__} (see above)", file=sys.stderr)
+    return errors.INTERNAL
+
+
+def _is_somewhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -19,12 +19,12 @@ from pcopy.cli import hosts
 from pcopy.cli.command import Command, Preparation
 from pcopy.cli.keeping import Keeping, check_shared
 from pcopy.cli.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
-from pcopy.cli.local_run import run_locally
+from pcopy.cli.local_run import begin, run_locally, store
 from pcopy.cli.mpi_library import alone, load
 from pcopy.cli.rank import open_roots, run_rank
 from pcopy.cli.screen import open_screen
-from pcopy.cli.signals import StopSignals
-from pcopy.errors import INTERNAL, JobAborted, PcopyError, PeerLost, Refused
+from pcopy.cli.signals import StoppedBefore, StopSignals
+from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.context import RootDescriptors
 from pcopy.tasks.job import Job, Options, Root
@@ -103,11 +103,14 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
     if following is not None:
         transport.watch(following, hellos[following].pid)
     preparation, refusal = _prepare(transport, words, command)
-    plain = transport.broadcast(_to_primitives(preparation) if preparation else None)
-    if plain is None:
-        return _refuse(transport, refusal, command)
-    job, keeping = _from_primitives(plain)
     signals = StopSignals()
+    if transport.broadcast(preparation is not None and preparation.kept is not None):
+        signals.install()  # a job that is stored is stopped in order, whichever rank is told to
+        transport.gather(None)
+    plain, trouble = _begin(transport, preparation, refusal, signals)
+    if plain is None:
+        return _refuse(transport, trouble, command, preparation)
+    job, keeping = _from_primitives(plain)
     signals.install()  # before the ranks meet for the last time: whoever works can be sure that all can be stopped
     try:
         roots = _open_roots(transport, job, hellos)
@@ -115,9 +118,9 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
         name = f".pcopy-{job.name}-probe"
         if job.copies:  # else nothing may be written there
             hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
-        _store(transport, preparation, keeping, hellos)
-    except Refused as refused:
-        return _refuse(transport, refused, command)
+        _store(transport, preparation, keeping, hellos, signals)
+    except (Refused, StoppedBefore) as refused:
+        return _refuse(transport, refused, command, preparation)
     os.umask(0o077)
     leaders, names = hosts.leaders(hellos), [hello.host for hello in hellos]
     try:
@@ -149,7 +152,7 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
 
 
 def _prepare(transport: Any, words: Sequence[str], command: Command) -> tuple[Preparation | None, Refused | None]:
-    """The job, or why there is none; neither on the other ranks."""
+    """The job, which has not begun, or why there is none; neither on the other ranks."""
     if transport.rank:
         return None, None
     try:
@@ -158,10 +161,23 @@ def _prepare(transport: Any, words: Sequence[str], command: Command) -> tuple[Pr
             raise Refused(
                 f"-n {preparation.arguments.ranks}: the launcher has started {transport.size} ranks; leave -n out"
             )
-        preparation.begin(transport.size)
     except Refused as refusal:
         return None, refusal
     return preparation, None
+
+
+def _begin(
+    transport: Any, preparation: Preparation | None, refusal: PcopyError | None, signals: StopSignals
+) -> tuple[Any, PcopyError | None]:
+    """The job as primitives on all ranks; None if there is none, and then rank 0 has the reason."""
+    plain = None
+    try:
+        if preparation is not None:
+            begin(preparation, transport.size, signals)
+            plain = _to_primitives(preparation)
+    except (Refused, StoppedBefore) as refused:
+        refusal = refused
+    return transport.broadcast(plain), refusal
 
 
 def _open_roots(transport: Any, job: Job, hellos: Sequence[hosts.Hello]) -> list[RootDescriptors]:
@@ -178,20 +194,26 @@ def _open_roots(transport: Any, job: Job, hellos: Sequence[hosts.Hello]) -> list
     return roots
 
 
-def _store(transport: Any, preparation: Preparation | None, keeping: Keeping, hellos: Sequence[hosts.Hello]) -> None:
+def _store(
+    transport: Any,
+    preparation: Preparation | None,
+    keeping: Keeping,
+    hellos: Sequence[hosts.Hello],
+    signals: StopSignals,
+) -> None:
     """Rank 0 stores a job that is to be in its directory from the start, and each host shows that it sees it there.
 
-    Collective; raises ``Refused`` on all ranks alike.
+    Collective; raises ``Refused`` or ``StoppedBefore`` on all ranks alike.
     """
     if not keeping.at_start:
         return
     kept = preparation.kept if preparation else None
-    trouble = _trouble(kept.store) if kept else ""
-    if trouble := transport.broadcast(trouble):
-        raise Refused(trouble)
-    trouble = ""
+    status, trouble = _trouble(lambda: store(preparation, signals)) if preparation else (OK, "")
+    status, trouble = transport.broadcast((status, trouble))
+    if trouble:
+        raise StoppedBefore(trouble) if status == STOPPED else Refused(trouble)
     if transport.rank in hosts.leaders(hellos):
-        trouble = _trouble(lambda: check_shared(keeping, hosts.PATIENCE))
+        _, trouble = _trouble(lambda: check_shared(keeping, hosts.PATIENCE))
     for hello, text in zip(hellos, transport.gather(trouble), strict=True):
         if text:
             if kept:
@@ -199,20 +221,24 @@ def _store(transport: Any, preparation: Preparation | None, keeping: Keeping, he
             raise Refused(f"on {hello.host}: {text}")
 
 
-def _trouble(action: Callable[[], object]) -> str:
-    """Why ``action`` is refused, or nothing."""
+def _trouble(action: Callable[[], object]) -> tuple[int, str]:
+    """The status, and why ``action`` is refused or was stopped, or nothing."""
     try:
         action()
-    except Refused as refusal:
-        return str(refusal)
-    return ""
+    except (Refused, StoppedBefore) as refusal:
+        return refusal.status, str(refusal)
+    return OK, ""
 
 
-def _refuse(transport: Any, refusal: Refused | None, command: Command) -> int:
+def _refuse(
+    transport: Any, refusal: PcopyError | None, command: Command, preparation: Preparation | None = None
+) -> int:
     """Ends all ranks in order, after rank 0 has said why."""
     status = max(transport.gather(refusal.status if refusal else 0))
     if refusal is not None and transport.rank == 0:
         print(f"{command.name}: {refusal}", file=sys.stderr, flush=True)
+        if preparation is not None and isinstance(refusal, StoppedBefore):
+            preparation.tell_how_to_go_on()
     transport.end()
     return int(status)
 

@@ -105,7 +105,7 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
         if word.startswith("-") and word != "-":
             name = shown(os.fsencode(word.partition("=")[0]))
             raise Refused(f"unknown option {name}; see pcopy --help (for a file of that name write ./{name})")
-    _refuse_empty_names(values)
+    _refuse_what_names_no_file(values)
     operands = [os.fsencode(word) for word in others + words[end + 1 :]]
     asked = asked_of(values, operands, words[:end], _parser)
     if asked.anything:
@@ -150,10 +150,13 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
     )
 
 
-def _refuse_empty_names(values: Namespace) -> None:
+def _refuse_what_names_no_file(values: Namespace) -> None:
     for name in ("signature", "manifest", "errors"):
-        if getattr(values, name) == "":
+        file = getattr(values, name)
+        if file == "":
             raise Refused(f"--{name}: the empty string names no file; see pcopy --help")
+        if file and os.path.basename(file) in {"", ".", ".."}:
+            raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
 
 
 def _hash(values: Namespace) -> str:

@@ -129,23 +129,30 @@ def holds_more(roots: Sequence[Root]) -> bool:
     if len(roots) == 1:
         return False  # the tasks have counted
     try:
-        expected = sum(1 if root.name else _entries(root.source) for root in roots)
+        expected = sum(not _is_socket(root) if root.name else _entries(root.source) for root in roots)
         return _entries(roots[0].target) > expected
     except OSError:
         return False
 
 
 def _entries(path: bytes) -> int:
-    """How many entries a directory has; looked at without a trace, where that is allowed."""
+    """How many entries a directory has, but for sockets; looked at without a trace, where that is allowed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME)
     except PermissionError:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.scandir(descriptor) as entries:
-            return sum(1 for _ in entries)
+            return sum(not _is_socket_entry(entry) for entry in entries)
     finally:
         os.close(descriptor)
+
+
+def _is_socket_entry(entry: os.DirEntry[bytes] | os.DirEntry[str]) -> bool:
+    """A socket is no part of what is signed."""
+    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+        return False
+    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
 
 
 def write_result(options: Options, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:
@@ -162,7 +169,7 @@ def write_result(options: Options, digest: bytes, tally: Tally, sources: Iterabl
         generator=f"pcopy {__version__}",
     )
     try:
-        write_signature(options.signature, signature)
+        write_signature(options.signature, signature, options.umask)
     except (OSError, Refused) as error:
         return unwritten("signature", options.signature, error)
     return ""

@@ -92,7 +92,9 @@ def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes
     """Where ``directory`` lies in the sources: (number of the root, path below it)."""
     real = os.path.realpath(directory)
     trees = [(number, root.source) for number, root in enumerate(roots) if not root.item]
-    return tuple((number, os.path.relpath(real, tree)) for number, tree in trees if lies_in(real, tree) and real != tree)
+    return tuple(
+        (number, os.path.relpath(real, tree)) for number, tree in trees if lies_in(real, tree) and real != tree
+    )
 
 
 def is_same_source(path: bytes, given: bytes, root: Root, *, follow: bool = False) -> bool:

@@ -13,13 +13,23 @@ from typing import TYPE_CHECKING, Any
 from pcopy.checkpoint.jobs import is_job
 from pcopy.cli.job_options import asked_for
 from pcopy.cli.keeping import Keeping, refuse_unsynced
-from pcopy.cli.kept_job import KeptJob, as_stored, go_on, keep_new, other_jobs, unkept
+from pcopy.cli.kept_job import (
+    END_PATIENCE,
+    KeptJob,
+    as_it_stands,
+    as_stored,
+    go_on,
+    keep_new,
+    other_jobs,
+    resuming,
+    unkept,
+)
 from pcopy.cli.options import parse
 from pcopy.cli.outputs import check_outputs, holds_more, unwritten, write_result
 from pcopy.cli.paths import is_same_source, places_in, resolve, target_of
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
-from pcopy.cli.signals import told
+from pcopy.cli.signals import status_of, told
 from pcopy.cli.verbose import Verbose
 from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.tasks.job import Job, Totals
@@ -29,6 +39,9 @@ from pcopy.text import shown
 
 if TYPE_CHECKING:
     from pcopy.cli.jobs import Resumed
+
+
+_IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 
 
 class CopyPreparation:
@@ -52,6 +65,7 @@ class CopyPreparation:
             )
             options = arguments.options._replace(umask=_umask())
             check_outputs(roots, options, arguments.errors)
+            self.arguments = arguments._replace(options=options)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
         self._signature: str | None = None
         self._unwritten = ""
@@ -75,17 +89,26 @@ class CopyPreparation:
         except BaseException:
             resumed.lock.close()
             raise
+        self.kept = as_it_stands(resumed, arguments.checkpoint)
         return resumed
 
     def _refuse_different(self, directory: bytes, resumed: Resumed) -> None:
         different = resumed.job.file.differing(self._asked())
         if "SRC" in different and self._names_the_same_sources(resumed):
             different.remove("SRC")
+        before = resumed.job.file.asked.get("DST")
+        if "DST" in different and before and _is_same_destination(self.arguments.destination, before):
+            different.remove("DST")
+        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not self._names("--hash"):
+            different.remove("--hash")
         if different:
             raise Refused(
                 f"{shown(directory)}: holds an unfinished job with other arguments ({', '.join(different)} differ): "
-                "name another directory, or go on with it: --resume"
+                f"name another directory, or go on with it: {resuming(resumed.job.path)}"
             )
+
+    def _names(self, option: str) -> bool:
+        return any(word.partition("=")[0] == option for word in self._words)
 
     def _names_the_same_sources(self, resumed: Resumed) -> bool:
         """Are the sources that are given now those of the job, in other words?"""
@@ -103,6 +126,7 @@ class CopyPreparation:
         if self._resumed is not None:
             given = arguments.asked.given
             self.job, self.kept = go_on(self._resumed, ranks, arguments.checkpoint, arguments.options, given)
+            self.arguments = arguments._replace(options=arguments.options._replace(umask=self.job.options.umask))
             _umask()
         elif arguments.checkpoint.wanted:
             self._remarks += other_jobs(self.job.roots)
@@ -182,13 +206,14 @@ class CopyPreparation:
     def _tell_of_job(self, ended: Ended) -> None:
         if self.kept is None:
             return
+        patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
         try:
-            for remark in self.kept.end(ended.status, ended.totals):
+            for remark in self.kept.end(ended.status, ended.totals, patience):
                 print(f"pcopy: {remark}", file=sys.stderr)
         except Refused as refused:
             print(f"pcopy: {refused}", file=sys.stderr)
         if ended.status != OK:
-            self.tell_how_to_go_on()
+            self._tell_command()
 
     def _job_name(self, ended: Ended) -> str | None:
         """The job that is kept, if it is."""
@@ -196,10 +221,17 @@ class CopyPreparation:
 
     def tell_how_to_go_on(self) -> None:
         """After an end that left something to do."""
+        if self.kept is not None:
+            self.kept.look()
+        self._tell_command()
+
+    def _tell_command(self) -> None:
         if self.kept is not None and self.kept.is_stored:
             print(f"pcopy: to go on: {self.kept.command}", file=sys.stderr)
         elif self.kept is not None:
-            print(f"pcopy: no checkpoint was stored: start it again{self._with_other_words()}", file=sys.stderr)
+            gone = f"{shown(self.kept.keeping.directory)}: the job is gone"
+            why = gone if self.kept.has_vanished else "no checkpoint was stored"
+            print(f"pcopy: {why}: start it again{self._with_other_words()}", file=sys.stderr)
 
     def _with_other_words(self) -> str:
         """The command that means now what the one that was given meant, if that means something else by now.
@@ -207,6 +239,8 @@ class CopyPreparation:
         A directory that was copied to an absent DST is there now, and would be copied into it.
         """
         arguments = self.arguments
+        if self._resumed is not None:
+            return ""
         try:
             roots = resolve(
                 arguments.sources,
@@ -220,6 +254,19 @@ class CopyPreparation:
             return ""
         words = shlex.join(["pcopy", "--no-target-directory", *self._words])
         return f" as {shown(os.fsencode(words))}, since {shown(arguments.destination)} is there now"
+
+
+def _is_same_destination(path: bytes, given: bytes) -> bool:
+    """Does ``path`` mean what ``given`` does, in other words? That is the same name in the same directory."""
+    return _place(path) == _place(given)
+
+
+def _place(path: bytes) -> tuple[bytes, bytes]:
+    """The directory, without links on the way to it, and the name there; a link of that name is not followed."""
+    stem = path.rstrip(b"/") or b"/"
+    if os.path.basename(stem) in {b".", b".."}:
+        stem = os.path.realpath(stem)
+    return os.path.realpath(os.path.dirname(stem)), os.path.basename(stem)
 
 
 def _umask() -> int:

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with ``argv`` (default: the process's own, without its name); returns the exit status."""
     from pcopy.cli.main import run_command
 
-    return run_command("pverify", sys.argv[1:] if argv is None else argv, early_answer, _prepare, REFUSED)
+    return run_command("pverify", sys.argv[1:] if argv is None else argv, early_answer, _prepare, REFUSED, answers=True)
 
 
 def _prepare(words: Sequence[str]) -> Preparation:
@@ -107,8 +107,11 @@ def parse(argv: Sequence[str]) -> Request:
             raise Refused(f"unknown option {name}; see pverify --help (for a file of that name write ./{name})")
     paths = tuple(os.fsencode(word) for word in others + words[end + 1 :])
     for name in ("create", "manifest"):
-        if getattr(values, name) == "":
+        file = getattr(values, name)
+        if file == "":
             raise Refused(f"--{name}: the empty string names no file; see pverify --help")
+        if file and values.create and os.path.basename(file) in {"", ".", ".."}:
+            raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
     if b"" in paths:
         raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
     wanted = 1 if values.create or values.manifest else 2

@@ -22,6 +22,7 @@ from pcopy.cli.report import failure_json, failure_line
 from pcopy.cli.streams import Tolerant
 from pcopy.cli.units import show_clock
 from pcopy.errors import Refused
+from pcopy.signature.replacing import with_umask
 from pcopy.tasks.job import Failure, Totals
 from pcopy.text import harmless, shown
 
@@ -36,12 +37,13 @@ Clock = Callable[[], float]
 class FailureLog:
     """The errors file: one JSON object a line, written through with each batch."""
 
-    def __init__(self, path: bytes) -> None:
-        """Makes the file, or empties it; raises ``Refused`` if that is not possible."""
+    def __init__(self, path: bytes, umask: int | None = None) -> None:
+        """Makes the file, mode 0666 without ``umask``, or empties it; raises ``Refused`` if that is not possible."""
         self.path = path
         try:
-            # Closed in ``close``; ASCII is all that JSON with its escapes needs.
-            self._file = open(path, "w", encoding="ascii")  # noqa: SIM115
+            with with_umask(umask):
+                # Closed in ``close``; ASCII is all that JSON with its escapes needs.
+                self._file = open(path, "w", encoding="ascii")  # noqa: SIM115
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot write the errors file: {error.strerror}") from None
 
@@ -177,7 +179,7 @@ def open_screen(arguments: Arguments, stderr: TextIO, clock: Clock = time.monoto
 
 def _open(arguments: Arguments, stderr: TextIO, clock: Clock) -> Screen:
     """A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place."""
-    log = FailureLog(arguments.errors) if arguments.errors is not None else None
+    log = FailureLog(arguments.errors, arguments.options.umask) if arguments.errors is not None else None
     if arguments.quiet or arguments.progress == "none":
         return SilentScreen(stderr, clock, log)
     interval = arguments.progress_interval

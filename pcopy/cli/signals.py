@@ -1,12 +1,19 @@
-"""Signals that stop a job in order: the first one asks, a second SIGINT leaves at once."""
+"""Signals that stop a job in order: the first one asks, a second SIGINT leaves at once.
+
+Before the first task there is nobody to ask. What is done to a stored job then may be abandoned at any point, as by a
+crash: so a signal raises ``StoppedBefore`` there.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from pcopy.errors import STOPPED
+from pcopy.checkpoint.journal import NOT_SYNCED
+from pcopy.errors import STOPPED, PcopyError
 
 _PREFIX = "signal "
 
@@ -14,6 +21,12 @@ ORDERLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 SAME_PRESS = 0.05
 """Seconds within which SIGINTs are one: timeout(1) sends each signal to the process, and again to its group."""
+
+
+class StoppedBefore(PcopyError):
+    """A signal has come before the first task of a job that is stored, or was about to be."""
+
+    status = STOPPED
 
 
 class Presses:
@@ -40,6 +53,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self._raises = False
         self._presses = Presses()
 
     def install(self) -> None:
@@ -48,16 +62,34 @@ class StopSignals:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Takes the signals over; in here, and for what has come before, they raise ``StoppedBefore``."""
+        self.install()
+        self._raises = True
+        try:
+            self._raise()
+            yield
+        finally:
+            self._raises = False
+        self._raise()  # where it was caught by something else
+
+    def _raise(self) -> None:
+        if self.reason is not None:
+            raise StoppedBefore(f"{told_briefly(self.reason)} before anything was copied in this run")
+
     def ignore(self) -> None:
         """The job is over, and its status told: there is nothing left to stop, and nothing to be told otherwise."""
         for number in ORDERLY:
             signal.signal(number, signal.SIG_IGN)
 
     def _handle(self, number: int, _: object) -> None:
-        if self.reason is None:
-            self.reason = f"{_PREFIX}{number}"
         if number == signal.SIGINT and self._presses.is_second(time.monotonic()):
             os._exit(128 + number)
+        if self.reason is None:
+            self.reason = f"{_PREFIX}{number}"
+            if self._raises:
+                self._raise()
 
 
 def status_of(reason: str) -> int | None:
@@ -71,7 +103,9 @@ def stopped_by(reason: str) -> int | None:
 
 
 def told(reason: str) -> str:
-    """The reason in words, and what that means for the copy."""
+    """The reason in words, and what that means for the copy: nobody knows that after a sync that failed."""
+    if reason.startswith(NOT_SYNCED):
+        return told_briefly(reason)
     return f"{told_briefly(reason)}; every file that has been copied is whole"
 
 

@@ -1,9 +1,9 @@
 """Standard output and standard error, whatever has become of them.
 
 Rules: a terminal or pipe that is gone ends no copy and prints no traceback. Nobody reads what a closed pipe would
-carry, so that changes no status; but a summary that a full disk swallows must not end with status 0. Descriptors 0 to 2
-that are closed are filled before anything is opened: else what is meant for the user would be written into a file that
-is being copied.
+carry, so that changes no status; but a summary that a full disk swallows must not end with status 0. An answer that was
+all that was asked for must not be swallowed by a closed standard output either. Descriptors 0 to 2 that are closed are
+filled before anything is opened: else what is meant for the user would be written into a file that is being copied.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ _NO_READER = (errno.EPIPE,)
 class Tolerant:
     """A text stream that never fails: the first thing that went wrong is remembered in ``lost``."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, closed: bool = False) -> None:
+        """``closed``: the user had closed it before, and ``stream`` leads nowhere."""
         self._stream = stream
+        self.closed = closed
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
         """Never raises ``OSError``, nor ``ValueError`` where the stream is closed."""
         try:
+            if self.closed and text:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             self._stream.write(text)
         except (OSError, ValueError) as error:
             self._lose(error)
@@ -56,11 +60,15 @@ class Streams:
         self._out = out
         self._errors = errors
 
-    def settle(self, status: int, program: str, least: int) -> int:
-        """The status to end with, once everything is printed that was to be: ``least`` or more if that was lost."""
+    def settle(self, status: int, program: str, least: int, *, answers: bool = False) -> int:
+        """The status to end with, once everything is printed that was to be: ``least`` or more if that was lost.
+
+        What a closed standard output loses counts only where the program ``answers``.
+        """
         self._out.flush()
         lost = self._out.lost
-        if lost is not None and lost.errno not in _NO_READER and status < least:
+        counts = answers or not self._out.closed
+        if lost is not None and counts and lost.errno not in _NO_READER and status < least:
             self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
             status = least
         self._errors.flush()
@@ -72,7 +80,7 @@ def standard_streams() -> Iterator[Streams]:
     """Makes ``sys.stdout`` and ``sys.stderr`` tolerant for a while."""
     _fill_descriptors()
     before = sys.stdout, sys.stderr
-    out, errors = (Tolerant(stream or _nowhere()) for stream in before)
+    out, errors = (Tolerant(stream or _nowhere(), closed=stream is None) for stream in before)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
     try:
         yield Streams(out, errors)

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pcopy.cli.keeping import Keeping
 from pcopy.cli.options import Arguments
@@ -20,8 +20,10 @@ from pcopy.cli.units import show_seconds, show_size
 from pcopy.cli.verbose import Verbose
 from pcopy.errors import OK, REFUSED, Refused
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM, algorithm
-from pcopy.signature.manifest import MAGIC, ROOT, ManifestReader
-from pcopy.signature.signature_file import FORMAT, Signature, read_signature
+from pcopy.signature.items import SYMLINK
+from pcopy.signature.manifest import ROOT, ManifestReader
+from pcopy.signature.recognising import LOOK, begins_as_manifest, begins_as_signature, is_cut_signature
+from pcopy.signature.signature_file import Signature, read_signature
 from pcopy.tasks.job import Job, Options, Root, Totals
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.signing import Tally
@@ -31,7 +33,7 @@ from pcopy.text import counted, shown
 DIFFERENT = 1
 """The exit status for data that are not the same."""
 
-_LOOK = 4096  # bytes at the beginning of a file that tell whether it is a signature
+_ONE_LINK = (0, 0, 1, 0)  # the numbers of files, directories, symbolic links and others
 
 
 class VerifyPreparation:
@@ -53,11 +55,12 @@ class VerifyPreparation:
             program="pverify",
         )
         self._expected: Signature | None = None
+        self._of_link = False  # what PATH is compared with describes a symbolic link, and nothing else
         self._found: str | None = None
         self._remarks: list[str] = []
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._compared(request)
-        roots = tuple(_root(path) for path in paths)
+        roots = tuple(_root(path, follow=not self._of_link) for path in paths)
         check_outputs(roots, options, copies=False)
         algorithm(options.hash)  # is its library there?
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
@@ -70,6 +73,7 @@ class VerifyPreparation:
             sync=False,
             direct=request.direct,
             drop_cache=request.drop_cache,
+            umask=_umask(),
         )
         paths, against = request.paths, b""
         if request.create:
@@ -79,10 +83,12 @@ class VerifyPreparation:
             _check_regular(request.manifest)
             reader = ManifestReader(request.manifest)
             options = _as_told(request, options, reader.algorithm.name, reader.block_size, request.manifest)
+            self._of_link = reader.first().kind == SYMLINK
             against = os.path.abspath(request.manifest)
         elif _is_signature(*paths):
-            self._expected = read_signature(paths[0])
-            options = _as_told(request, options, self._expected.algorithm, self._expected.block_size, paths[0])
+            expected = self._expected = read_signature(paths[0])
+            self._of_link = expected[3:7] == _ONE_LINK
+            options = _as_told(request, options, expected.algorithm, expected.block_size, paths[0])
             paths = paths[1:]
         return paths, options, against
 
@@ -118,7 +124,7 @@ class VerifyPreparation:
         if self._expected is not None:
             return self._compared_with(self._expected, tally)
         if digest == sign.signatures[1][0]:
-            return OK
+            return self._compared_sizes(tally, sign.signatures[1][1])
         for key, what in sign.differences.sorted():
             word = what.decode()
             if self.job.against:  # the manifest is the second side, but what the first one is measured by
@@ -138,6 +144,16 @@ class VerifyPreparation:
             return OK
         file = shown(self._request.paths[0])
         self._remarks.append(f"{file}: contradicts itself and is damaged: the signature fits, not {', '.join(wrong)}")
+        return REFUSED
+
+    def _compared_sizes(self, found: Tally, listed: Tally) -> int:
+        """The digests agree, so that all sizes are right in a manifest that is whole."""
+        if not self.job.against or found == listed:
+            return OK
+        self._remarks.append(
+            f"{shown(self._request.manifest)}: contradicts itself and is damaged: all digests fit, not the sizes, "
+            f"{listed.bytes:,} bytes in all and {found.bytes:,} found"
+        )
         return REFUSED
 
     def _tell_difference(self, what: str, path: bytes) -> None:
@@ -204,20 +220,28 @@ class VerifyPreparation:
         }
 
 
-def _root(path: bytes) -> Root:
-    """``path``, or what it leads to if it is a symbolic link, to be read only; raises ``Refused``."""
-    real = os.path.realpath(path)
+def _root(path: bytes, *, follow: bool) -> Root:
+    """``path``, or what it leads to if it is a symbolic link that is to be followed; raises ``Refused``."""
     try:
-        status = os.stat(path)
+        status = os.stat(path) if follow else os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            parent, name = os.path.split(path)
+            real = os.path.join(os.path.realpath(parent or b"."), name)
+        else:
+            real = os.path.realpath(path)
         if stat.S_ISDIR(status.st_mode):
             identity = status.st_dev, status.st_ino
             return Root(real, real, b"", b"", path, path, identity, identity)
         directory, name = os.path.split(real)
         around = os.stat(directory)
     except OSError as error:
+        if error.filename is None:  # there is no current directory to begin with
+            raise
         raise Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; check the name") from None
     if stat.S_ISSOCK(status.st_mode):
         raise Refused(f"{shown(path)}: is a socket, which holds nothing to compare")
+    if not os.path.lexists(real):  # /dev/fd/63
+        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; put what it holds into a file")
     identity = around.st_dev, around.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)
 
@@ -225,17 +249,33 @@ def _root(path: bytes) -> Root:
 def _is_signature(first: bytes, second: bytes) -> bool:
     """Is the first path a signature (else the two are compared)? A file that stands against a directory must be one."""
     try:
-        if not stat.S_ISREG(os.stat(first).st_mode):
-            return False
-        with open(first, "rb") as file:
-            beginning = file.read(_LOOK)
+        mode = os.stat(first).st_mode
+        is_file, against_tree = stat.S_ISREG(mode), not stat.S_ISDIR(mode) and os.path.isdir(second)
+        beginning = _beginning(first) if is_file else b""
     except OSError as error:
         raise Refused(f"{shown(first)}: {error.strerror}; check the name") from None
-    if beginning.startswith(MAGIC):
-        if os.path.isdir(second):
+    if against_tree and not is_file:
+        raise Refused(f"{shown(first)}: is no regular file; put the signature into one")
+    if begins_as_manifest(beginning):
+        if against_tree or not _begins_with(second, begins_as_manifest):
             raise Refused(f"{shown(first)}: is a manifest; compare with it by pverify --manifest MANIFEST PATH")
         return False
-    return FORMAT.encode() in beginning or os.path.isdir(second)
+    if is_cut_signature(beginning):
+        return not _begins_with(second, lambda other: other.startswith(beginning))
+    return against_tree or begins_as_signature(beginning)
+
+
+def _beginning(path: bytes) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(LOOK)
+
+
+def _begins_with(path: bytes, holds: Callable[[bytes], bool]) -> bool:
+    """Is ``path`` a file whose beginning ``holds`` what is asked? What cannot be read will be told of when it is."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and holds(_beginning(path))
+    except OSError:
+        return False
 
 
 def _check_regular(manifest: bytes) -> None:
@@ -254,3 +294,10 @@ def _as_told(request: Request, options: Options, name: str, size: int, path: byt
         if asked and asked != there:
             raise Refused(f"{option} {asked}: {shown(path)} was made with {there}; leave the option out")
     return options._replace(hash=name, block_size=size)
+
+
+def _umask() -> int:
+    """The user's; it can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask

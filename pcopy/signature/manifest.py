@@ -64,11 +64,11 @@ class ManifestWriter:
     the system refuses.
     """
 
-    def __init__(self, path: Path, algorithm: Algorithm, block_size: int) -> None:
-        """``block_size`` in bytes, as that of the signature."""
+    def __init__(self, path: Path, algorithm: Algorithm, block_size: int, umask: int | None = None) -> None:
+        """``block_size`` in bytes, as that of the signature; the file gets mode 0666 without ``umask``."""
         self._path = os.fsencode(path)
         self._header = b"%b %b %b %d\n" % (MAGIC, VERSION, algorithm.name.encode(), block_size)
-        self._replacing: AbstractContextManager[BinaryIO] = replacing(path)
+        self._replacing: AbstractContextManager[BinaryIO] = replacing(path, umask)
         self._last: bytes | None = None
         self._stream: BinaryIO
 
@@ -119,6 +119,10 @@ class ManifestReader:
             for line in _lines(stream, 2):
                 yield checker.entry(line)
             checker.end()
+
+    def first(self) -> Entry:
+        """The entry of the root."""
+        return next(iter(self))
 
 
 @contextmanager

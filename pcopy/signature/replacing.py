@@ -21,8 +21,8 @@ _BUFFER = 1 << 18
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A stream for the new contents of ``path``, which get mode 0666 without the umask.
+def replacing(path: Path, umask: int | None = None) -> Iterator[BinaryIO]:
+    """A stream for the new contents of ``path``, which get mode 0666 without ``umask`` (default: the process's own).
 
     On an error the temporary file is removed and ``path`` is as before. Raises ``Refused`` if ``path`` is there and is
     no regular file, ``OSError`` for what the system refuses.
@@ -31,7 +31,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     _refuse_what_is_no_file(target)
     directory = os.path.dirname(target) or b"."
     temporary = os.path.join(directory, b".pcopy-" + os.urandom(8).hex().encode())
-    with open(temporary, "xb", buffering=_BUFFER) as stream:
+    with with_umask(umask):
+        opened = open(temporary, "xb", buffering=_BUFFER)  # noqa: SIM115 (closed below)
+    with opened as stream:
         try:
             yield stream
             stream.flush()
@@ -44,6 +46,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 stream.close()  # it may fail again to write what it holds, and must not hide the first error
             raise
     _sync_directory(directory)
+
+
+@contextmanager
+def with_umask(umask: int | None) -> Iterator[None]:
+    """A file that is made meanwhile gets the mode that the user's ``umask`` gives, whatever the process has now.
+
+    A chmod afterwards would undo what a default ACL says. None: nothing happens.
+    """
+    if umask is None:
+        yield
+        return
+    before = os.umask(umask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _refuse_what_is_no_file(target: bytes) -> None:

@@ -55,14 +55,14 @@ def is_block_size(number: int) -> bool:
     return LEAST_BLOCK_SIZE <= number <= MOST_BLOCK_SIZE and is_power_of_two(number)
 
 
-def write_signature(path: Path, signature: Signature) -> None:
-    """Writes ``path`` anew, durably, or leaves it as it was.
+def write_signature(path: Path, signature: Signature, umask: int | None = None) -> None:
+    """Writes ``path`` anew, durably, with mode 0666 without ``umask``, or leaves it as it was.
 
     Raises ``Refused`` if ``path`` is there and is no file, ``OSError`` for what the system refuses.
     """
     known: tuple[str | int, ...] = (FORMAT, VERSION, *signature[:-1])
     contents = dump(zip(_KEYS, known, strict=True), signature.others, time="created")
-    with replacing(path) as stream:
+    with replacing(path, umask) as stream:
         stream.write(contents)
 
 

@@ -83,8 +83,8 @@ class Merging:
 
 def write_manifest(task: WriteManifest, context: Context, result: Result) -> Slices:
     """At rank 0: begins, with the root's line."""
-    hashing, sign = context.hashing, context.sign
-    writer = ManifestWriter(context.options.manifest, hashing.algorithm, hashing.block_size)
+    hashing, sign, options = context.hashing, context.sign, context.options
+    writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask)
     try:
         writer.__enter__()
     except (OSError, Refused) as error:

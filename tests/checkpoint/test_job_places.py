@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.checkpoint import directory as files
 from pcopy.checkpoint import jobs
 from pcopy.checkpoint.job_file import encode
 from pcopy.checkpoint.jobs import StoredJob, check_place, create, open_job, take, unfinished, update
+from pcopy.checkpoint.lock import Held, Holder, Lock
 from tests.checkpoint.made import job_of, made, some_root, tree
 from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
@@ -171,3 +173,35 @@ def test_a_directory_above_may_be_a_link(area: Path) -> None:
     (area / "real").mkdir()
     (area / "link").symlink_to("real")
     assert open_job(made(area / "link" / "job").path).file.name == "0123456789"
+
+
+def test_a_directory_that_another_process_has_taken_is_left(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made by this one, and locked by that one in the same moment."""
+    path = area / "job"
+
+    def taken(directory: bytes) -> Lock:
+        (path / "lock-0").touch()
+        raise Held(directory, [Holder(0, "elsewhere", 1, 0.0, 0.0)])
+
+    monkeypatch.setattr(jobs, "hold_alone", taken)
+    with pytest.raises(Held):
+        create(bytes(path), job_of(some_root()))
+    assert os.listdir(path) == ["lock-0"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_nothing_is_left_of_a_job_that_was_not_stored(area: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """Whatever ends it: a signal, too, raises at any point."""
+    path = area / "above" / "job"
+    if there:
+        path.mkdir(parents=True, mode=0o700)
+
+    def interrupted(directory: int, name: bytes, data: bytes) -> None:
+        real(directory, name, data)
+        raise KeyboardInterrupt
+
+    real = files.replace
+    monkeypatch.setattr(files, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        create(bytes(path), job_of(some_root()))
+    assert [*area.rglob("*")] == ([path.parent, path] if there else [])

@@ -1,0 +1,206 @@
+"""Jobs whose directory, source or destination is not where it was, or not usable: what is told, and what is left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.unfinished import BUSY, REFUSED, STOPPED, Stop, check_equal, listed
+from tests.support.command import Argument, Completed, pcopy, show, succeed
+from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
+from tests.support.filesystems import mounted
+from tests.support.processes import background, wait_until
+from tests.support.users import require_root
+
+UNKNOWN = 54321
+"""A user of whom the system knows no home."""
+
+
+def kept_in(job: Path, *words: Argument, env: dict[str, str], user: int | None = None) -> str:
+    """Stops a job that is kept in ``job``; returns the command that goes on with it."""
+    words = ("--checkpoint", job, *BUSY, *words)
+    with background(*words, ranks=2, env=env, user=user, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (job / "run-1" / "facts-0").exists())
+        run.send_signal(signal.SIGTERM)
+        _, err = run.process.communicate(timeout=20)
+    assert run.process.returncode == STOPPED, err
+    (line,) = [line for line in err.decode().splitlines() if line.startswith("pcopy: to go on: ")]
+    return line.removeprefix("pcopy: to go on: ")
+
+
+def refused(*words: Argument, env: dict[str, str], cwd: Path | None = None) -> Completed:
+    run = pcopy(*words, ranks=2, env=env, cwd=cwd)
+    assert run.returncode == REFUSED, show(run)
+    return run
+
+
+def test_a_job_without_a_home_goes_by_its_directory(area: Path) -> None:
+    require_root("be somebody else")
+    env = {"HOME": "", "XDG_STATE_HOME": ""}
+    for number in range(900):
+        (area / "source" / str(number % 30)).mkdir(parents=True, exist_ok=True)
+        (area / "source" / str(number % 30) / f"file {number}").touch()
+    (area / "mine").mkdir()
+    os.chown(area / "mine", UNKNOWN, UNKNOWN)
+    job, copy = area / "mine" / "job", area / "mine" / "copy"
+    command = kept_in(job, "--no-preserve", "ownership", area / "source", copy, env=env, user=UNKNOWN)
+    assert shlex.split(command) == ["pcopy", "--resume", str(job)]
+    succeed("--discard", "job", env=env, user=UNKNOWN, cwd=area / "mine")
+    assert os.listdir(area / "mine") == ["copy"]
+
+
+@pytest.mark.parametrize("name", ["my job; it's $HOME", "it's\n a \\\udce4 job"])
+def test_the_command_that_goes_on_is_one_for_the_shell(tree: Path, area: Path, env: dict[str, str], name: str) -> None:
+    job = area / name
+    command = kept_in(job, tree, area / "copy", env=env)
+    read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
+    assert read == b"pcopy\0--resume\0%s\0" % bytes(job)
+    other = refused("--checkpoint", job, *BUSY, tree, area / "other", env=env)
+    assert f"(DST differ): name another directory, or go on with it: {command}\n" in other.stderr.decode(), show(other)
+    succeed("--resume", job, ranks=2, env=env)
+    check_equal(tree, area / "copy")
+
+
+def test_only_what_was_given_differs(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """A destination in other words is the same, and a digest that is needed was not asked for."""
+    job = area / "job"
+    kept_in(job, tree, area / "copy", env=env)
+    for options, told in (
+        (["--verify"], b"(--verify differ)"),
+        (["--verify", "--hash", "blake3"], b"(--hash, --verify differ)"),
+        (["--hash", "blake3"], b"(--hash differ)"),
+    ):
+        run = refused("--checkpoint", job, *BUSY, *options, tree, area / "copy", env=env)
+        assert told in run.stderr, show(run)
+    (area / "link").symlink_to(area)
+    (area / "sub").mkdir()
+    for other in ("copy", "../link/other", "../copy/inner", "."):
+        run = refused("--checkpoint", job, *BUSY, tree, other, env=env, cwd=area / "sub")
+        assert b"(DST differ)" in run.stderr, show(run)
+    succeed("--checkpoint", job, *BUSY, tree, "../link/./copy/", ranks=2, env=env, cwd=area / "sub")
+    check_equal(tree, area / "copy")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_discarding_tells_of_a_copy_that_was_moved(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, replaced: bool
+) -> None:
+    name = stop(tree, area / "copy")
+    (area / "copy").rename(area / "moved")
+    if replaced:
+        (area / "copy").mkdir()
+    run = succeed("--discard", name, env=env)
+    assert run.stdout == b"discarded\n"
+    assert run.stderr.startswith(os.fsencode(area / "copy") + b": "), show(run)
+    assert b"(.pcopy-%s-*) may be left" % name.encode() in run.stderr, show(run)
+
+
+def test_nobody_is_told_to_go_on_with_a_job_that_is_gone(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """What ranks write goes into files that they hold open: they don't notice."""
+    words = (*BUSY, tree, area / "copy")
+    jobs = area / "state" / "pcopy"
+    with background(*words, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or len([*jobs.glob("*/run-1/facts-*")]) == 2)
+        (job,) = jobs.iterdir()
+        job.rename(area / "elsewhere")
+        run.send_signal(signal.SIGTERM)
+        _, err = run.process.communicate(timeout=20)
+    assert run.process.returncode == STOPPED, err
+    assert b"pcopy: %s: the job is gone: start it again" % os.fsencode(job) in err
+    assert b"to go on" not in err, err
+
+
+@pytest.mark.alone
+def test_a_job_that_is_removed_while_it_runs(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """Nobody waits for it, or is told to go on with it."""
+    job = area / "job"
+    words = ("--checkpoint", job, "--checkpoint-interval", "1.5", tree, area / "copy")
+    with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, 10)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (job / "job").exists())
+        assert wait_until(lambda: run.process.poll() is not None or (area / "copy").exists())
+        shutil.rmtree(job)
+        time.sleep(3)
+        assert run.process.poll() is None, run.process.communicate()
+        sent = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        _, err = run.process.communicate(timeout=60)
+        assert time.monotonic() - sent < 10
+    assert run.process.returncode == STOPPED, err
+    assert b"no more checkpoints" in err and os.fsencode(job) in err
+    assert b"start it again" in err and b"to go on" not in err, err
+    assert b"share" not in err, err
+
+
+def test_a_copy_around_an_unfinished_one_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    (area / "copy").mkdir()
+    name = stop(tree, area / "copy" / "inner")
+    run = succeed("-T", "--existing", "skip", tree, area / "copy", ranks=2, env=env)
+    told = f"pcopy: job {name} has not finished with {area}/copy/inner in this destination: "
+    assert told in run.stderr.decode(), show(run)
+
+
+def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
+    require_root("mount")
+    with mounted("tmpfs", area, size=4096) as full:
+        (full / "filled").write_bytes(bytes(4096))
+        (full / "empty").mkdir()
+        for place in ("job", "above/job", "empty"):
+            run = refused("--checkpoint", full / place, tree, area / "copy", env=env)
+            assert b"No space left on device" in run.stderr, show(run)
+        assert sorted(path.name for path in full.rglob("*")) == ["empty", "filled"]
+        state = {"XDG_STATE_HOME": str(full / "empty")}
+        words = ("--checkpoint-interval", "0.1", tree, area / "copy")
+        run = succeed(*words, ranks=2, env=state, wrap=slowed(ITEM_BY_ITEM, SLOW))
+        assert b"no more checkpoints" in run.stderr, show(run)
+        assert sorted(path.name for path in full.rglob("*")) == ["empty", "filled"]
+
+
+def test_directories_that_were_made_for_a_job_go_with_it(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """Also when the job has gone on meanwhile; those that were there stay."""
+    (area / "there").mkdir()
+    succeed("--checkpoint", area / "there/a/b/job", tree, area / "copy", ranks=2, env=env)
+    assert os.listdir(area / "there") == []
+    job = area / "there" / "c" / "d" / "job"
+    kept_in(job, tree, area / "other", env=env)
+    (area / "there" / "c" / "mine").touch()
+    succeed("--resume", job, ranks=2, env=env)
+    check_equal(tree, area / "other")
+    assert [*area.glob("there/**/*")] == [area / "there/c", area / "there/c/mine"]
+
+
+def test_a_job_that_cannot_be_used_is_named(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    name = stop(tree, area / "copy")
+    job = area / "state" / "pcopy" / name
+    job.chmod(0o777)
+    for words in (["--resume"], ["--resume", name]):
+        run = refused(*words, env=env)
+        assert b"%s: others may write to it (mode 0777)" % os.fsencode(job) in run.stderr, show(run)
+        assert b"there is no unfinished job" not in run.stderr and b"keep new jobs" not in run.stderr, show(run)
+    assert listed(env)[0]["state"] is None
+    job.chmod(0o700)
+    tree.rename(area / "elsewhere")
+    try:
+        run = refused("--resume", env=env)
+    finally:
+        (area / "elsewhere").rename(tree)
+    assert run.stderr.endswith(b"%s: the job's source cannot be opened: No such file or directory\n" % bytes(tree))
+    succeed("--resume", ranks=2, env=env)
+    check_equal(tree, area / "copy")
+
+
+def test_a_job_of_somebody_else_is_named(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    require_root("give a job away")
+    name = stop(tree, area / "copy")
+    job = area / "state" / "pcopy" / name
+    os.chown(job, UNKNOWN, UNKNOWN)
+    for words in (["--resume"], ["--resume", name]):
+        run = refused(*words, env=env)
+        assert b"; only user %d can go on with it\n" % UNKNOWN in run.stderr, show(run)
+        assert b"keep new jobs" not in run.stderr, show(run)

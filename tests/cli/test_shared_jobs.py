@@ -1,0 +1,46 @@
+"""How long a rank waits for the job that rank 0 has stored: as long as it may come, and no longer."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.keeping import Keeping, check_shared
+from pcopy.errors import Refused
+from tests.checkpoint.made import made
+
+PATIENCE = 30.0
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["it was there for a moment", "it was there before"])
+def test_nobody_waits_for_a_job_that_has_been_removed(area: Path, seen: bool) -> None:
+    path = area / "job"
+    keeping = Keeping(directory=bytes(path))
+    if not seen:
+        made(path)
+        threading.Timer(0.5, shutil.rmtree, (path,)).start()
+    began = time.monotonic()
+    with pytest.raises(Refused, match="the job is gone: somebody has removed it"):
+        check_shared(keeping, PATIENCE, b"current", seen=seen)
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_job_that_is_late_is_waited_for(area: Path) -> None:
+    path = area / "job"
+
+    def store() -> None:
+        made(path)
+        time.sleep(0.6)
+        (path / "current").touch()
+
+    threading.Timer(0.6, store).start()
+    keeping = Keeping(directory=bytes(path), nonce="ab" * 16)
+    with pytest.raises(Refused, match="not a directory that all hosts share"):
+        check_shared(keeping, 0.2, b"current")
+    began = time.monotonic()
+    check_shared(keeping, PATIENCE, b"current")
+    assert 0.5 < time.monotonic() - began < PATIENCE / 2

@@ -1,0 +1,64 @@
+"""The files that tell of a copy get the mode that any file of the user's gets, also when the job goes on elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, pcopy, pverify, show, succeed
+from tests.support.held import held
+
+OUTPUTS = ("signature", "manifest", "errors")
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    (area / "source").mkdir()
+    (area / "source/file").write_bytes(os.urandom(6 << 20))
+    return area / "source"
+
+
+def options(area: Path) -> list[Argument]:
+    return [word for name in OUTPUTS for word in (f"--{name}", area / name)]
+
+
+def modes(area: Path) -> set[int]:
+    return {stat.S_IMODE((area / name).stat().st_mode) for name in OUTPUTS}
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_they_are_as_the_users_umask_says(area: Path, source: Path, umask: int) -> None:
+    succeed(*options(area), source, area / "copy", umask=umask, ranks=2)
+    assert modes(area) == {0o666 & ~umask}
+
+
+def test_an_old_one_stays_open_to_others(area: Path, source: Path) -> None:
+    for name in OUTPUTS:
+        (area / name).touch(0o644)
+    succeed(*options(area), source, area / "copy")
+    assert modes(area) == {0o644}
+
+
+def test_they_are_so_under_a_launcher(area: Path, source: Path) -> None:
+    succeed(*options(area), source, area / "copy", ranks=2, launcher="mpi", umask=0o027)
+    assert modes(area) == {0o640}
+    run = pverify("--create", area / "created", source, ranks=2, launcher="mpi", umask=0o027)
+    assert run.returncode == 0, show(run)
+    assert stat.S_IMODE((area / "created").stat().st_mode) == 0o640
+
+
+def test_a_resumed_job_keeps_to_the_first_umask(area: Path, source: Path) -> None:
+    job = ("--checkpoint", area / "job")
+    with held(area / "log", *job, *options(area), source, area / "copy", ranks=2) as run:
+        for process in run.run.ranks():
+            os.kill(process, signal.SIGTERM)
+        ended = run.go_on()
+    assert ended.returncode == 75, show(ended)
+    errors = [word for name, word in zip(OUTPUTS, options(area)[1::2], strict=True) if name == "errors"]
+    again = pcopy(*[word for path in errors for word in ("--errors", path)], "--resume", area / "job", umask=0o077)
+    assert again.returncode == 0, show(again)
+    assert modes(area) == {0o644}

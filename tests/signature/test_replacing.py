@@ -1,0 +1,52 @@
+"""The mode of what is written: the user's umask counts, not the one that the process has while it copies."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pcopy.signature.algorithms import algorithm
+from pcopy.signature.manifest import ManifestWriter
+from pcopy.signature.replacing import replacing
+
+
+@pytest.fixture
+def private() -> Iterator[None]:
+    """A process in which nothing that is made is anybody else's."""
+    before = os.umask(0o077)
+    yield
+    assert os.umask(before) == 0o077
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.usefixtures("private")
+@pytest.mark.parametrize(("umask", "wanted"), [(None, 0o600), (0o022, 0o644), (0o002, 0o664), (0o777, 0), (0, 0o666)])
+def test_modes(tmp_path: Path, umask: int | None, wanted: int) -> None:
+    (tmp_path / "old").touch(0o640)
+    for name in ("old", "new"):
+        with replacing(tmp_path / name, umask) as stream:
+            (temporary,) = tmp_path.glob(".pcopy-*")
+            assert mode(temporary) == wanted
+            stream.write(b"contents")
+        assert mode(tmp_path / name) == wanted
+    with ManifestWriter(tmp_path / "manifest", algorithm("xxh3-128"), 4 << 20, umask):
+        pass
+    assert mode(tmp_path / "manifest") == wanted
+
+
+@pytest.mark.usefixtures("private")
+def test_what_a_default_acl_forbids_stays_forbidden(area: Path) -> None:
+    """The umask does not count there, as for any other program."""
+    (area / "shared").mkdir()
+    subprocess.run(["setfacl", "-d", "-m", "u::rwx,g::r-x,o::---", area / "shared"], check=True)
+    with replacing(area / "shared/file", 0o002):
+        pass
+    assert mode(area / "shared/file") == 0o640
