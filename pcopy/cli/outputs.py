@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pcopy import __version__
 from pcopy.cli.paths import lies_in, source_of, target_of
 from pcopy.errors import Refused
+from pcopy.fsio.directories import count_entries
 from pcopy.signature.signature_file import Signature, write_signature
 from pcopy.tasks.job import Options, Root
 from pcopy.tasks.signing import Tally
@@ -142,17 +143,9 @@ def _entries(path: bytes) -> int:
     except PermissionError:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with os.scandir(descriptor) as entries:
-            return sum(not _is_socket_entry(entry) for entry in entries)
+        return count_entries(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _is_socket_entry(entry: os.DirEntry[bytes] | os.DirEntry[str]) -> bool:
-    """A socket is no part of what is signed."""
-    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
-        return False
-    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
 
 
 def write_result(options: Options, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -218,3 +219,15 @@ class Directories:
     def close(self) -> None:
         """Closes all that is kept, of those too that share it, but no base."""
         self._kept.close()
+
+
+def count_entries(directory: int) -> int:
+    """How many names an open directory has, but for sockets, which are no part of a dataset; raises ``OSError``."""
+    with os.scandir(directory) as entries:
+        return sum(not _is_socket(entry) for entry in entries)
+
+
+def _is_socket(entry: os.DirEntry[str]) -> bool:
+    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+        return False  # which the directory tells, and no look at the item itself
+    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)

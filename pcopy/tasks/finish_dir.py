@@ -6,13 +6,12 @@ their owner can't enter any more: they come last, the deepest first.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs, read_attributes
+from pcopy.fsio.directories import count_entries
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks import counts
@@ -117,19 +116,9 @@ def _is_as_it_was(task: FinishDir, context: Context) -> bool:
 def _holds_more(task: FinishDir, context: Context, target: int) -> bool:
     """Are there more entries than the source has? Of DST itself no task knows, if several sources go into it."""
     shared = len(context.job.roots) > 1 and not context.below_target(task.place.root, task.place.path)
-    return task.entries >= 0 and not shared and _count_entries(target) > task.entries
-
-
-def _count_entries(target: int) -> int:
-    """How many names the directory has, but for sockets, which are no part of a dataset; none if it may not be read."""
+    if task.entries < 0 or shared:
+        return False
     try:
-        with os.scandir(target) as entries:
-            return sum(not _is_socket(entry) for entry in entries)
-    except OSError:
-        return 0
-
-
-def _is_socket(entry: os.DirEntry[str]) -> bool:
-    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
-        return False  # which the directory tells, and no look at the item itself
-    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+        return count_entries(target) > task.entries
+    except OSError:  # it may not be read
+        return False

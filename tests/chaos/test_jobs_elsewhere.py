@@ -122,7 +122,7 @@ def test_a_job_that_is_removed_while_it_runs(tree: Path, area: Path, env: dict[s
     """Nobody waits for it, or is told to go on with it."""
     job = area / "job"
     words = ("--checkpoint", job, "--checkpoint-interval", "1.5", tree, area / "copy")
-    with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, 10)) as run:
+    with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, 40)) as run:
         assert wait_until(lambda: run.process.poll() is not None or (job / "job").exists())
         assert wait_until(lambda: run.process.poll() is not None or (area / "copy").exists())
         shutil.rmtree(job)

@@ -145,7 +145,7 @@ def test_a_job_that_cannot_be_recorded_any_more_is_removed_at_once(tree: Path, a
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=1 << 20) as small:
         job = small / "job"
-        wrap = slowed(ITEM_BY_ITEM, 5 * SLOW)
+        wrap = slowed(ITEM_BY_ITEM, 20 * SLOW)  # the last page of a file takes some more records
         with background(*BUSY, "--checkpoint", job, tree, area / "copy", ranks=2, wrap=wrap) as run:
             assert wait_until(lambda: run.process.poll() is not None or (job / "current").exists())
             fill(small)

@@ -89,7 +89,7 @@ REPORTS = (
     Rule(
         "complete sums are awaited with growing patience",
         "node.py",
-        "            interval *= 2 ** (self._progress.sequence - self._collecting)",
+        "            interval *= 2 ** (self.progress.sequence - self._collecting)",
         "            pass",
         (COUNTERS,),
     ),
