@@ -15,6 +15,10 @@ MIB = 1 << 20
 FILLING = 300
 """Directories that drive all others out of the descriptors that are kept."""
 
+PUBLIC = 5
+OLD = 1_000_000_000
+"""A time that tells a finished directory from one that is still filled."""
+
 
 def _inner_in_both(stage: Stage) -> None:
     for tree in (stage.source, stage.target):
@@ -38,23 +42,26 @@ def _target_becomes_link(stage: Stage, _name: str) -> None:
 
 
 def _private_and_public(stage: Stage) -> None:
-    """Two directories of the source, of which one is for everybody."""
-    stage.owned(stage.source / "private", mode=0o700, owner=0)
-    stage.owned(stage.source / "private/file", b"private", 0o644, 0)
-    stage.owned(stage.source / "public", mode=0o777)
+    """Directories of the source, most of them root's own, a few for everybody."""
     for number in range(FILLING):
-        stage.owned(stage.source / f"{number}")
+        private = stage.owned(stage.source / f"private{number}", mode=0o700, owner=0)
+        stage.owned(private / "file", b"private", 0o644, 0)
+        os.utime(private, (OLD, OLD))
+    for number in range(PUBLIC):
+        stage.owned(stage.source / f"public{number}", mode=0o777)
 
 
-def _exchange_in_target(stage: Stage, _name: str) -> None:
-    public, private, between = (stage.target / name for name in ("public", "private", "between"))
+def _exchange_in_target(stage: Stage, name: str) -> None:
+    """With a directory that is finished, so that nothing mends it afterwards."""
+    public, between = stage.target / name, stage.target / "between"
+    private = next(path for path in sorted(stage.target.glob("private*")) if path.stat().st_mtime == OLD)
     public.rename(between)
     private.rename(public)
     between.rename(private)
 
 
 def _private_is_open(stage: Stage, _ended: Ended) -> list[str]:
-    return [f"{path} can be read" for path in stage.target.glob("*/file") if _readable(str(path))]
+    return [f"{path} can be read" for path in stage.target.glob("public*/file") if _readable(str(path))]
 
 
 def _readable(path: str) -> bool:
@@ -140,7 +147,7 @@ TREE_ATTACKS = (
     Attack(
         "target directories change places before they are finished",
         _private_and_public,
-        Window("open", "public", TARGET, 2),
+        Window("open", "public*", TARGET, PUBLIC + 3),  # the third that is finished: others are by then
         _exchange_in_target,
         harm=_private_is_open,
     ),
