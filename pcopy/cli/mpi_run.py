@@ -167,17 +167,18 @@ def _prepare(transport: Any, words: Sequence[str], command: Command) -> tuple[Pr
 
 
 def _begin(
-    transport: Any, preparation: Preparation | None, refusal: PcopyError | None, signals: StopSignals
-) -> tuple[Any, PcopyError | None]:
+    transport: Any, preparation: Preparation | None, refusal: Refused | None, signals: StopSignals
+) -> tuple[Any, Refused | StoppedBefore | None]:
     """The job as primitives on all ranks; None if there is none, and then rank 0 has the reason."""
     plain = None
+    trouble: Refused | StoppedBefore | None = refusal
     try:
         if preparation is not None:
             begin(preparation, transport.size, signals)
             plain = _to_primitives(preparation)
     except (Refused, StoppedBefore) as refused:
-        refusal = refused
-    return transport.broadcast(plain), refusal
+        trouble = refused
+    return transport.broadcast(plain), trouble
 
 
 def _open_roots(transport: Any, job: Job, hellos: Sequence[hosts.Hello]) -> list[RootDescriptors]:
@@ -231,7 +232,10 @@ def _trouble(action: Callable[[], object]) -> tuple[int, str]:
 
 
 def _refuse(
-    transport: Any, refusal: PcopyError | None, command: Command, preparation: Preparation | None = None
+    transport: Any,
+    refusal: Refused | StoppedBefore | None,
+    command: Command,
+    preparation: Preparation | None = None,
 ) -> int:
     """Ends all ranks in order, after rank 0 has said why."""
     status = max(transport.gather(refusal.status if refusal else 0))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pcopy.checkpoint.journal import NOT_SYNCED
-from pcopy.errors import STOPPED, PcopyError
+from pcopy.errors import STOPPED
 
 _PREFIX = "signal "
 
@@ -23,8 +23,11 @@ SAME_PRESS = 0.05
 """Seconds within which SIGINTs are one: timeout(1) sends each signal to the process, and again to its group."""
 
 
-class StoppedBefore(PcopyError):
-    """A signal has come before the first task of a job that is stored, or was about to be."""
+class StoppedBefore(BaseException):
+    """A signal has come before the first task of a job that is stored, or was about to be.
+
+    Like ``KeyboardInterrupt`` it may come anywhere, and is no error that the code there knows how to handle.
+    """
 
     status = STOPPED
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
+from pcopy.checkpoint import record
 from pcopy.cli.signals import ORDERLY, StoppedBefore, StopSignals, told
+from pcopy.engine.messages import PrimitiveUnpickler
 
 
 @pytest.fixture
@@ -45,6 +48,19 @@ def test_a_signal_before_the_first_task_raises(signals: StopSignals) -> None:
     again = StopSignals()
     with pytest.raises(StoppedBefore), again.raised(), suppress(StoppedBefore):
         os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_a_signal_is_no_damage_of_what_is_being_read(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged pickle raises almost anything; a signal is not among it."""
+
+    class Signalled(PrimitiveUnpickler):
+        def load(self) -> object:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            return super().load()
+
+    monkeypatch.setattr(record, "PrimitiveUnpickler", Signalled)
+    with pytest.raises(StoppedBefore), signals.raised():
+        record.load_value(pickle.dumps((1,)))
 
 
 def test_afterwards_a_signal_only_asks(signals: StopSignals) -> None:
