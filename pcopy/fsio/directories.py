@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -21,6 +22,8 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 CAPACITY = 128
 """Descriptors kept per side."""
@@ -219,6 +222,18 @@ class Directories:
     def close(self) -> None:
         """Closes all that is kept, of those too that share it, but no base."""
         self._kept.close()
+
+
+def list_names(source: int) -> Iterator[bytes]:
+    """The names in an open directory of the source; raises ``Problem``, at the first name or later."""
+    try:
+        with os.scandir(source) as entries:
+            for entry in entries:
+                yield entry.name.encode(_ENCODING, _ERRORS)
+    except OSError as error:
+        operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
+        number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO
+        raise Problem(operation, number, on_source=True) from error
 
 
 def count_entries(directory: int) -> int:

@@ -9,39 +9,37 @@ a success.
 
 from __future__ import annotations
 
-import errno
-import os
 import stat
 from collections.abc import Generator
 
+from pcopy.fsio.directories import list_names
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import source_status
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.scan_names import NAMES_PER_SLICE
-from pcopy.tasks.targets import is_made
+from pcopy.tasks.targets import is_made, look
 from pcopy.tasks.values import Place
 from pcopy.text import shown
 
-_GONE = (errno.ENOENT, errno.ENOTDIR)
-
 
 def lost_since(context: Context, place: Place) -> Generator[None, None, Problem | None]:
-    """The problem of a directory of which an earlier run's items are gone or cut; None if all is well."""
+    """The problem of a directory of which an earlier run's items are gone or cut, or can't be listed; else None."""
     if context.job.run == 1 or context.options.verify or context.begun_with()[counts.FAILED]:
         return None
     try:
         source, target = context.open_source(place), context.open_target(place)
-        listing = os.scandir(source)
-    except OSError:
+    except Problem:
         return None  # what can't be entered is told where it has to be
     lost, example = 0, b""
-    with listing:
-        for number, entry in enumerate(listing):
+    try:
+        for number, name in enumerate(list_names(source)):
             if not number % NAMES_PER_SLICE:
                 yield
-            name = os.fsencode(entry.name)
             if _is_lost(context, place, source, target, name):
                 lost, example = lost + 1, example or name
+    except Problem as problem:
+        return problem
     if not lost:
         return None
     items = "an item that was copied is" if lost == 1 else f"{lost} items that were copied are"
@@ -50,17 +48,16 @@ def lost_since(context: Context, place: Place) -> Generator[None, None, Problem 
 
 
 def _is_lost(context: Context, place: Place, source: int, target: int, name: bytes) -> bool:
+    new_name = context.new_name(place, name)
     try:
-        wanted = os.stat(name, dir_fd=source, follow_symlinks=context.options.dereference)
-    except OSError:
+        wanted = source_status(source, name, follow=context.options.dereference)
+        present = look(target, new_name)
+    except Problem:
         return False
     if stat.S_ISDIR(wanted.st_mode) or wanted.st_ctime_ns >= context.job.began:
         return False
-    new_name = context.new_name(place, name)
-    try:
-        present = os.stat(new_name, dir_fd=target, follow_symlinks=False)
-    except OSError as error:
-        return error.errno in _GONE
+    if present is None:
+        return True
     same = stat.S_IFMT(present.st_mode) == stat.S_IFMT(wanted.st_mode)
     if same and (present.st_size == wanted.st_size or not stat.S_ISREG(wanted.st_mode)):
         return False

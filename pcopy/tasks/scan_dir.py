@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 from collections.abc import Generator, Iterator
 from itertools import chain, islice
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import Handle, drop_inherited_acls, may_inherit_acl, read_attributes
 from pcopy.fsio.birth import birth_of
+from pcopy.fsio.directories import list_names
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
@@ -32,8 +32,6 @@ from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.scan_names import Sorter
 from pcopy.tasks.targets import is_own, look, may_replace
 from pcopy.tasks.values import NOWHERE, FinishDir, Place, ScanDir, ScanNames, SealDir, SyncFiles, pack_names
-
-_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 NAMES_AT_ONCE = 2048
 """A directory with more names than that is statted in batches of as many, by all ranks."""
@@ -133,7 +131,7 @@ def _still_there(task: ScanDir, context: Context, source: int) -> int:
 def _begin_list(source: int) -> Generator[None, None, tuple[Iterator[bytes], list[bytes]]]:
     """The directory's names, and the first of them, patiently; raises ``Problem``."""
     for pause in PAUSES:
-        listing = _list(source)
+        listing = list_names(source)
         try:
             return listing, list(islice(listing, NAMES_AT_ONCE + 1))
         except Problem as problem:
@@ -141,7 +139,7 @@ def _begin_list(source: int) -> Generator[None, None, tuple[Iterator[bytes], lis
                 raise
         yield from naps(pause)
         _rewind(source)
-    listing = _list(source)
+    listing = list_names(source)
     return listing, list(islice(listing, NAMES_AT_ONCE + 1))
 
 
@@ -150,18 +148,6 @@ def _rewind(source: int) -> None:
         os.lseek(source, 0, os.SEEK_SET)
     except OSError as error:
         raise Problem.of("lseek", error, on_source=True) from error
-
-
-def _list(source: int) -> Iterator[bytes]:
-    """The directory's names; raises ``Problem``, at the first name or later."""
-    try:
-        with os.scandir(source) as entries:
-            for entry in entries:
-                yield entry.name.encode(_ENCODING, _ERRORS)
-    except OSError as error:
-        operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
-        number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO
-        raise Problem(operation, number, on_source=True) from error
 
 
 def _spread(context: Context, result: Result, place: Place, names: Iterator[bytes]) -> Generator[None, None, int]:

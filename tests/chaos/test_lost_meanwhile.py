@@ -11,6 +11,7 @@ import pytest
 
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
 from tests.support.command import pcopy, show, succeed, summary
+from tests.support.faults import Fault
 from tests.support.oracle import differences
 
 DIRECTORIES = 40
@@ -73,6 +74,22 @@ def test_items_that_were_copied(
     if told:
         run = succeed("--json", "--resume", ranks=2, env=env)
         assert summary(run)["found"] == summary(run)["copied"] == 1 + DIRECTORIES * 6
+    check_equal(source, copy)
+
+
+def test_a_directory_that_cannot_be_listed_any_more_is_told(
+    area: Path, source: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """Nobody knows then whether something of it is lost; the next resume looks again."""
+    copy = area / "copy"
+    stop(source, copy, until=lambda: len(below(copy)) > 3 * DIRECTORIES // 2)
+    fault = Fault(area / "log", ["getdents64"], source / "7", "EIO")
+    run = pcopy("--json", "--resume", ranks=2, env=env, wrap=fault.wrap())
+    assert run.returncode == INCOMPLETE, show(run)
+    assert f"{source}/7: readdir: Input/output error".encode() in run.stderr, show(run)
+    assert summary(run)["failed"] == 1
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert summary(run)["found"] == summary(run)["copied"] == 1 + DIRECTORIES * 6
     check_equal(source, copy)
 
 

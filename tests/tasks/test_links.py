@@ -241,7 +241,7 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
-    monkeypatch.setattr(scan_dir, "_list", lambda directory: iter(found))
+    monkeypatch.setattr(scan_dir, "list_names", lambda directory: iter(found))
     consistent(copy(root_of(source, target), existing=existing))
     assert names_of_one_inode(target) == together
 
