@@ -194,6 +194,8 @@ class Simulation:
         assert (task.phase, task.owner, task.cost, task.expands) == planned[1:5]
         assert len(task.payload) == 4 + planned.padding
         assert task.owner in (ANYBODY, rank.node.rank), f"task {number} runs on a rank that isn't its owner"
+        begun_with = self.phase_ends[-1][1] if self.phase_ends else (0, 0)
+        assert rank.node.begun_with == begun_with, f"rank {rank.node.rank} does not know the sums of phase {task.phase}"
         assert task.phase == rank.node.phase, f"task {number} of phase {task.phase} runs in {rank.node.phase}"
         assert not any(count for phase, count in self._undone.items() if phase < task.phase)
         self.started[number] = rank.node.rank

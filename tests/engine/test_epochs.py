@@ -141,6 +141,17 @@ def test_a_resumed_job_begins_with_what_remains() -> None:
     assert spoken.node.counters == [5]
 
 
+def test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins() -> None:
+    spoken, _ = make(0, 3)
+    restore(spoken.node, 0, [task(7)], (5,))
+    spoken.node.start(0.0)
+    to_child = [message for message in heard(spoken.said(), 1) if isinstance(message, Query | Start)]
+    assert [type(message) for message in to_child] == [Query, Start]
+    child, _ = make(1, 3)
+    child.hear(0, *to_child)
+    assert spoken.node.begun_with == child.node.begun_with == (5,)
+
+
 def test_what_was_held_is_run_in_the_phase_that_had_begun() -> None:
     spoken, _ = make(0, 1, Directions(phases=3))
     restore(spoken.node, 1, [task(7, phase=0, owner=0), task(8, phase=2)], ())

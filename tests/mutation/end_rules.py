@@ -87,6 +87,20 @@ REPORTS = (
         (JOB,),
     ),
     Rule(
+        "the sums go ahead of each phase",
+        "node.py",
+        "            self._query(now)  # which brings the sums to all ranks before the phase comes",
+        "            self._next_query = now",
+        (JOB,),
+    ),
+    Rule(
+        "a resumed job begins with the sums of its earlier runs",
+        "progress.py",
+        "self.report.totals if self.report else tuple(self._counters)",
+        "self.report.totals if self.report else self.totals",
+        ("engine/test_epochs.py::test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins",),
+    ),
+    Rule(
         "complete sums are awaited with growing patience",
         "node.py",
         "            interval *= 2 ** (self.progress.sequence - self._collecting)",
