@@ -36,8 +36,8 @@ APPEARS_WITHIN = 90.0
 NFS believes for up to 60 s that a name is missing.
 """
 
-_LOOKS = 0.1
-_MISSED = 2
+_LOOKS = 0.1  # seconds between two looks
+_MISSED = 2  # looks after which a job that was there is gone
 
 
 class Keeping(NamedTuple):

@@ -56,10 +56,6 @@ class KeptJob:
         self.has_vanished = False
         """Was the job removed by somebody else?"""
 
-    def store(self) -> None:
-        """Before the first task: makes the directory; raises ``Refused``."""
-        self.create()
-
     def withdraw(self) -> None:
         """Nothing comes of a job that was stored just now; one that was there before stays."""
         if self._stored is not None and self._lock is not None and self._file.runs == 1:

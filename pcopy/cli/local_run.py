@@ -50,7 +50,7 @@ def store(preparation: Preparation, signals: StopSignals) -> None:
     kept = preparation.kept
     if kept is not None and kept.keeping.at_start:
         with signals.raised():
-            kept.store()
+            kept.create()
 
 
 def _run(preparation: Preparation, ranks: int, signals: StopSignals) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -118,6 +117,8 @@ def _unexpected(name: str, error: Exception) -> int:
             file=sys.stderr,
         )
         return errors.REFUSED
+    import traceback
+
     traceback.print_exc()
     print(f"{name}: internal error: {type(error).__name__} (see above)", file=sys.stderr)
     return errors.INTERNAL

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import cache
 
 _STATX_BYTES = 256
 _STATX_BTIME = 0x800
@@ -18,11 +20,18 @@ def birth_of(directory: int, name: bytes = b"") -> int:
     """
     import ctypes
 
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    try:
-        statx = ctypes.CDLL(None).statx
-    except AttributeError:  # a C library from before 2018
+    statx = _statx()
+    if statx is None:
         return 0
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
     failed = statx(directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
     mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
     return 0 if failed or not mask & _STATX_BTIME else seconds * 10**9 + nanoseconds
+
+
+@cache
+def _statx() -> Callable[..., int] | None:
+    """statx(2); None with a C library from before 2018."""
+    import ctypes
+
+    return getattr(ctypes.CDLL(None), "statx", None)

@@ -24,7 +24,7 @@ from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
-from pcopy.tasks.targets import clear_way, is_own, look, looked_at_again, may_replace
+from pcopy.tasks.targets import clear_way, look, looked_at_again, may_replace, refuse_anothers
 from pcopy.tasks.values import FailedName, InodeCopied, Known, LinkGroup, MakeLinks, Place, SplitFile, bucket_of
 from pcopy.tasks.whole_file import Settled, copy_whole
 
@@ -250,7 +250,7 @@ def _link(
         like = look(old_directory, old_name)
         linked = like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
         linked = linked and present.st_ino == task.made
-        is_own(context, place, target, name, present)  # else it raises
+        refuse_anothers(context, place, target, name, present)
         if not (linked and before is not None and context.is_ours(place, before)):
             if linked or not _may_relink(context, place, target, name, present, like):
                 skipped(context, result, place, source_name, task.known)

@@ -31,12 +31,17 @@ def look(directory: int, name: bytes) -> os.stat_result | None:
 def is_own(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
     """Is what is there as ``name`` in a target directory (a descriptor) this very item, made by an earlier run?
 
-    Raises ``Problem`` if it is another item of this job, whose name the directory takes for the same.
+    Raises ``Problem`` as ``refuse_anothers`` does.
     """
+    refuse_anothers(context, place, directory, name, present)
+    return is_made(context, place, directory, name, present)
+
+
+def refuse_anothers(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> None:
+    """Raises ``Problem`` if it is another item of this job, whose name the directory takes for the same."""
     if context.phase < Phase.REPAIR and _is_anothers(context, place, directory, name, present):
         text = "its name in the target is taken by another item of this job (does the file system fold case?)"
         raise Problem("create", errno.EEXIST, text=text)
-    return is_made(context, place, directory, name, present)
 
 
 def is_made(context: Context, place: Place, directory: int, name: bytes, present: os.stat_result) -> bool:
