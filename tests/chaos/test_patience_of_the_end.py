@@ -22,11 +22,14 @@ ALLOWED = PROMISED + 2
 
 @pytest.mark.alone
 def test_a_job_waits_for_its_last_cut_for_less_than_five_seconds(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """The fourth sync of a rank hangs, and all that come after it."""
+    """The fourth sync of a rank hangs, and all that come after it.
+
+    Items are so slow that this happens in the midst of the copy: at the end of a phase nothing new is to be cut.
+    """
     told = area / "hanging"
     hanging = {**hanging_syncs(4), "PCOPY_TEST_HANGING": str(told)}
     arguments = ("--checkpoint-interval", "0.1", *SPLIT, "-T", tree, area / "copy")
-    with background(*arguments, ranks=2, env=env | hanging, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+    with background(*arguments, ranks=2, env=env | hanging, wrap=slowed(ITEM_BY_ITEM, 5 * SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or told.exists())
         assert run.process.poll() is None, run.process.communicate()
         sent = time.monotonic()

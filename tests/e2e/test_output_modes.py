@@ -54,8 +54,7 @@ def test_they_are_so_under_a_launcher(area: Path, source: Path) -> None:
 def test_a_resumed_job_keeps_to_the_first_umask(area: Path, source: Path) -> None:
     job = ("--checkpoint", area / "job")
     with held(area / "log", *job, *options(area), source, area / "copy", ranks=2) as run:
-        for process in run.run.ranks():
-            os.kill(process, signal.SIGTERM)
+        run.run.send_signal(signal.SIGTERM)
         ended = run.go_on()
     assert ended.returncode == 75, show(ended)
     errors = [word for name, word in zip(OUTPUTS, options(area)[1::2], strict=True) if name == "errors"]

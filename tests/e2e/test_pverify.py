@@ -330,9 +330,7 @@ def test_a_signal_leaves_nothing(area: Path, number: signal.Signals) -> None:
     words = ("-q", "--create", area / "out" / "sig", "--manifest", area / "out" / "manifest", area / "a")
     (area / "out").mkdir()
     with held(area / "log", *words, calls=READS, path=area / "a/file", program="pverify", ranks=2) as run:
-        ranks = run.run.ranks()
-        for rank in ranks:
-            os.kill(rank, number)
+        run.run.send_signal(number)
         ended = run.go_on()
         assert wait_until(lambda: not run.run.processes(), 5)
     assert ended.returncode == 128 + number, show(ended)

@@ -67,8 +67,7 @@ def test_after_a_stop_none_is_written(area: Path, failing: Path, kept: bool) -> 
     options: list[Argument] = ["--signature", area / "sig", "--manifest", area / "manifest"]
     options += [] if kept else ["--checkpoint=none"]
     with held(area / "log", *options, failing, area / "copy", ranks=2) as run:
-        for process in run.run.ranks():
-            os.kill(process, signal.SIGTERM)
+        run.run.send_signal(signal.SIGTERM)
         ended = run.go_on()
     assert ended.returncode == (75 if kept else 128 + signal.SIGTERM), show(ended)
     assert_nothing_written(area)
