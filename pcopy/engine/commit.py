@@ -10,6 +10,8 @@ from there.
 
 from __future__ import annotations
 
+from math import inf
+
 from pcopy.engine.journal import LOST, Epochs
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH
@@ -31,7 +33,7 @@ class Commit:
         self._patience = limits.last_cut
         self._next_cut = 0.0
         self._target = 0
-        self._deadline = 0.0
+        self._deadline = inf
 
     def start(self, now: float) -> None:
         """The job begins."""
@@ -62,12 +64,13 @@ class Commit:
             return True
         if not self._target:
             self._target = self._epochs.number
-            self._deadline = now + self._patience
             self._epochs.enter(self._target + 1, phase)
+        if halted:  # from then on, however long a phase has waited for storage before
+            self._deadline = min(self._deadline, now + self._patience)
         durable, target = report.durable, self._target
         if self._epochs.given_up:
             durable, target = self._epochs.durable, LAST_EPOCH
-        if durable < target and not (halted and now > self._deadline):
+        if durable < target and now <= self._deadline:
             return False
         self._target = 0
         return True

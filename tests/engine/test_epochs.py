@@ -347,6 +347,19 @@ def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_t
     assert (1, Stop(75)) in said
 
 
+def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop() -> None:
+    root, _ = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, wait(root, 10.0), 0, 10.1)
+    root.node.halt("signal", 10.2)
+    said = answer(root, wait(root, 10.3), 0, 10.4)
+    said += answer(root, wait(root, 13.1), 0, 13.2)
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 13.5), 0, 13.6)
+    assert (1, Stop(75)) in said
+
+
 def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.node.halt("signal", 0.0)

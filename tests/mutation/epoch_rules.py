@@ -259,8 +259,8 @@ COMMITS = (
     Rule(
         "a job that was told to stop waits for some time only",
         "commit.py",
-        " and not (halted and now > self._deadline):",
-        ":",
+        "if durable < target and now <= self._deadline:",
+        "if durable < target:",
         (LAST,),
     ),
     Rule(
@@ -287,9 +287,23 @@ COMMITS = (
     Rule(
         "a job that goes on waits for ever",
         "commit.py",
-        "not (halted and now > self._deadline):",
-        "not now > self._deadline:",
+        "        if halted:  # from",
+        "        if True:  # from",
         (EPOCHS + "test_a_job_that_goes_on_waits_for_ever",),
+    ),
+    Rule(
+        "the time that a phase has waited before the signal counts for nothing",
+        "commit.py",
+        "            self._epochs.enter(self._target + 1, phase)\n",
+        "            self._epochs.enter(self._target + 1, phase)\n            self._deadline = now + self._patience\n",
+        (EPOCHS + "test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop",),
+    ),
+    Rule(
+        "the time of a job that was told to stop does not begin again",
+        "commit.py",
+        "self._deadline = min(self._deadline, now + self._patience)",
+        "self._deadline = now + self._patience",
+        (LAST,),
     ),
     Rule(
         "the root asks again whether all are durable",
