@@ -255,11 +255,25 @@ def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
             _write(job.path, descriptor, job.file._replace(state=OVER))
         left = _remove(job.path, descriptor, lock)
     if not os.path.lexists(job.path):
-        above = job.path
-        for _ in range(job.file.above):
-            above = os.path.dirname(above)
-            files.remove_empty((above,))
+        _remove_above(job)
     return left
+
+
+def remove_rest(job: StoredJob) -> None:
+    """Removes what other ranks have written while the job was removed. Whatever cannot be removed stays: it is none."""
+    with suppress(Refused, OSError), opened(job.path) as descriptor:
+        if _JOB not in _names(descriptor):
+            _clear(descriptor)
+            os.rmdir(job.path)
+            _remove_above(job)
+
+
+def _remove_above(job: StoredJob) -> None:
+    """Removes the directories that were made for the job's."""
+    above = job.path
+    for _ in range(job.file.above):
+        above = os.path.dirname(above)
+        files.remove_empty((above,))
 
 
 def remove_unreadable(path: bytes) -> None:

@@ -127,7 +127,7 @@ class FactJournal:
 
     def _record(self, record: Record, size: int) -> None:
         """Other ranks wait for the base, which claims nothing, and a sync may take long: so the base goes first."""
-        if not self._is_over and self._begin() and self._sync_data():
+        if not self._is_over and self._begin() and self._sync_data() and not self._given_up:
             self._append(record)
         self._under_way -= size
 

@@ -17,6 +17,7 @@ from pcopy.checkpoint.jobs import (
     create,
     is_in_state_directory,
     remove,
+    remove_rest,
     state_directory,
     unfinished,
     update,
@@ -53,6 +54,7 @@ class KeptJob:
         self._directory = directory
         self._stored = StoredJob(keeping.directory, file) if lock is not None else None
         self._lock = lock
+        self._given_up: StoredJob | None = None
         self.has_vanished = False
         """Was the job removed by somebody else?"""
 
@@ -70,6 +72,7 @@ class KeptJob:
         stored, lock = self._stored, self._lock
         self._stored = self._lock = None
         if stored is not None and lock is not None:
+            self._given_up = stored
             remove(stored, lock)
 
     def create(self) -> tuple[StoredJob, Lock]:
@@ -110,6 +113,8 @@ class KeptJob:
 
         What is stored of a job that waits is given up after ``patience`` seconds.
         """
+        if self._given_up is not None and patience is None:
+            remove_rest(self._given_up)
         if self._stored is None or self._lock is None:
             return []
         if status == OK:

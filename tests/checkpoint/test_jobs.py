@@ -20,6 +20,7 @@ from pcopy.checkpoint.jobs import (
     hold_job,
     open_job,
     remove,
+    remove_rest,
     take,
     unfinished,
     update,
@@ -200,6 +201,22 @@ def test_a_job_goes_without_a_trace(area: Path) -> None:
     fill(area / "job")
     assert remove(*take(bytes(area / "job"))) == []
     assert not os.listdir(area)
+
+
+def test_what_is_written_while_a_job_goes_is_removed_too(area: Path) -> None:
+    """By ranks that do not know yet; but not what a new job in its place has made."""
+    made(area / "job")
+    job, lock = take(bytes(area / "job"))
+    remove(job, lock)
+    (area / "job").mkdir(0o700)
+    fill(area / "job")
+    remove_rest(job)
+    assert not os.listdir(area)
+    remove_rest(job)
+    made(area / "job")
+    fill(area / "job")
+    remove_rest(job)
+    assert all((area / "job" / name).exists() for name in OURS)
 
 
 def test_only_what_pcopy_made_is_removed(area: Path) -> None:

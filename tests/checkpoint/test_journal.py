@@ -112,3 +112,17 @@ def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
     assert storage.told == ["withdraw"]
     assert journal.durable == LAST_EPOCH
     assert journal.warning is None
+
+
+def test_who_is_told_to_give_up_during_a_sync_records_nothing() -> None:
+    """The job is being removed by then, and what came into its directory would be left there."""
+    storage = Storage()
+
+    def sync() -> None:
+        journal.give_up()
+
+    journal = FactJournal(Window(1, 0, 1), storage, sync)
+    journal.cut(1, 0)
+    assert wait_until(lambda: journal.durable == LAST_EPOCH)
+    journal.close(5)
+    assert storage.told == ["withdraw"]

@@ -1,4 +1,4 @@
-"""How long a rank waits for the job that rank 0 has stored: as long as it may come, and no longer."""
+"""Ranks that share a job: how long they wait for the one that rank 0 has stored, and what is left of one given up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from pcopy.cli.keeping import Keeping, check_shared
+from pcopy.cli.kept_job import KeptJob
 from pcopy.errors import Refused
-from tests.checkpoint.made import made
+from pcopy.tasks.job import Totals
+from tests.checkpoint.made import job_of, made, some_root
 
 PATIENCE = 30.0
 
@@ -44,3 +46,18 @@ def test_a_job_that_is_late_is_waited_for(area: Path) -> None:
     began = time.monotonic()
     check_shared(keeping, PATIENCE, b"current")
     assert 0.5 < time.monotonic() - began < PATIENCE / 2
+
+
+def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(area: Path) -> None:
+    """They may be in the midst of their first record."""
+    path = area / "above" / "job"
+    kept = KeptJob(Keeping(directory=bytes(path)), job_of(some_root()), bytes(path))
+    kept.create()
+    kept.give_up()
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    (path / "run-1").mkdir()
+    for name in ("lock-2", "run-1/facts-2"):
+        (path / name).touch()
+    assert kept.end(0, Totals()) == []
+    assert not list(area.iterdir())
