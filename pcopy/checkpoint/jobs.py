@@ -270,10 +270,10 @@ def remove_rest(job: StoredJob) -> None:
 
 def _remove_above(job: StoredJob) -> None:
     """Removes the directories that were made for the job's."""
-    above = job.path
+    above = [job.path]
     for _ in range(job.file.above):
-        above = os.path.dirname(above)
-        files.remove_empty((above,))
+        above.append(os.path.dirname(above[-1]))
+    files.remove_empty(above[1:])
 
 
 def remove_unreadable(path: bytes) -> None:

@@ -15,6 +15,7 @@ from tests.support.faults import Fault
 from tests.support.oracle import differences
 
 DIRECTORIES = 40
+FOUND = 1 + DIRECTORIES * 6
 
 
 @pytest.fixture
@@ -47,6 +48,17 @@ def below(copy: Path) -> list[Path]:
     return [path for path in copy.glob("*/*") if not path.name.startswith(".pcopy-")]
 
 
+def stop_halfway(stop: Stop, source: Path, copy: Path, number: int = signal.SIGTERM) -> None:
+    """Ends a job whose directories are all there, and most of them not yet full."""
+    stop(source, copy, number=number, until=lambda: len(below(copy)) > 3 * DIRECTORIES // 2)
+
+
+def check_end(env: dict[str, str]) -> None:
+    """The job goes on, and ends with all items."""
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert summary(run)["found"] == summary(run)["copied"] == FOUND
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, cut, grown, replaced], ids=["removed", "cut", "grown", "replaced"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_items_that_were_copied(
@@ -54,7 +66,7 @@ def test_items_that_were_copied(
 ) -> None:
     """Each is copied again, since that was not on record, or its directory is told of."""
     copy = area / "copy"
-    stop(source, copy, number=number, until=lambda: len(below(copy)) > 3 * DIRECTORIES // 2)
+    stop_halfway(stop, source, copy, number)
     for path in below(copy):
         if path.name == "two":
             damage(path)
@@ -72,8 +84,7 @@ def test_items_that_were_copied(
         assert told
     succeed("-T", "--existing", "changed", source, copy, ranks=2, env=env)
     if told:
-        run = succeed("--json", "--resume", ranks=2, env=env)
-        assert summary(run)["found"] == summary(run)["copied"] == 1 + DIRECTORIES * 6
+        check_end(env)
     check_equal(source, copy)
 
 
@@ -82,14 +93,13 @@ def test_a_directory_that_cannot_be_listed_any_more_is_told(
 ) -> None:
     """Nobody knows then whether something of it is lost; the next resume looks again."""
     copy = area / "copy"
-    stop(source, copy, until=lambda: len(below(copy)) > 3 * DIRECTORIES // 2)
+    stop_halfway(stop, source, copy)
     fault = Fault(area / "log", ["getdents64"], source / "7", "EIO")
     run = pcopy("--json", "--resume", ranks=2, env=env, wrap=fault.wrap())
     assert run.returncode == INCOMPLETE, show(run)
     assert f"{source}/7: readdir: Input/output error".encode() in run.stderr, show(run)
     assert summary(run)["failed"] == 1
-    run = succeed("--json", "--resume", ranks=2, env=env)
-    assert summary(run)["found"] == summary(run)["copied"] == 1 + DIRECTORIES * 6
+    check_end(env)
     check_equal(source, copy)
 
 
@@ -97,9 +107,9 @@ def test_what_has_changed_in_the_source_since_is_nothing_that_was_lost(
     area: Path, source: Path, env: dict[str, str], stop: Stop
 ) -> None:
     copy = area / "copy"
-    stop(source, copy, until=lambda: len(below(copy)) > 3 * DIRECTORIES // 2)
+    stop_halfway(stop, source, copy)
     for path in source.glob("*/two"):
         grown(path)
         (path.parent / "new").touch()
     run = succeed("--json", "--resume", ranks=2, env=env)
-    assert summary(run)["found"] == 1 + DIRECTORIES * 6
+    assert summary(run)["found"] == FOUND

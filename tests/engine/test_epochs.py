@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
 from pcopy.engine.node import State
-from pcopy.engine.progress import CounterTree
 from pcopy.engine.restore import restore
 from pcopy.engine.task import UNTOLD, Spawn, Task, TaskId
 from pcopy.engine.termination import ISSUED
@@ -388,20 +385,3 @@ def test_a_job_that_goes_on_waits_for_ever() -> None:
     answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
     answer(root, wait(root, 100.0), 0, 100.1)
     assert (root.node.state, root.node.phase) == (State.WORKING, 0)
-
-
-@pytest.mark.parametrize(("own", "first", "second", "least"), [(5, 3, 4, 3), (2, 3, 4, 2), (5, 6, 4, 4)])
-def test_what_is_durable_is_the_least(own: int, first: int, second: int, least: int) -> None:
-    tree = CounterTree(1, 7, 2, [0], lambda: own)
-    tree.receive_query(Query(1, (0,)))
-    tree.receive_answer(3, Answer(1, (0,), (), first))
-    assert tree.receive_answer(4, Answer(1, (0,), (), second)) == [(0, Answer(1, (0,), (), least))]
-
-
-def test_who_has_said_nothing_is_not_durable() -> None:
-    tree = CounterTree(0, 3, 2, [0], lambda: 5)
-    tree.ask()
-    tree.receive_answer(1, Answer(1, (0,), (), 5))
-    tree.ask()
-    assert tree.report is not None
-    assert tree.report.durable == 0

@@ -1,10 +1,11 @@
-"""The counters on their way up the tree."""
+"""The counters on their way up the tree, and what is durable with them."""
 
 from __future__ import annotations
 
 from collections import deque
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,3 +101,20 @@ def test_not_more_are_named_than_a_message_should_hold() -> None:
     trees.ask()
     trees.ask()
     assert trees.report.silent == tuple(range(1, 1 + SILENT_SHOWN))
+
+
+@pytest.mark.parametrize(("own", "first", "second", "least"), [(5, 3, 4, 3), (2, 3, 4, 2), (5, 6, 4, 4)])
+def test_what_is_durable_is_the_least(own: int, first: int, second: int, least: int) -> None:
+    tree = CounterTree(1, 7, 2, [0], lambda: own)
+    tree.receive_query(Query(1, (0,)))
+    tree.receive_answer(3, Answer(1, (0,), (), first))
+    assert tree.receive_answer(4, Answer(1, (0,), (), second)) == [(0, Answer(1, (0,), (), least))]
+
+
+def test_who_has_said_nothing_is_not_durable() -> None:
+    tree = CounterTree(0, 3, 2, [0], lambda: 5)
+    tree.ask()
+    tree.receive_answer(1, Answer(1, (0,), (), 5))
+    tree.ask()
+    assert tree.report is not None
+    assert tree.report.durable == 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from tests.mutation.rule import Rule
 
 EPOCHS = "engine/test_epochs.py::"
+PROGRESS = "engine/test_node_progress.py::"
 MARKER = EPOCHS + "test_a_marker_goes_before_the_first_message_to_each"
 BEHIND = EPOCHS + "test_what_lies_behind_a_marker_happens_in_the_new_epoch"
 HELD = EPOCHS + "test_a_journal_does_not_hear_of_what_is_held"
 TIME = EPOCHS + "test_the_root_alone_looks_at_the_time"
 WAITS = EPOCHS + "test_a_phase_waits_until_all_ranks_are_durable"
 LAST = EPOCHS + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
-LEAST = EPOCHS + "test_what_is_durable_is_the_least"
+LEAST = PROGRESS + "test_what_is_durable_is_the_least"
 ALL_GIVE_UP = EPOCHS + "test_once_a_rank_can_record_nothing_all_give_up"
 GONE = EPOCHS + "test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone"
 
@@ -331,6 +332,6 @@ COMMITS = (
         "progress.py",
         "if child in self._answers else 0 for child in self._children]",
         "for child in self._children if child in self._answers]",
-        (EPOCHS + "test_who_has_said_nothing_is_not_durable",),
+        (PROGRESS + "test_who_has_said_nothing_is_not_durable",),
     ),
 )
