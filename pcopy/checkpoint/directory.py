@@ -153,13 +153,14 @@ def refuse_strange(path: bytes, status: os.stat_result) -> None:
 
     A directory may be that of a job or the place for a new one; a file is always part of a job that there is.
     """
+    if status.st_uid == os.geteuid() and not status.st_mode & _WRITERS:
+        return
     is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, _HOLDS_A_JOB))
     is_place = stat.S_ISDIR(status.st_mode) and not is_job
     if status.st_uid != os.geteuid():
         advice = _ELSEWHERE if is_place else f"only user {status.st_uid} can go on with it" if is_job else _ANEW
         raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {advice}")
-    if status.st_mode & _WRITERS:
-        anew = "give the job up and start it anew" if is_job else _ANEW
-        advice = f"chmod go-w it, or {_ELSEWHERE}" if is_place else f"if they have not, chmod go-w it; else {anew}"
-        mode = stat.S_IMODE(status.st_mode)
-        raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")
+    anew = "give the job up and start it anew" if is_job else _ANEW
+    advice = f"chmod go-w it, or {_ELSEWHERE}" if is_place else f"if they have not, chmod go-w it; else {anew}"
+    mode = stat.S_IMODE(status.st_mode)
+    raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")

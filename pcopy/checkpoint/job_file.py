@@ -66,8 +66,8 @@ class JobFile(NamedTuple):
     runs: int = 1
     state: str = RUNNING
     totals: Mapping[str, int] = {}
-    above: int = 0
-    """Directories around the job's own that were made for it, and go with it."""
+    above: tuple[bytes, ...] = ()
+    """Directories around the job's own that were made for it, and go with it: absolute paths, the deepest first."""
 
     def differing(self, asked: Mapping[str, Any]) -> list[str]:
         """The keys under which ``asked`` says something else than what this job was asked for."""
@@ -77,7 +77,7 @@ class JobFile(NamedTuple):
 
 _TYPES: dict[str, Any] = {
     "name": str, "created": (int, float), "roots": tuple, "options": dict, "asked": dict, "t0": int, "umask": int,
-    "user": int, "nonce": str, "runs": int, "state": str, "totals": dict,
+    "user": int, "nonce": str, "runs": int, "state": str, "totals": dict, "above": tuple,
 }  # fmt: skip
 
 
@@ -103,12 +103,14 @@ def decode(contents: bytes) -> JobFile:
         for name, kind in _TYPES.items():
             if not isinstance(fields[name], kind):
                 raise TypeError(name)
+        if not all(isinstance(path, bytes) for path in fields["above"]):
+            raise TypeError("above")
         fields["roots"] = tuple(JobRoot(*root) for root in fields["roots"])
         job = JobFile(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not what pcopy writes: {error!r}") from None
-    if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1 or type(job.above) is not int:
-        raise ValueError("not what pcopy writes: a name, a state, roots, runs or directories that no job has")
+    if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1:
+        raise ValueError("not what pcopy writes: a name, a state, roots or runs that no job has")
     return job
 
 

@@ -87,16 +87,16 @@ def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
     Raises ``Refused`` if there is a job already, or anything that is not pcopy's, or if it cannot be written.
     """
     made: list[bytes] = []
-    if directory is None:
-        state = state_directory()
-        made = make(state)
-        os.close(files.open_directory(state))  # nobody else's
-        directory = os.path.join(state, job.name.encode())
-    path = os.path.abspath(directory)
-    made = make(path) + made
-    if not is_in_state_directory(path):
-        job = job._replace(above=len(made[1:]))
     try:
+        if directory is None:
+            state = state_directory()
+            made = make(state)
+            os.close(files.open_directory(state))  # nobody else's
+            directory = os.path.join(state, job.name.encode())
+        path = os.path.abspath(directory)
+        made = make(path) + made
+        if not is_in_state_directory(path):
+            job = job._replace(above=tuple(made[1:]))
         with opened(path) as descriptor:
             _refuse_foreign(path, descriptor)
             lock = _held_anew(path, descriptor)
@@ -255,7 +255,7 @@ def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
             _write(job.path, descriptor, job.file._replace(state=OVER))
         left = _remove(job.path, descriptor, lock)
     if not os.path.lexists(job.path):
-        _remove_above(job)
+        files.remove_empty(job.file.above)
     return left
 
 
@@ -265,15 +265,7 @@ def remove_rest(job: StoredJob) -> None:
         if _JOB not in _names(descriptor):
             _clear(descriptor)
             os.rmdir(job.path)
-            _remove_above(job)
-
-
-def _remove_above(job: StoredJob) -> None:
-    """Removes the directories that were made for the job's."""
-    above = [job.path]
-    for _ in range(job.file.above):
-        above.append(os.path.dirname(above[-1]))
-    files.remove_empty(above[1:])
+            files.remove_empty(job.file.above)
 
 
 def remove_unreadable(path: bytes) -> None:

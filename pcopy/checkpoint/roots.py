@@ -105,7 +105,7 @@ def _is_there(root: JobRoot) -> bool:
     try:
         return not root.name or _is_made(root, _look_at_made(root))
     except OSError:
-        return False
+        return not any(root.made)  # it may never have been made
 
 
 def _is_made(root: JobRoot, made: tuple[int, int, int, int]) -> bool:

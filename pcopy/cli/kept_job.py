@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, RUNNING, STOPPED, JobFile
@@ -111,42 +112,43 @@ class KeptJob:
     def end(self, status: int, totals: Totals, patience: float | None = None) -> list[str]:
         """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``.
 
-        What is stored of a job that waits is given up after ``patience`` seconds.
+        What is left to do in the directory of a job that waits, or was given up, is left after ``patience`` seconds.
         """
-        if self._given_up is not None and patience is None:
-            remove_rest(self._given_up)
+        if self._given_up is not None:
+            _InTime(partial(remove_rest, self._given_up)).is_done(patience)
         if self._stored is None or self._lock is None:
             return []
         if status == OK:
             left = remove(self._stored, self._lock) if self.look() else ()
             return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
-        ending = _InTime(
-            self.look, self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict()))
-        )
-        if ending.is_done(patience) and self._lock is not None:
+        ended = self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict()))
+        if _InTime(partial(self._store_end, ended)).is_done(patience):
             self._lock.close()
         return []
 
+    def _store_end(self, job: StoredJob) -> None:
+        if self.look():
+            update(job)
+
 
 class _InTime(threading.Thread):
-    """Stores how a job has ended, if that is still there after a ``look``; a slow storage may be left behind."""
+    """What is left to do in the job's directory at the end; a slow storage may be left behind."""
 
-    def __init__(self, look: Callable[[], bool], job: StoredJob) -> None:
+    def __init__(self, action: Callable[[], None]) -> None:
         super().__init__(name="end", daemon=True)
-        self._look, self._job = look, job
+        self._action = action
         self._trouble: Refused | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            if self._look():
-                update(self._job)
+            self._action()
         except Refused as refused:
             self._trouble = refused
 
     def is_done(self, patience: float | None) -> bool:
-        """Is it stored within ``patience`` seconds? Raises ``Refused``."""
+        """Is it done within ``patience`` seconds? Raises ``Refused``."""
         self.join(patience)
         if self._trouble is not None:
             raise self._trouble
@@ -156,10 +158,10 @@ class _InTime(threading.Thread):
 def resuming(directory: bytes) -> str:
     """The command that goes on with the job in ``directory``."""
     word = os.path.basename(directory) if is_in_state_directory(directory) else directory
-    return f"pcopy --resume {_for_shell(word)}"
+    return f"pcopy --resume {for_shell(word)}"
 
 
-def _for_shell(word: bytes) -> str:
+def for_shell(word: bytes) -> str:
     """One word for the shell; what is escaped is in the quotes that bash, ksh and zsh have for that."""
     text = shown(word)
     return shlex.quote(text) if os.fsencode(text) == word else "$'" + text.replace("'", "\\'") + "'"
@@ -222,12 +224,12 @@ def other_jobs(roots: Sequence[Root]) -> list[str]:
         return []  # it will be said when this job is to be stored
     mine = [target_of(root) for root in roots]
     told = []
-    for file in (job.file for job in listed if job.file):
+    for path, file in ((job.path, job.file) for job in listed if job.file):
         theirs = [target_of(root) for root in file.roots]
-        goes_on = f"pcopy --resume {file.name} goes on with it"
-        if any(lies_in(path, other) for path in mine for other in theirs):
+        goes_on = f"{resuming(path)} goes on with it"
+        if any(lies_in(target, other) for target in mine for other in theirs):
             told.append(f"job {file.name} has not finished with this destination: {goes_on}")
-        elif inner := [other for path in mine for other in theirs if lies_in(other, path)]:
+        elif inner := [other for target in mine for other in theirs if lies_in(other, target)]:
             told.append(f"job {file.name} has not finished with {shown(inner[0])} in this destination: {goes_on}")
     return told
 

@@ -42,9 +42,6 @@ def _prepare(words: Sequence[str]) -> Preparation:
     return CopyPreparation(words)
 
 
-_PACKAGES = {"yaml": "PyYAML"}  # modules whose package is called otherwise
-
-
 def run_command(
     name: str,
     words: Sequence[str],
@@ -102,31 +99,6 @@ def _run(
         print(f"{name}: {error}", file=sys.stderr)
         return error.status
     except Exception as error:  # never Python's own status 1, which says something else
-        return _unexpected(name, error)
+        from pcopy.cli.unexpected import tell_unexpected
 
-
-def _unexpected(name: str, error: Exception) -> int:
-    """Tells of what nobody has caught; returns the exit status."""
-    if isinstance(error, ImportError) and (module := (error.name or "").partition(".")[0]) not in ("", "pcopy"):
-        package = _PACKAGES.get(module, module)
-        print(f"{name}: the Python package {package} cannot be loaded ({error}); install it", file=sys.stderr)
-        return errors.REFUSED
-    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
-        print(
-            f"{name}: the current directory does not exist any longer; change to another, or name all paths from /",
-            file=sys.stderr,
-        )
-        return errors.REFUSED
-    import traceback
-
-    traceback.print_exc()
-    print(f"{name}: internal error: {type(error).__name__} (see above)", file=sys.stderr)
-    return errors.INTERNAL
-
-
-def _is_somewhere() -> bool:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return False
-    return True
+        return tell_unexpected(name, error)

@@ -24,6 +24,7 @@ from pcopy.cli.mpi_library import alone, load
 from pcopy.cli.rank import open_roots, run_rank
 from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StoppedBefore, StopSignals
+from pcopy.cli.unexpected import tell_unexpected
 from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.context import RootDescriptors
@@ -56,7 +57,11 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     except PcopyError as error:
         print(f"{command.name}: {error}", file=sys.stderr, flush=True)
         transport.abort(error.status)
-    except BaseException:  # without an end of MPI the others would wait for this rank
+    except Exception as error:  # without an end of MPI the others would wait for this rank
+        status = tell_unexpected(command.name, error)
+        sys.stderr.flush()
+        transport.abort(status)
+    except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         transport.abort(INTERNAL)

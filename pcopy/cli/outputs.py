@@ -143,7 +143,7 @@ def _entries(path: bytes) -> int:
     except PermissionError:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return count_entries(descriptor)
+        return count_entries(descriptor, sockets=False)
     finally:
         os.close(descriptor)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pcopy.cli.kept_job import (
     KeptJob,
     as_it_stands,
     as_stored,
+    for_shell,
     go_on,
     keep_new,
     other_jobs,
@@ -252,8 +252,8 @@ class CopyPreparation:
             return ""
         if target_of(roots[0]) == target_of(self.job.roots[0]):
             return ""
-        words = shlex.join(["pcopy", "--no-target-directory", *self._words])
-        return f" as {shown(os.fsencode(words))}, since {shown(arguments.destination)} is there now"
+        words = ["pcopy", "--no-target-directory", *(for_shell(os.fsencode(word)) for word in self._words)]
+        return f" as {' '.join(words)}, since {shown(arguments.destination)} is there now"
 
 
 def _is_same_destination(path: bytes, given: bytes) -> bool:

@@ -1,8 +1,8 @@
 """Standard output and standard error, whatever has become of them.
 
 Rules: a terminal or pipe that is gone ends no copy and prints no traceback. Nobody reads what a closed pipe would
-carry, so that changes no status; but a summary that a full disk swallows must not end with status 0. An answer that was
-all that was asked for must not be swallowed by a closed standard output either. Descriptors 0 to 2 that are closed are
+carry, so that changes no status; but a summary that a full disk swallows must not end with status 0. Where a program
+is run for its answer, a closed standard output must not swallow that either. Descriptors 0 to 2 that are closed are
 filled before anything is opened: else what is meant for the user would be written into a file that is being copied.
 """
 

@@ -236,10 +236,10 @@ def list_names(source: int) -> Iterator[bytes]:
         raise Problem(operation, number, on_source=True) from error
 
 
-def count_entries(directory: int) -> int:
-    """How many names an open directory has, but for sockets, which are no part of a dataset; raises ``OSError``."""
+def count_entries(directory: int, *, sockets: bool) -> int:
+    """How many names an open directory has; without ``sockets``, those of a dataset. Raises ``OSError``."""
     with os.scandir(directory) as entries:
-        return sum(not _is_socket(entry) for entry in entries)
+        return sum(sockets or not _is_socket(entry) for entry in entries)
 
 
 def _is_socket(entry: os.DirEntry[str]) -> bool:

@@ -324,7 +324,7 @@ class Context:
             remove_leftovers(target, self.job.name, self.job.run)
 
     def is_touched(self, status: os.stat_result) -> bool:
-        """Was this item of the destination made or changed since the job began?"""
+        """Was this item made or changed since the job began, as far as clocks agree?"""
         return status.st_ctime_ns >= self.job.began - CLOCK_GRACE
 
     def is_ours(self, place: Place, status: os.stat_result) -> bool:

@@ -6,6 +6,7 @@ their owner can't enter any more: they come last, the deepest first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ from pcopy.tasks.fail_dir import directory_failed, directory_failed_again
 from pcopy.tasks.look_again import lost_since
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
+from pcopy.tasks.targets import look
 from pcopy.tasks.values import FinishDir, Place, SealDir, SealDirs
 
 
@@ -114,11 +116,21 @@ def _is_as_it_was(task: FinishDir, context: Context) -> bool:
 
 
 def _holds_more(task: FinishDir, context: Context, target: int) -> bool:
-    """Are there more entries than the source has? Of DST itself no task knows, if several sources go into it."""
-    shared = len(context.job.roots) > 1 and not context.below_target(task.place.root, task.place.path)
+    """Are there more entries than the source has? Of DST itself no task knows, if several sources go into it.
+
+    Sockets, and what is the job's own in the source, are no part of a dataset. They are told apart only where there are
+    more names in all.
+    """
+    place = task.place
+    shared = len(context.job.roots) > 1 and not context.below_target(place.root, place.path)
     if task.entries < 0 or shared:
         return False
+    own = [os.path.basename(path) for root, path in context.job.own if (root, os.path.dirname(path)) == place[:2]]
     try:
-        return count_entries(target) > task.entries
-    except OSError:  # it may not be read
+        if count_entries(target, sockets=True) <= task.entries - len(own):
+            return False
+        source = context.open_source(place)
+        expected = count_entries(source, sockets=False) - sum(look(source, name) is not None for name in own)
+        return count_entries(target, sockets=False) > expected
+    except (OSError, Problem):  # one may not be read
         return False

@@ -23,4 +23,4 @@ def failed_or_retried(
     if is_tried_again(problem, attempt):
         result.spawn(ScanNames(place, name, attempt + 1), phase=max(Phase.LINK, result.phase), expands=True)
     else:
-        result.fail(place, name, problem, size)
+        result.fail(place, name, problem, size, retry=ScanNames(place, name, max(1, attempt)))

@@ -146,7 +146,8 @@ def test_a_job_of_which_only_the_signature_is_missing(tree: Path, area: Path, en
 def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     """Whatever words name its destination now."""
     name = stop(tree, area / "copy")
-    told = b"pcopy: job %s has not finished with this destination: " % name.encode()
+    goes_on = b"pcopy --resume %s goes on with it\n" % name.encode()
+    told = b"pcopy: job %s has not finished with this destination: %s" % (name.encode(), goes_on)
     for words in (["-T", tree, area / "copy"], [f"{tree}/", area / "copy"], [tree, area / "copy"]):
         run = succeed("--existing", "skip", *words, ranks=2, env=env)
         assert told in run.stderr, show(run)

@@ -102,6 +102,17 @@ def test_discarding_tells_of_a_copy_that_was_moved(
     assert b"(.pcopy-%s-*) may be left" % name.encode() in run.stderr, show(run)
 
 
+def test_discarding_tells_nothing_of_a_copy_that_was_never_made(area: Path, tree: Path, env: dict[str, str]) -> None:
+    words = ("--checkpoint", area / "job", tree, area / "copy")
+    with background(*words, ranks=2, env=env, wrap=slowed("fsync", 300)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (area / "job/job").exists())
+        run.send_signal(signal.SIGKILL)
+        run.process.communicate(timeout=20)
+    assert not (area / "copy").exists()
+    done = succeed("--discard", area / "job", env=env)
+    assert (done.stdout, done.stderr) == (b"discarded\n", b""), show(done)
+
+
 def test_nobody_is_told_to_go_on_with_a_job_that_is_gone(tree: Path, area: Path, env: dict[str, str]) -> None:
     """What ranks write goes into files that they hold open: they don't notice."""
     words = (*BUSY, tree, area / "copy")
@@ -172,6 +183,12 @@ def test_directories_that_were_made_for_a_job_go_with_it(tree: Path, area: Path,
     (area / "there" / "c" / "mine").touch()
     succeed("--resume", job, ranks=2, env=env)
     check_equal(tree, area / "other")
+    assert [*area.glob("there/**/*")] == [area / "there/c", area / "there/c/mine"]
+    kept_in(job, tree, area / "moved", env=env)
+    (area / "mine/empty").mkdir(parents=True)
+    job.rename(area / "mine/empty/job")
+    succeed("--resume", area / "mine/empty/job", ranks=2, env=env)
+    assert [*area.glob("mine/*")] == [area / "mine/empty"], "it took a directory that it had not made"
     assert [*area.glob("there/**/*")] == [area / "there/c", area / "there/c/mine"]
 
 

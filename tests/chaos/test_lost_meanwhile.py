@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pcopy.tasks.context import CLOCK_GRACE
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import Fault
+from tests.support.filesystems import mounted, scratch
 from tests.support.oracle import differences
+from tests.support.users import require_root
 
 DIRECTORIES = 40
 FOUND = 1 + DIRECTORIES * 6
 
 
-@pytest.fixture
-def source(area: Path) -> Path:
+AGE = CLOCK_GRACE / 10**9 + 0.2
+"""Seconds after which nobody doubts that an item is older than a job that begins."""
+
+
+def make(source: Path) -> Path:
     for number in range(DIRECTORIES):
-        directory = area / f"source/{number}"
+        directory = source / f"{number}"
         directory.mkdir(parents=True)
         for name in ("one", "two", "three"):
             (directory / name).write_bytes(b"the contents")
         os.mkfifo(directory / "fifo")
-        os.link(directory / "one", area / f"source/{number}-too")
-    return area / "source"
+        os.link(directory / "one", source / f"{number}-too")
+    time.sleep(AGE)
+    return source
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[Path]:
+    """For tests that leave it as it is."""
+    with scratch() as place:
+        yield make(place / "source")
 
 
 def cut(path: Path) -> None:
@@ -104,12 +120,53 @@ def test_a_directory_that_cannot_be_listed_any_more_is_told(
 
 
 def test_what_has_changed_in_the_source_since_is_nothing_that_was_lost(
-    area: Path, source: Path, env: dict[str, str], stop: Stop
+    area: Path, env: dict[str, str], stop: Stop
 ) -> None:
-    copy = area / "copy"
+    source, copy = make(area / "source"), area / "copy"
     stop_halfway(stop, source, copy)
     for path in source.glob("*/two"):
         grown(path)
         (path.parent / "new").touch()
     run = succeed("--json", "--resume", ranks=2, env=env)
     assert summary(run)["found"] == FOUND
+
+
+@pytest.mark.parametrize("existing", ["skip", "newer"])
+def test_what_was_kept_is_nothing_that_was_lost(
+    area: Path, source: Path, env: dict[str, str], stop: Stop, existing: str
+) -> None:
+    """Though it is no copy, and younger than the clocks can tell."""
+    copy = area / "copy"
+    for number in range(DIRECTORIES):
+        (copy / f"{number}").mkdir(parents=True)
+        (copy / f"{number}" / "two").write_bytes(b"kept")
+    stop(
+        *("-T", "--existing", existing, source, copy),
+        until=lambda: len([*copy.glob("*/one")]) > DIRECTORIES // 2,
+    )
+    said = summary(succeed("--json", "--resume", ranks=2, env=env))
+    assert (said["found"], said["skipped"], said["failed"]) == (FOUND, DIRECTORIES, 0)
+    assert {path.read_bytes() for path in copy.glob("*/two")} == {b"kept"}
+
+
+def test_what_one_file_system_leaves_out_is_nothing_that_was_lost(
+    area: Path, session_scratch: Path, env: dict[str, str], stop: Stop
+) -> None:
+    require_root("mount")
+    copy, source = area / "copy", area / "source"
+    with mounted("tmpfs", session_scratch) as other:
+        (other / "inside").touch()
+        (source / "0").mkdir(parents=True)
+        subprocess.run(["mount", "--bind", other, source / "0"], check=True)
+        try:
+            for number in range(1, DIRECTORIES):
+                (source / f"{number}").mkdir()
+                for name in ("one", "two"):
+                    (source / f"{number}" / name).touch()
+            time.sleep(AGE)
+            stop("--one-file-system", source, copy, until=lambda: len(below(copy)) > DIRECTORIES // 2)
+            said = summary(succeed("--json", "--resume", ranks=2, env=env))
+        finally:
+            subprocess.run(["umount", source / "0"], check=True)
+    assert said["found"] == said["copied"] == 1 + DIRECTORIES + 2 * (DIRECTORIES - 1)
+    assert os.listdir(copy / "0") == []

@@ -48,7 +48,10 @@ def test_a_job_that_is_late_is_waited_for(area: Path) -> None:
     assert 0.5 < time.monotonic() - began < PATIENCE / 2
 
 
-def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(area: Path) -> None:
+@pytest.mark.parametrize(("status", "patience"), [(0, None), (75, PATIENCE)])
+def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(
+    area: Path, status: int, patience: float | None
+) -> None:
     """They may be in the midst of their first record."""
     path = area / "above" / "job"
     kept = KeptJob(Keeping(directory=bytes(path)), job_of(some_root()), bytes(path))
@@ -59,5 +62,5 @@ def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(area: Pa
     (path / "run-1").mkdir()
     for name in ("lock-2", "run-1/facts-2"):
         (path / name).touch()
-    assert kept.end(0, Totals()) == []
+    assert kept.end(status, Totals(), patience) == []
     assert not list(area.iterdir())

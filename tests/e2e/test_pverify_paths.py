@@ -65,8 +65,11 @@ def test_a_package_that_is_missing_is_named(area: Path, tree: Path, module: str,
     assert pverify("--create", area / "sig", tree).returncode == 0
     (area / "path").mkdir()
     (area / f"path/{module}.py").write_text(f"raise ModuleNotFoundError('No module', name='{module}')\n")
-    run = pverify(area / "sig", tree, env={"PYTHONPATH": f"{area}/path:{REPOSITORY}"})
-    assert_trouble(run, f"pverify: the Python package {package} cannot be loaded (No module); install it\n")
+    for launcher in (None, "mpi"):
+        run = pverify(area / "sig", tree, env={"PYTHONPATH": f"{area}/path:{REPOSITORY}"}, launcher=launcher)
+        told = f"pverify: the Python package {package} cannot be loaded (No module); install it\n".encode()
+        assert (run.returncode, run.stdout) == (2, b""), show(run)
+        assert run.stderr.count(told) == 1 and b"Traceback" not in run.stderr, show(run)
 
 
 @pytest.mark.parametrize("target", ["tree/a.txt", "tree", "nowhere"])
@@ -202,11 +205,21 @@ def test_a_socket_is_nothing_more_that_the_destination_holds(area: Path, tree: P
             bind(tree / "sub/own")
         assert b"DST holds more" not in succeed(*words, ranks=2).stderr
         assert pverify("-q", area / "sig", area / "copy").returncode == 0
-    (tree / "sub/own").unlink()
-    assert b"DST holds more" not in succeed(*words, ranks=2).stderr
     (area / "copy/sub/more").touch()
-    assert b"DST holds more" in succeed(*words, ranks=2).stderr
-    assert pverify("-q", area / "sig", area / "copy").returncode == 1
+    for own in (True, False):  # the source's hides nothing
+        assert b"DST holds more" in succeed(*words, ranks=2).stderr
+        assert pverify("-q", area / "sig", area / "copy").returncode == 1
+        if own:
+            (tree / "sub/own").unlink()
+    (area / "copy/sub/more").unlink()
+    assert b"DST holds more" not in succeed(*words, ranks=2).stderr
+
+
+def test_a_socket_that_is_copied_hides_nothing_that_the_destination_holds(area: Path, tree: Path) -> None:
+    bind(tree / "sub/own")
+    (area / "copy/sub").mkdir(parents=True)
+    (area / "copy/sub/more").touch()
+    assert b"DST holds more" in succeed("--signature", area / "sig", f"{tree}/", area / "copy", ranks=2).stderr
 
 
 def test_a_socket_beside_several_sources_is_nothing_more(area: Path, tree: Path) -> None:
