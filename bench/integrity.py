@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import datasets, filesystems
-from bench.timing import PCOPY, Time, compared, timed
+from bench.timing import PCOPY, PVERIFY, Time, compared, timed
 from bench.turns import in_turns, parser_for, remove
 
 BARE = "bare copy"
@@ -65,7 +65,7 @@ def _copies(source: Path, target: Path, arguments: argparse.Namespace) -> dict[s
 def _readings(source: Path, arguments: argparse.Namespace) -> dict[str, list[Time]]:
     file = str(next(source.iterdir()))
     signature = str(arguments.memory / "pcopy-bench-read.sig")
-    pverify = [sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()", "-q"]
+    pverify = [*PVERIFY, "-q"]
     ranks = ["-n", str(arguments.ranks)]
     timed([*pverify, *ranks, "--create", signature, file])
     ways = {CAT: [["cat", file]], f"pverify -n {arguments.ranks}": [[*pverify, *ranks, signature, file]]}

@@ -16,11 +16,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bench import datasets, filesystems
-from bench.timing import PCOPY, environment, table
+from bench.timing import PCOPY, PVERIFY, environment, table
 from bench.turns import remove
 
 MIB = 1 << 20
-PVERIFY = (sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()")
 EACH = 0.05
 """Seconds between two samples."""
 

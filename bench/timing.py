@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PCOPY = (sys.executable, "-m", "pcopy")
+PVERIFY = (sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()")
 
 
 class Time(NamedTuple):
