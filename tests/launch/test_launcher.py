@@ -112,27 +112,33 @@ def test_candidates_are_of_the_kind_that_the_launcher_wants() -> None:
 
 @pytest.mark.skipif(not HYDRA.exists(), reason="no MPICH")
 def test_mpi_init_that_never_returns_is_ended_with_one_line() -> None:
-    """Rank 1 never comes. MPI_Init holds the interpreter's lock, so that no thread of Python's could end it."""
+    """Rank 1 never comes. MPI_Init holds the interpreter's lock, so that no thread of Python's could end it.
+
+    The status is told by the parent of what waits: hydra hands on that of the rank that it kills if that ends first.
+    """
     pytest.importorskip("mpi4py")
-    program = (
-        "import os, time\n"
-        "if os.environ['PMI_RANK'] == '1':\n"
-        "    time.sleep(2.5)\n"
-        "    os._exit(2)\n"
+    waiting = (
         "from pcopy.engine.transports import mpi\n"
         "mpi.initialise(1.0, 'pcopy: nobody else is here\\n')\n"
+    )  # fmt: skip
+    program = (
+        "import os, subprocess, sys, time\n"
+        "if os.environ['PMI_RANK'] == '1':\n"
+        "    time.sleep(60)\n"
+        "run = subprocess.run([sys.executable, '-c', sys.argv[1]], close_fds=False)\n"
+        "print(f'status {run.returncode}')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     begun = time.monotonic()
     run = subprocess.run(
-        [HYDRA, "-n", "2", sys.executable, "-c", program],
+        [HYDRA, "-n", "2", sys.executable, "-c", program, waiting],
         check=False,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=30,
     )
-    assert run.returncode == 2
+    assert run.stdout.startswith(b"status 2\n"), run.stdout
     assert run.stderr == b"pcopy: nobody else is here\n"
     assert time.monotonic() - begun < 20
 
