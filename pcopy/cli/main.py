@@ -16,6 +16,7 @@ from pcopy import errors
 
 if TYPE_CHECKING:
     from pcopy.cli.command import Preparation
+    from pcopy.cli.streams import Streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,16 +55,17 @@ def run_command(
     """Runs the command ``name``, which gives an early answer (the version, for instance) or prepares a job.
 
     ``status_of_loss`` is the least status of a run whose output is lost; ``answers``: what it prints is all that it is
-    run for, so that no closed standard output is good enough.
+    run for, as with every early answer, so that no closed standard output is good enough.
     """
     from pcopy.cli.streams import standard_streams
 
     with standard_streams() as streams:
+        streams.answers = answers
         try:
-            status = _run(name, words, early_answer, prepare)
+            status = _run(name, words, early_answer, prepare, streams)
         except KeyboardInterrupt:  # before signals stop a job in order, and before anything is touched
             status = 128 + signal.SIGINT
-        return streams.settle(status, name, status_of_loss, answers=answers)
+        return streams.settle(status, name, status_of_loss)
 
 
 def _run(
@@ -71,6 +73,7 @@ def _run(
     words: Sequence[str],
     early_answer: Callable[[Sequence[str]], str | None],
     prepare: Callable[[Sequence[str]], Preparation],
+    streams: Streams,
 ) -> int:
     from pcopy.cli.launcher import is_launched, speaks
 
@@ -82,6 +85,7 @@ def _run(
                 return refused.status
             raise
         if text is not None:
+            streams.answers = True
             if text and speaks(os.environ):
                 print(text)
             return errors.OK

@@ -59,15 +59,17 @@ class Streams:
     def __init__(self, out: Tolerant, errors: Tolerant) -> None:
         self._out = out
         self._errors = errors
+        self.answers = False
+        """Is what is printed all that the program is run for?"""
 
-    def settle(self, status: int, program: str, least: int, *, answers: bool = False) -> int:
+    def settle(self, status: int, program: str, least: int) -> int:
         """The status to end with, once everything is printed that was to be: ``least`` or more if that was lost.
 
         What a closed standard output loses counts only where the program ``answers``.
         """
         self._out.flush()
         lost = self._out.lost
-        counts = answers or not self._out.closed
+        counts = self.answers or not self._out.closed
         if lost is not None and counts and lost.errno not in _NO_READER and status < least:
             self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
             status = least

@@ -30,7 +30,7 @@ def source(area: Path) -> Path:
 
 
 def shell(
-    redirections: str, *arguments: str | Path, ranks: int = 2, program: str = "pcopy"
+    redirections: str, *arguments: str | Path, ranks: int | None = 2, program: str = "pcopy"
 ) -> subprocess.CompletedProcess[bytes]:
     """The command with ``redirections`` or a pipe behind it; the status is the command's own."""
     line, environment = command(*arguments, ranks=ranks, program=program)
@@ -66,6 +66,14 @@ def test_differences_that_are_lost_are_trouble(area: Path, source: Path, options
     run = shell(">/dev/full", "-q", *options, area / "empty", source, program="pverify")
     assert run.returncode == 2, run
     assert run.stderr == b"pverify: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("redirections", [">&-", ">/dev/full"])
+@pytest.mark.parametrize("question", ["--jobs", "--version", "--help"])
+def test_an_answer_that_is_lost_is_no_success(question: str, redirections: str) -> None:
+    run = shell(redirections, question, ranks=None)
+    assert run.returncode == 1
+    assert run.stderr.startswith(b"pcopy: standard output cannot be written: ")
 
 
 def test_errors_keep_their_status_without_a_standard_error(area: Path, source: Path) -> None:
