@@ -45,17 +45,11 @@ def write_frame(file: BinaryIO, payload: bytes) -> None:
             view = view[file.write(view) :]
 
 
-def read_frames(path: Path) -> Iterator[bytes]:
-    """The payloads of a file's frames, one at a time in memory; a torn tail is ignored.
+def frames(path: Path) -> Iterator[Frame]:
+    """A file's frames, one at a time in memory; a torn tail is ignored.
 
     Raises ``Refused`` for a file that cannot be trusted or read, and for damage, with path and offset.
     """
-    for frame in frames(path):
-        yield frame.payload
-
-
-def frames(path: Path) -> Iterator[Frame]:
-    """``read_frames`` with the offset of each frame."""
     name = os.fsencode(path)
     with open_file(name) as file:
         at, end = 0, os.fstat(file.fileno()).st_size

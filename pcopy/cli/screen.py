@@ -2,8 +2,7 @@
 
 Rules: progress is throttled by time, so that telling it often costs nothing; nothing that goes wrong in telling ends a
 job. A standard error that is gone cannot be told of, and then exit status and summary still hold; an errors file that
-cannot be written is told of once, and remembered in ``errors_lost``. Two threads may tell something at once: the rank's
-own, and the one that watches it.
+cannot be written is told of once. Two threads may tell something at once: the rank's own, and the one that watches it.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class Screen:
 
     def __init__(self, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None) -> None:
         """``interval`` is the least time between two drawings, in seconds of ``clock``; ``log`` is closed with this."""
-        self.errors_lost = False
         self.program = "pcopy"
         """The name that stands before each line."""
         self._stream = cast(TextIO, Tolerant(stream))
@@ -132,7 +130,6 @@ class Screen:
         self._stream.flush()
 
     def _lose_log(self, log: FailureLog, error: OSError) -> None:
-        self.errors_lost = True
         self._log = None
         self._print(
             f"{self.program}: {shown(log.path)}: cannot write the errors file: {error.strerror}; it is not complete"

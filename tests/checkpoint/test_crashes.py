@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from pcopy.checkpoint.framing import read_frames, write_frame
+from pcopy.checkpoint.framing import frames, write_frame
 from pcopy.checkpoint.resume import Remaining, begin, compact, load
 from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.task import ANYBODY, Task
@@ -235,7 +235,7 @@ def test_a_segment_is_created_by_the_first_record_and_is_private(area: Path) -> 
     writer.close()
     os.close(descriptor)
     assert facts.stat().st_mode & 0o7777 == 0o600
-    assert [read_record(payload) for payload in read_frames(facts)] == history.records[0]
+    assert [read_record(frame.payload) for frame in frames(facts)] == history.records[0]
     with pytest.raises(OSError, match="exists"):
         SegmentWriter(job, 1, 0).append(history.records[0][0])
     facts.unlink()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.checkpoint.framing import read_frames, write_frame
+from pcopy.checkpoint.framing import frames, write_frame
 from pcopy.errors import Refused
 from tests.support.filesystems import scratch
 from tests.support.frames import framed
@@ -26,7 +26,7 @@ def payloads(*sizes: int) -> list[bytes]:
 def read(path: Path, content: bytes) -> list[bytes]:
     path.write_bytes(content)
     path.chmod(0o600)
-    return list(read_frames(path))
+    return [frame.payload for frame in frames(path)]
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_whatever_follows_whole_frames_they_are_read_first(sizes: list[int], jun
         (area / "facts").chmod(0o600)
         found = []
         try:
-            for payload in read_frames(area / "facts"):
-                found.append(payload)
+            for frame in frames(area / "facts"):
+                found.append(frame.payload)
         except Refused as error:
             assert f"facts: damaged at byte {len(framed(*found))}: " in str(error)
         untouched = sum(len(framed(*some[: number + 1])) <= at for number in range(len(some)))
@@ -151,7 +151,7 @@ def test_a_file_of_somebody_else_is_refused(file: Path, user: int) -> None:
         pytest.skip("only root can give files away")
     os.chown(file, user, -1)
     with pytest.raises(Refused, match="facts: belongs to user 65534"):
-        list(read_frames(file))
+        list(frames(file))
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
@@ -159,7 +159,7 @@ def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     read(file, framed(*payloads(1)))
     file.chmod(mode)
     with pytest.raises(Refused, match=f"facts: .*{mode:04o}"):
-        list(read_frames(file))
+        list(frames(file))
 
 
 @pytest.mark.timeout(20)
@@ -175,4 +175,4 @@ def test_what_is_no_file_is_refused(area: Path) -> None:
         ("gone", "is missing"),
     ):
         with pytest.raises(Refused, match=f"{name}: {why}"):
-            list(read_frames(area / name))
+            list(frames(area / name))

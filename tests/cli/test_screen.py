@@ -243,7 +243,6 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
         screen.failures(failed(1, 150))
     assert [json.loads(line)["path"] for line in path.read_text().splitlines()] == [f"item {n}" for n in range(151)]
     assert stream.getvalue().endswith(f"pcopy: more failures: see {path}\n")
-    assert not screen.errors_lost
     screen.close()
 
 
@@ -258,7 +257,6 @@ def test_an_errors_file_that_fails_is_told_of_once() -> None:
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
     screen.close()
-    assert screen.errors_lost
     assert stream.getvalue().splitlines() == [
         "pcopy: item 0: open: Permission denied (EACCES)",
         "pcopy: /dev/full: cannot write the errors file: No space left on device; it is not complete",
