@@ -49,6 +49,19 @@ def wishes_in_order() -> type[Action]:
     return Wish
 
 
+def absolute(path: bytes) -> bytes:
+    """``path`` from the root, which means the same in any directory; raises ``OSError`` without a current one.
+
+    What comes before a ".." is followed as the kernel does: behind a symbolic link to a directory that is not the
+    directory of the link.
+    """
+    parts = path.split(b"/")
+    if b".." in parts:
+        after = len(parts) - parts[::-1].index(b"..")
+        path = os.path.join(os.path.realpath(b"/".join(parts[:after])), *parts[after:])
+    return os.path.abspath(path)
+
+
 def taking(convert: Any) -> Any:
     """``convert``, with the reason that it gives (argparse drops that of a ValueError)."""
     import argparse

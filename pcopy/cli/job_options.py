@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pcopy.cli.argument_types import seconds, taking
+from pcopy.cli.argument_types import absolute, seconds, taking
 from pcopy.errors import Refused
 from pcopy.tasks.job import Options
 from pcopy.text import shown
@@ -93,10 +93,10 @@ def checkpoint_of(values: Namespace) -> Checkpoint:
     wanted = values.checkpoint != NO_CHECKPOINT
     return Checkpoint(
         wanted=wanted,
-        directory=_absolute(values.checkpoint) if wanted and values.checkpoint else None,
+        directory=absolute(os.fsencode(values.checkpoint)) if wanted and values.checkpoint else None,
         interval=values.checkpoint_interval,
         store=values.checkpoint_store,
-        spool=_absolute(values.spool) if values.spool else b"",
+        spool=absolute(os.fsencode(values.spool)) if values.spool else b"",
         memory=values.memory,
     )
 
@@ -179,10 +179,6 @@ def _path(text: str) -> str:
     if not text:
         raise ValueError("the empty string names nothing")
     return text
-
-
-def _absolute(text: str) -> bytes:
-    return os.path.abspath(os.fsencode(text))
 
 
 def _memory(text: str) -> int:

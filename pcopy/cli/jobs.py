@@ -30,6 +30,7 @@ from pcopy.checkpoint.jobs import (
 )
 from pcopy.checkpoint.lock import Holder, Lock, holders
 from pcopy.checkpoint.roots import Gone, check_roots, check_targets, lost
+from pcopy.cli.argument_types import absolute
 from pcopy.cli.job_options import ALONE
 from pcopy.cli.paths import source_of, target_of
 from pcopy.cli.units import show_size
@@ -73,7 +74,7 @@ def job_path(word: bytes) -> bytes:
             path = os.path.join(state_directory(), word)
             if os.path.lexists(path):
                 return path
-    path = os.path.abspath(word)
+    path = absolute(word)
     if os.path.lexists(path):
         return path
     raise Refused(f"{shown(word)}: there is no such job; pcopy --jobs lists those that there are")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
 from pcopy.cli.argument_types import (
+    absolute,
     at_least_0,
     at_least_1,
     block_size,
@@ -128,8 +129,8 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
             sync=not values.no_sync,
             max_errors=values.max_errors,
             hash=_hash(values),
-            signature=os.path.abspath(os.fsencode(values.signature)) if values.signature else b"",
-            manifest=os.path.abspath(os.fsencode(values.manifest)) if values.manifest else b"",
+            signature=absolute(os.fsencode(values.signature)) if values.signature else b"",
+            manifest=absolute(os.fsencode(values.manifest)) if values.manifest else b"",
             verify=values.verify or values.repair,
             repair=values.repair,
             direct=values.direct,

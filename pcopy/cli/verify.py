@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from pcopy.cli.argument_types import absolute
 from pcopy.cli.keeping import Keeping
 from pcopy.cli.options import Arguments
 from pcopy.cli.outputs import check_outputs, unwritten, write_result
@@ -77,14 +78,14 @@ class VerifyPreparation:
         )
         paths, against = request.paths, b""
         if request.create:
-            manifest = os.path.abspath(request.manifest) if request.manifest else b""
-            options = options._replace(signature=os.path.abspath(request.create), manifest=manifest)
+            manifest = absolute(request.manifest) if request.manifest else b""
+            options = options._replace(signature=absolute(request.create), manifest=manifest)
         elif request.manifest:
             _check_regular(request.manifest)
             reader = ManifestReader(request.manifest)
             options = _as_told(request, options, reader.algorithm.name, reader.block_size, request.manifest)
             self._of_link = reader.first().kind == SYMLINK
-            against = os.path.abspath(request.manifest)
+            against = absolute(request.manifest)
         elif _is_signature(*paths):
             expected = self._expected = read_signature(paths[0])
             self._of_link = expected[3:7] == _ONE_LINK
@@ -115,9 +116,10 @@ class VerifyPreparation:
         self._found = digest.hex()
         options = self.job.options
         if self._request.create:
-            trouble = write_result(options, digest, tally, [root.source_shown for root in self.job.roots])
-            if sign.unwritten is not None:
+            if sign.unwritten is not None:  # an older signature fits an older manifest
                 trouble = unwritten("manifest", options.manifest, sign.unwritten)
+            else:
+                trouble = write_result(options, digest, tally, [root.source_shown for root in self.job.roots])
             if trouble:
                 self._remarks.append(trouble)
             return REFUSED if trouble else OK

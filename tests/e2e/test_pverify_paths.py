@@ -176,6 +176,25 @@ def test_a_directory_is_no_file_to_write(area: Path, tree: Path, name: str) -> N
     assert sorted(os.listdir(area)) == before
 
 
+def test_what_leads_upwards_behind_a_link(area: Path, tree: Path) -> None:
+    """``link/..`` is where the link leads, one higher, for the kernel, and not where the link is."""
+    (area / "real/sub").mkdir(parents=True)
+    (area / "link").symlink_to("real/sub")
+    VECTORS["inner"].make(area / "other")
+    (area / "notes").write_text("mine")
+    options = ("--signature", "link/../sig", "--manifest", "link/../notes", "--errors", "link/../errors")
+    succeed(*options, "--checkpoint", "link/../job", "--spool", "link/../sub", tree, "copy", cwd=area)
+    assert sorted(os.listdir(area / "real")) == ["errors", "notes", "sig", "sub"]
+    assert (area / "notes").read_text() == "mine"
+    shutil.copy(area / "real/notes", area / "manifest")
+    assert pverify("-q", "--create", "link/../sig", "--manifest", "link/../manifest", "other", cwd=area).returncode == 0
+    assert (area / "manifest").read_bytes() == (area / "real/notes").read_bytes()
+    assert pverify("-q", "--manifest", "link/../manifest", "other", cwd=area).returncode == 0
+    assert pverify("-q", "--manifest", "link/../manifest", "tree", cwd=area).returncode == 1
+    assert pverify("-q", "--manifest", "manifest", "tree", cwd=area).returncode == 0
+    assert pverify("-q", "link/../sig", "other", cwd=area).returncode == 0
+
+
 def test_answers_that_a_closed_standard_output_loses(area: Path, tree: Path) -> None:
     VECTORS["inner"].make(area / "other")
     assert pverify("--create", area / "sig", tree).returncode == 0

@@ -219,6 +219,23 @@ def test_no_room_for_it(area: Path, failing: Path, option: str) -> None:
     assert differences(failing, area / "copy") == []
 
 
+@pytest.mark.parametrize(("program", "option", "status"), [("pcopy", "--signature", 1), ("pverify", "--create", 2)])
+def test_no_room_for_the_manifest_leaves_an_old_pair(
+    area: Path, failing: Path, program: str, option: str, status: int
+) -> None:
+    """A new signature beside an old manifest would describe two different trees."""
+    require_root("mount a small tmpfs")
+    for number in range(300):
+        (failing / f"{number}-{'x' * 200}").touch()
+    trees = [failing, area / "copy"] if program == "pcopy" else [failing]
+    with mounted("tmpfs", area, 32 << 10) as small:
+        (small / "manifest").write_bytes(OLD)
+        run = pcopy(option, area / "sig", "--manifest", small / "manifest", *trees, program=program)
+        assert run.returncode == status, show(run)
+        assert f"{program}: {small}/manifest: the manifest could not be written: ".encode() in run.stderr
+        assert (small / "manifest").read_bytes() == (area / "sig").read_bytes() == OLD
+
+
 WARNING = b"DST holds more than the source"
 
 
