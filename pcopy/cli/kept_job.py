@@ -27,7 +27,7 @@ from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
 from pcopy.cli.keeping import Keeping, naming
-from pcopy.cli.paths import lies_in, source_of, target_of
+from pcopy.cli.paths import filled_by, lies_in, source_of, target_of
 from pcopy.cli.rank import open_spool
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, Refused
@@ -207,13 +207,12 @@ def keep_new(job: Job, checkpoint: Checkpoint, asked: dict[str, Any]) -> tuple[J
 def _refuse_inside(directory: bytes, roots: Sequence[Root]) -> None:
     """The job's own files are no part of what it copies."""
     place = os.path.realpath(directory)
-    for root in roots:
-        for tree in (source_of(root), target_of(root)):
-            if lies_in(place, tree):
-                raise Refused(
-                    f"{shown(directory)}: lies in {shown(tree)}, which is copied from or to; name another directory "
-                    "to keep the job in, outside of it"
-                )
+    for tree in (*map(source_of, roots), filled_by(roots)):
+        if lies_in(place, tree):
+            raise Refused(
+                f"{shown(directory)}: lies in {shown(tree)}, which is copied from or to; name another directory "
+                "to keep the job in, outside of it"
+            )
 
 
 def other_jobs(roots: Sequence[Root]) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from pcopy import __version__
-from pcopy.cli.paths import lies_in, source_of, target_of
+from pcopy.cli.paths import filled_by, lies_in, source_of
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
 from pcopy.signature.signature_file import Signature, write_signature
@@ -31,7 +31,7 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
     trees = {os.path.realpath(source_of(root)) for root in roots}
     if copies:
-        trees |= {target_of(root) for root in roots}
+        trees.add(filled_by(roots))
     for what, path in outputs.items():
         file = _real_name(path)
         for tree in trees:

@@ -83,6 +83,11 @@ def target_of(root: Root | JobRoot) -> bytes:
     return os.path.join(root.target, root.name) if root.name else root.target
 
 
+def filled_by(roots: Sequence[Root]) -> bytes:
+    """The path of what a job fills: the directory that its sources are copied into, or what its only one becomes."""
+    return roots[0].target if len(roots) > 1 else target_of(roots[0])
+
+
 def lies_in(path: bytes, tree: bytes) -> bool:
     """Is ``path`` the top of a ``tree``, or below it? Both are real paths."""
     return os.path.commonpath((path, tree)) == tree

@@ -122,6 +122,16 @@ def test_it_cannot_lie_in_a_destination_that_is_there(
     assert changes(before, snapshot(area)) == []
 
 
+@pytest.mark.parametrize("option", ["signature", "manifest", "errors", "checkpoint"])
+def test_it_cannot_lie_where_several_sources_meet(area: Path, failing: Path, option: str) -> None:
+    """What they are together is the whole of DST, with all that lies beside them."""
+    (area / "copy").mkdir()
+    before = snapshot(area)
+    run = pcopy(f"--{option}", area / "copy/out", failing / "sub", failing / "a.txt", area / "copy")
+    assert_refused(run, b"pcopy", "lies in")
+    assert changes(before, snapshot(area)) == []
+
+
 def assert_refused(run: Completed, program: bytes, reason: str) -> None:
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert run.stderr.startswith(program + b": ") and reason.encode() in run.stderr
