@@ -40,6 +40,10 @@ class PeerLost(PcopyError):
         self.rank = rank
 
 
+class NotPutAside(OSError):
+    """What does not fit into memory can't be put aside, or fetched again: the job has to stop."""
+
+
 class JobAborted(PcopyError):
     """A rank ended the job in disorder; the text holds its traceback."""
 

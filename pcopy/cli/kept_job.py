@@ -28,7 +28,7 @@ from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
 from pcopy.cli.keeping import Keeping, naming
 from pcopy.cli.paths import filled_by, lies_in, source_of, target_of
-from pcopy.cli.rank import open_spool
+from pcopy.cli.spool import refusing, spool_in
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.fsio.preserve import Preserve
@@ -258,8 +258,8 @@ def go_on(
 
     if not has_begun(resumed.job.path):
         return _begin_again(resumed, Job(file.name, file.runs + 1, roots, options, began=file.t0), checkpoint)
-    with naming(resumed.job.path):
-        remaining = compact(resumed.job.path, size, address=address, open_spool=open_spool)
+    with naming(resumed.job.path), refusing(checkpoint.spool):
+        remaining = compact(resumed.job.path, size, address=address, open_spool=spool_in(checkpoint.spool))
     job = Job(file.name, remaining.run, roots, options, began=file.t0)
     job = job._replace(resumed=_destination_time(job))
     file = file._replace(runs=remaining.run, state=RUNNING)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
 from pcopy.checkpoint.jobs import StoredJob
 from pcopy.checkpoint.resume import has_begun, load
 from pcopy.cli.jobs import to_standard_error
-from pcopy.cli.rank import open_spool
+from pcopy.cli.spool import refusing, spool_in
 from pcopy.errors import Refused
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.problem import Problem
@@ -32,8 +33,15 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def remove_temporaries(job: StoredJob) -> None:
-    """Removes the files that were being filled when the job was stopped or killed, and tells of what it can't."""
-    clearing = Clearing(job)
+    """Removes the files that were being filled when the job was stopped or killed, and tells of what it can't.
+
+    Raises ``Refused`` if there is no room to find out which.
+    """
+    with refusing(b"", is_option=False), closing(Clearing(job)) as clearing:
+        _remove(job, clearing)
+
+
+def _remove(job: StoredJob, clearing: Clearing) -> None:
     try:
         for number, root in enumerate(job.file.roots):
             if root.item:
@@ -41,13 +49,11 @@ def remove_temporaries(job: StoredJob) -> None:
             elif not has_begun(job.path):  # no run has left a record
                 clearing.clear_below(number, b"")
         if has_begun(job.path):
-            remaining, tasks = load(job.path, open_spool=open_spool)
+            remaining, tasks = load(job.path, open_spool=spool_in(b""))
             for task in tasks:
                 clearing.clear_after(decode(task.payload), first=remaining.run == 1)
     except Refused as refused:
         to_standard_error(f"pcopy: temporary files (.pcopy-{job.file.name}-*) were left in the destination: {refused}")
-    finally:
-        clearing.close()
 
 
 class Clearing:

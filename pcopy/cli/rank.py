@@ -7,16 +7,16 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.roots import type_of_file_system
 from pcopy.cli.keeping import Keeper, Keeping, RankStore, open_journal, restore_rank
 from pcopy.cli.notes import Notes
 from pcopy.cli.signals import StopSignals, status_of, stopped_by
+from pcopy.cli.spool import database_in, no_room, spool_in
 from pcopy.cli.watchdog import Pulse, Watchdog
-from pcopy.engine.backlog import Store
-from pcopy.engine.driver import Driver, Slices
+from pcopy.engine.driver import Driver, Outcome, Slices
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.node import Node
@@ -24,7 +24,7 @@ from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
-from pcopy.errors import OK, Refused
+from pcopy.errors import OK, NotPutAside, Refused
 from pcopy.fsio.python_kernel import PythonKernel
 from pcopy.fsio.storage import Storage
 from pcopy.tasks import counts
@@ -45,9 +45,6 @@ JOURNAL_PATIENCE = 1.0
 
 DATABASE_WINDOW = 1 << 20
 """Bytes of waiting work that a rank holds in memory where a database is asked for from the start."""
-
-SPOOL_IN_MEMORY = 1 << 20
-"""Bytes of a spool that stay in memory before it becomes a file."""
 
 
 class Ended(NamedTuple):
@@ -126,6 +123,7 @@ def run_rank(
     limits = _limits(size, size / len(leaders), keeping)
     options = job.options
     spool = spool_in(keeping.spool)
+    overflow = None if keeping.store == "pickle" else database_in(keeping.spool)
     digest = Hashing(options.hash, options.block_size).whole if options.hash else None
     kernel = PythonKernel(options.preserve, options.umask, follow=options.dereference, digest=digest)
     context = Context(job, rank, size, roots, kernel, sink=sink, leaders=leaders, hosts=hosts, open_spool=spool)
@@ -145,7 +143,7 @@ def run_rank(
         counters=counts.COUNTERS,
         director=director,
         random=Random(f"{job.name} {job.run} {rank}"),
-        queue=TaskQueue(limits, spool, overflow_of(keeping), is_work),
+        queue=TaskQueue(limits, spool, overflow, is_work),
         limits=limits,
         termination=options.termination,
         journal=journal,
@@ -161,7 +159,13 @@ def run_rank(
 
     def run(task: Task) -> Slices:
         pulse.task = task
-        return run_task(task)
+        try:
+            return (yield from run_task(task))
+        except NotPutAside as trouble:
+            node.queue.trouble = trouble
+        while node.halted is None:  # which is work that is dropped, and not done
+            yield
+        return Outcome(held=True)
 
     def stop_reason() -> str | None:  # asked between slices
         pulse.beats += 1
@@ -170,7 +174,9 @@ def run_rank(
                 warn(journal.warning)
             journal.warning = None
         reason = signals.reason or context.stop_reason or (journal.data_lost if journal else None)
-        return reason or (_no_room(keeping, node.queue.trouble) if node.queue.trouble else None)
+        if reason is None and node.queue.trouble is not None:
+            reason = no_room(keeping.spool, node.queue.trouble, is_option=job.copies)
+        return reason
 
     def warn(text: str) -> None:
         if sink is not None:
@@ -248,38 +254,3 @@ def _in_core(most: int, size: int, on_host: float, keeping: Keeping) -> int:
     if keeping.memory:
         return int(keeping.memory / on_host)
     return DATABASE_WINDOW if keeping.store == "lmdb" else max(1 << 20, 4 * most // size)
-
-
-def open_spool(directory: bytes = b"") -> BinaryIO:
-    """A file for what waits outside memory; it has no name and vanishes when it is closed."""
-    import tempfile
-
-    where = os.fsdecode(directory) or None
-    return cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=SPOOL_IN_MEMORY, dir=where))
-
-
-def _no_room(keeping: Keeping, trouble: OSError) -> str:
-    import tempfile
-
-    where = shown(keeping.spool or os.fsencode(tempfile.gettempdir()))
-    return f"tasks that wait cannot be put aside in {where}: {trouble.strerror}; name another directory with --spool"
-
-
-def spool_in(directory: bytes) -> Callable[[], BinaryIO]:
-    """``open_spool`` for one directory; empty: where the system has temporary files."""
-    return lambda: open_spool(directory)
-
-
-def overflow_of(keeping: Keeping) -> Callable[[], Store] | None:
-    """Where a full queue goes: into a database, unless the user wants plain files."""
-    if keeping.store == "pickle":
-        return None
-
-    def open_database() -> Store:
-        import tempfile
-
-        from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
-
-        return LmdbBacklog(keeping.spool or os.fsencode(tempfile.gettempdir()))
-
-    return open_database
