@@ -199,7 +199,7 @@ class Context:
     def chunk(self, size: int) -> int:
         """Bytes of the chunks of a file of ``size``, from what is known of the whole job by now."""
         known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
-        return chunk_size(self.options.chunk_size, self.options.block_size, known, self.size)
+        return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size)
 
     def splits(self, size: int) -> bool:
         """Is a file of that size worth splitting? One of less than one and a half chunks is not."""

@@ -30,7 +30,7 @@ def split_file(task: SplitFile, context: Context, result: Result) -> Slices:
     """Splits the file, or copies it whole if it is under one and a half chunks."""
     try:
         if context.splits(task.size):
-            yield from _split(task, context, result, context.chunk(task.size))
+            yield from _split(task, context, result)
         else:
             settled = yield from copy_whole(context, result, task.place, task.name, task.mount, task.inode)
             count_settled(context, result, task.place, task.name, settled, alone=not task.links)
@@ -63,7 +63,7 @@ def split_failed(context: Context, result: Result, task: SplitFile, problem: Pro
         failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
 
 
-def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Generator[None, None, None]:
+def _split(task: SplitFile, context: Context, result: Result) -> Generator[None, None, None]:
     """Makes the temporary file, or empties the existing one, and spawns what fills it; raises ``Problem``."""
     source, target = context.open_source(task.place), context.open_target(task.place)
     reading = open_source(source, task.name, follow=context.options.dereference)
@@ -103,6 +103,7 @@ def _split(task: SplitFile, context: Context, result: Result, chunk: int) -> Gen
             raise
     finally:
         let_go(reading)  # the chunks and FinishFile open it again
+    chunk = context.chunk(status.st_size)  # it may have grown since it was found
     nothing_to_read = cloned and not context.digests
     if nothing_to_read or not status.st_size:  # it may have been emptied since it was found: no chunk would be done
         context.counters[counts.MOVED] += status.st_size

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.tasks.chunks import CHUNKS_PER_RANK, LARGEST_CHUNK, SMALLEST_CHUNK, chunk_size
+from pcopy.tasks.chunks import CHUNKS_PER_RANK, LARGEST_CHUNK, MOST_CHUNKS, SMALLEST_CHUNK, chunk_size
 
 BLOCKS = st.integers(12, 26).map(lambda power: 1 << power)
 MIB = 1 << 20
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @given(st.integers(0, 1 << 50), BLOCKS, st.integers(0, 1 << 60), st.integers(1, 10_000))
 def test_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int) -> None:
-    chunk = chunk_size(asked, block, known, ranks)
+    chunk = chunk_size(asked, block, 0, known, ranks)
     count, rest = divmod(chunk, block)
     assert not rest and count & (count - 1) == 0
     if asked:
@@ -25,9 +25,9 @@ def test_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int
 
 @given(BLOCKS, st.integers(0, 1 << 60), st.integers(1, 1000))
 def test_more_known_or_fewer_ranks_never_make_smaller_chunks(block: int, known: int, ranks: int) -> None:
-    chunk = chunk_size(0, block, known, ranks)
-    assert chunk_size(0, block, 2 * known, ranks) >= chunk
-    assert chunk_size(0, block, known, ranks + 1) <= chunk
+    chunk = chunk_size(0, block, 0, known, ranks)
+    assert chunk_size(0, block, 0, 2 * known, ranks) >= chunk
+    assert chunk_size(0, block, 0, known, ranks + 1) <= chunk
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,11 @@ def test_more_known_or_fewer_ranks_never_make_smaller_chunks(block: int, known: 
     ],
 )
 def test_examples(asked: int, known: int, ranks: int, chunk: int) -> None:
-    assert chunk_size(asked, 4 * MIB, known, ranks) == chunk
+    assert chunk_size(asked, 4 * MIB, 0, known, ranks) == chunk
+
+
+@given(st.integers(0, 1 << 30), BLOCKS, st.integers(0, 1 << 60))
+def test_no_file_has_chunks_without_number(asked: int, block: int, size: int) -> None:
+    usual, chunk = chunk_size(asked, block, 0, size, 1), chunk_size(asked, block, size, size, 1)
+    assert chunk * MOST_CHUNKS >= size
+    assert chunk == usual or chunk * MOST_CHUNKS < 2 * size
