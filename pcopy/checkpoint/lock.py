@@ -6,7 +6,7 @@ beginning, last heartbeat) is for people. Across hosts the lock holds where the 
 (NFS, and Lustre and GPFS unless mounted otherwise).
 
 Only where a file system has no flock at all is a file believed by what it says: its process lives on this host, or its
-heartbeat from another host is less than ``STALE`` seconds old.
+heartbeat from another host is less than ``STALE`` seconds old. There a thread sees to that, since records may be rare.
 
 The order of two runs: rank 0 takes its lock first and then looks at those of all other ranks. So of two that start at
 once one gets no further, and a rank that has outlived the others of its run is seen.
@@ -21,6 +21,7 @@ import os
 import re
 import socket
 import stat
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -32,6 +33,8 @@ from pcopy.text import harmless, shown
 
 STALE = 300.0
 """Seconds without a heartbeat after which another host's rank counts as gone, where there is no flock."""
+BEAT_EVERY = 60.0
+"""Seconds between two heartbeats there, whatever else is done."""
 PATIENCE = 0.5
 """Seconds for which a lock is asked for again: somebody who lists locks has each for a moment."""
 
@@ -73,6 +76,7 @@ class Lock:
         self.rank = rank
         self._descriptor = descriptor
         self._began = time.time()
+        self._over = threading.Event()
         # A copy of the descriptor in a child would keep the lock when this process dies.
         itself = weakref.ref(self)
 
@@ -90,15 +94,24 @@ class Lock:
         """Notes that this rank lives. Raises ``OSError``, which says nothing of the lock itself."""
         if not self.held:
             raise InvariantBroken("a heartbeat without the lock")
+        self._note(self._descriptor)
+
+    def _note(self, descriptor: int) -> None:
         values = {"host": socket.gethostname(), "pid": os.getpid(), "began": self._began, "heartbeat": time.time()}
         text = json.dumps(values).encode()
-        os.pwrite(self._descriptor, text.ljust(_WIDTH) + b"\n", 0)
+        os.pwrite(descriptor, text.ljust(_WIDTH) + b"\n", 0)
+
+    def keep_beating(self) -> None:
+        """From now on a thread notes each ``BEAT_EVERY`` seconds that this rank lives, as long as the lock is held."""
+        own = os.dup(self._descriptor)  # the number of one that is closed meanwhile may mean another file
+        arguments = weakref.ref(self), self._over, own
+        threading.Thread(target=_beat_on, args=arguments, name="heartbeat", daemon=True).start()
 
     def close(self) -> None:
         """Gives the lock back; may be called again."""
         if self.held:
-            with suppress(OSError):  # a blank file only tells where there is no flock; it keeps its room on a full disk
-                os.pwrite(self._descriptor, b" " * _WIDTH, 0)
+            self._over.set()
+            _blank(self._descriptor)
             self._forget()
 
     def _forget(self) -> None:
@@ -106,6 +119,24 @@ class Lock:
             descriptor, self._descriptor = self._descriptor, -1
             with suppress(OSError):
                 os.close(descriptor)
+
+
+def _blank(descriptor: int) -> None:
+    """A blank file only tells where there is no flock; it keeps its room on a full disk."""
+    with suppress(OSError):
+        os.pwrite(descriptor, b" " * _WIDTH, 0)
+
+
+def _beat_on(itself: weakref.ref[Lock], over: threading.Event, descriptor: int) -> None:
+    try:
+        while not over.wait(BEAT_EVERY) and (lock := itself()) is not None:
+            with suppress(OSError):
+                lock._note(descriptor)
+            if over.is_set():  # it was given back at the same time
+                _blank(descriptor)
+            del lock
+    finally:
+        os.close(descriptor)
 
 
 def hold(path: bytes, rank: int) -> Lock:
@@ -119,8 +150,9 @@ def hold(path: bytes, rank: int) -> Lock:
         while True:
             descriptor = _open(directory, name, path)
             try:
-                taken = _take(descriptor, rank)
-                if taken and _is_still(directory, name, descriptor):
+                taken = _flock(descriptor, fcntl.LOCK_EX)
+                is_free = _is_stale(_told(descriptor, rank)) if taken is None else taken
+                if is_free and _is_still(directory, name, descriptor):
                     break
                 if time.monotonic() > until:
                     raise Held(path, [_told(descriptor, rank)])
@@ -132,6 +164,8 @@ def hold(path: bytes, rank: int) -> Lock:
     lock = Lock(descriptor, rank)
     try:
         lock.beat()
+        if taken is None:
+            lock.keep_beating()
     except OSError as error:
         lock.close()
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
@@ -177,11 +211,6 @@ def _open(directory: int, name: bytes, path: bytes) -> int:
         os.close(descriptor)
         raise Refused(f"{shown(os.path.join(path, name))}: not a lock file of ours; remove it")
     return descriptor
-
-
-def _take(descriptor: int, rank: int) -> bool:
-    taken = _flock(descriptor, fcntl.LOCK_EX)
-    return _is_stale(_told(descriptor, rank)) if taken is None else taken
 
 
 def _is_free(descriptor: int, rank: int) -> bool:

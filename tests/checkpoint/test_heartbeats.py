@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from pcopy.checkpoint import lock
 from pcopy.checkpoint.lock import Held, hold, hold_alone, holders
+from tests.support.processes import wait_until
 
 BELIEVED = 300
 OTHER = "another-host.example"
@@ -61,6 +63,21 @@ def test_one_that_has_not_is_gone(job: Path, ago: int, rank: int) -> None:
     assert holders(bytes(job)) == []
     hold_alone(bytes(job)).close()
     hold(bytes(job), rank).close()
+
+
+def test_a_heart_beats_without_records(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be further apart than 300 s, and a sync may hang for longer."""
+    monkeypatch.setattr(lock, "BEAT_EVERY", 0.01)
+    held = hold(bytes(job), 0)
+    first = heard(job)
+    assert wait_until(lambda: heard(job) > first)
+    held.close()
+    assert wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "heartbeat"])
+    assert (job / "lock-0").read_text().strip() == ""
+
+
+def heard(job: Path) -> float:
+    return float(json.loads((job / "lock-0").read_text())["heartbeat"])
 
 
 def test_on_this_host_the_process_counts_and_not_its_heart(job: Path) -> None:
