@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -28,6 +29,9 @@ from pcopy.text import shown
 _JOB = b"job"
 _FILE = re.compile(rb"(job|current)(\.new)?")
 _OF_RUN = re.compile(rb"(base|facts)-[0-9]+(\.new)?")
+ABANDONED = 86400.0
+"""Seconds after which a directory among the jobs that holds none is what a killed process has left."""
+
 _SILLY = b".nfs"  # what NFS makes of a removed file that is still open; it goes by itself
 
 
@@ -92,6 +96,7 @@ def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
             state = state_directory()
             made = make(state)
             os.close(files.open_directory(state))  # nobody else's
+            _sweep(state)
             directory = os.path.join(state, job.name.encode())
         path = os.path.abspath(directory)
         made = make(path) + made
@@ -105,6 +110,17 @@ def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
         files.remove_empty(made)
         raise
     return StoredJob(path, job), lock
+
+
+def _sweep(state: bytes) -> None:
+    """Removes what killed processes have left of jobs that were not stored yet, or were over; what can't go stays."""
+    for name in sorted(map(os.fsencode, os.listdir(state))):
+        path = os.path.join(state, name)
+        with suppress(Refused, OSError):
+            if time.time() - os.lstat(path).st_mtime > ABANDONED and not is_job(path):
+                with suppress(OSError):
+                    os.rmdir(path)  # if there is nothing in it any more
+                remove_unreadable(path)
 
 
 def _held_anew(path: bytes, descriptor: int) -> Lock:
@@ -280,7 +296,8 @@ def remove_unreadable(path: bytes) -> None:
 def _remove(path: bytes, descriptor: int, lock: Lock) -> Sequence[bytes]:
     try:
         _clear(descriptor)
-        os.unlink(_JOB, dir_fd=descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(_JOB, dir_fd=descriptor)
         lock.close()  # an open file would keep its place on NFS
         with suppress(FileNotFoundError):
             os.unlink(b"lock-%d" % lock.rank, dir_fd=descriptor)

@@ -173,6 +173,26 @@ def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, 
         assert sorted(path.name for path in full.rglob("*")) == ["empty", "filled"]
 
 
+@pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "unlink,unlinkat", "rmdir"])
+def test_what_a_kill_leaves_of_no_job_goes_after_a_day(tree: Path, area: Path, env: dict[str, str], calls: str) -> None:
+    """A job that is not stored yet, or over, is none that anybody could resume or discard."""
+    state = area / "state/pcopy"
+    words = ("--checkpoint-interval", "0.02", "-T", tree)
+    kill = ["-f", "-qq", "-o", os.devnull, "-e", f"trace={calls}", "-e", f"inject={calls}:signal=KILL:when=1"]
+    assert pcopy(*words, area / "copy-1", ranks=2, env=env, wrap=["strace", *kill]).returncode != 0
+    (left,) = state.iterdir()
+    assert listed(env=env) == []
+    (state / "mine").mkdir()
+    (state / "mine/file").touch()
+    for old in (False, True):
+        if old:
+            for path in (left, state / "mine"):
+                os.utime(path, (time.time() - 90_000,) * 2)
+        succeed(*words, area / f"copy-{2 + old}", ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW))
+        assert left.exists() != old
+    assert [path.name for path in state.iterdir()] == ["mine"]
+
+
 def test_directories_that_were_made_for_a_job_go_with_it(tree: Path, area: Path, env: dict[str, str]) -> None:
     """Also when the job has gone on meanwhile; those that were there stay."""
     (area / "there").mkdir()
