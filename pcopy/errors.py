@@ -11,6 +11,9 @@ REFUSED = 2
 INTERNAL = 70
 STOPPED = 75
 
+NOT_SYNCED = "the destination could not be synced"
+"""How the reason to stop begins after a sync that has failed: what was copied may not be on storage."""
+
 
 class PcopyError(Exception):
     """Ends the job with ``status``; its text is one line for the user: what, which path, what to do."""

@@ -1,7 +1,7 @@
 """Directories that hold a job: opened only if nobody else can change them, and files in them replaced durably.
 
-Rules: a directory is used only if it is ours and only we may write to it; a symbolic link in its place is refused; all
-files are named relative to the descriptor that was checked. A file is replaced by write, fsync, rename, fsync of the
+Rules: a directory is used only if it is ours and only we may write to it; a symbolic link in its place is refused; its
+small files are named relative to the descriptor that was checked. One is replaced by write, fsync, rename, fsync of the
 directory, so that a crash leaves the old one or the new one.
 """
 

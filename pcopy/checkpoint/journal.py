@@ -18,9 +18,7 @@ from typing import Protocol
 from pcopy.checkpoint.record import Record, Window
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Task, TaskId
-
-NOT_SYNCED = "the destination could not be synced"
-"""How the reason to stop begins after a sync that has failed: what was copied may not be on storage."""
+from pcopy.errors import NOT_SYNCED
 
 FACTS_BEFORE_CUT = 32 << 20
 """Bytes of facts after which a rank cuts, whatever the time."""

@@ -83,7 +83,6 @@ def begin(
     *,
     run: int = 1,
     phase: int = 0,
-    open_spool: SpoolFactory = io.BytesIO,
 ) -> Remaining:
     """Makes the first run of a job that is on record, for ``size`` ranks, with ``tasks`` dealt out to them; durable on
     return. Its number ``run`` is higher where runs before it left no record.
@@ -96,7 +95,7 @@ def begin(
     if has_begun(job):
         raise Refused(f"{shown(job)}: holds a job that has begun; resume it, or remove the directory")
     first = Remaining(run, size, phase, 0, tuple(counts))
-    _write_run(job, first, tasks, open_spool)
+    _write_run(job, first, tasks, io.BytesIO)
     return first
 
 

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pcopy.checkpoint.journal import NOT_SYNCED
-from pcopy.errors import STOPPED
+from pcopy.errors import NOT_SYNCED, STOPPED
 
 _PREFIX = "signal "
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import stat
@@ -239,13 +240,18 @@ def _root(path: bytes, *, follow: bool) -> Root:
     except OSError as error:
         if error.filename is None:  # there is no current directory to begin with
             raise
-        raise Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; check the name") from None
+        raise _unlookable(path, error) from None
     if stat.S_ISSOCK(status.st_mode):
         raise Refused(f"{shown(path)}: is a socket, which holds nothing to compare")
     if not os.path.lexists(real):  # /dev/fd/63
         raise Refused(f"{shown(path)}: is a pipe, or a file without a name; put what it holds into a file")
     identity = around.st_dev, around.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)
+
+
+def _unlookable(path: bytes, error: OSError) -> Refused:
+    advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
+    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {advice}")
 
 
 def _is_signature(first: bytes, second: bytes) -> bool:
@@ -255,7 +261,7 @@ def _is_signature(first: bytes, second: bytes) -> bool:
         is_file, against_tree = stat.S_ISREG(mode), not stat.S_ISDIR(mode) and os.path.isdir(second)
         beginning = _beginning(first) if is_file else b""
     except OSError as error:
-        raise Refused(f"{shown(first)}: {error.strerror}; check the name") from None
+        raise _unlookable(first, error) from None
     if against_tree and not is_file:
         raise Refused(f"{shown(first)}: is no regular file; put the signature into one")
     if begins_as_manifest(beginning):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pcopy.engine.backlog import Backlog, SpoolFactory
 from pcopy.engine.task import TaskId
-from pcopy.errors import InvariantBroken
+from pcopy.errors import NOT_SYNCED, InvariantBroken
 from pcopy.fsio.close import let_go
 from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Directories, OpenDirectories
@@ -267,7 +267,7 @@ class Context:
             try:
                 self.storage.sync_directories()
             except Problem as problem:  # which the storage remembers
-                self.stop(f"the destination could not be synced: {problem.strerror}")
+                self.stop(f"{NOT_SYNCED}: {problem.strerror}")
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
         """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""

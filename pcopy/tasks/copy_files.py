@@ -62,7 +62,7 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
         elif isinstance(verdict, int) or (verdict.on_source and verdict.errno in PASSING):
             careful.add(index)
         else:
-            failed_or_retried(context, result, place, names[index], verdict, task.attempt, sizes[index])
+            failed_or_retried(result, place, names[index], verdict, task.attempt, sizes[index])
     context.counters[counts.MOVED] += moved - told
     if copied:
         context.succeeded()
@@ -99,7 +99,7 @@ def _copy_carefully(
     try:
         settled = yield from copy_whole(context, result, place, name, place.source_id[0], inode)
     except Problem as problem:
-        failed_or_retried(context, result, place, name, problem, attempt, size)
+        failed_or_retried(result, place, name, problem, attempt, size)
         return
     count_settled(context, result, place, name, settled)
 

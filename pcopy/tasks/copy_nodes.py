@@ -29,7 +29,7 @@ def copy_nodes(task: CopyNodes, context: Context, result: Result) -> Slices:
         try:
             copy_one_node(context, result, task.place, name, inode)
         except Problem as problem:
-            failed_or_retried(context, result, task.place, name, problem, task.attempt)
+            failed_or_retried(result, task.place, name, problem, task.attempt)
         yield
     return result.outcome()
 

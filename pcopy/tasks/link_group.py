@@ -70,7 +70,7 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
     else:
         failed = task.failed
         if is_tried_again(problem, task.attempt) or not (failed or task.links):
-            failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+            failed_or_retried(result, task.place, task.name, problem, task.attempt, task.size)
         else:
             failed = (*failed, (task.place, task.name, problem.plain))
         if task.links:

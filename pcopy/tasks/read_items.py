@@ -90,7 +90,7 @@ def read_failed(
 ) -> None:
     """The item's digest can't be had; one that counts already counts as failed now."""
     if counter < 0:
-        failed_or_retried(context, result, place, name, problem, attempt, size)
+        failed_or_retried(result, place, name, problem, attempt, size)
     else:
         result.count(counter, -1)
         result.fail(place, name, problem, size, touched=True)

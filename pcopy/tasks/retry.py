@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.context import Context
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.values import Place, ScanNames
@@ -16,9 +15,7 @@ def is_tried_again(problem: Problem, attempt: int) -> bool:
     return problem.again and attempt + 1 < ATTEMPTS
 
 
-def failed_or_retried(
-    context: Context, result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0
-) -> None:
+def failed_or_retried(result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0) -> None:
     """Counts the item as failed, or spawns another look at its name."""
     if is_tried_again(problem, attempt):
         result.spawn(ScanNames(place, name, attempt + 1), phase=max(Phase.LINK, result.phase), expands=True)

@@ -157,7 +157,7 @@ class Sorter:
                     status = _look_again(source, name, first, follow)
                 except OSError as error:
                     problem = _unseen(source, name, error, follow)
-                    failed_or_retried(self._context, self._result, self._place, name, problem, self._attempt)
+                    failed_or_retried(self._result, self._place, name, problem, self._attempt)
                     continue
             mode = status.st_mode
             if is_directory(mode):

@@ -60,7 +60,7 @@ def split_failed(context: Context, result: Result, task: SplitFile, problem: Pro
     if task.links or task.failed:
         representative_failed(context, result, task, problem)
     else:
-        failed_or_retried(context, result, task.place, task.name, problem, task.attempt, task.size)
+        failed_or_retried(result, task.place, task.name, problem, task.attempt, task.size)
 
 
 def _split(task: SplitFile, context: Context, result: Result) -> Generator[None, None, None]:
