@@ -12,7 +12,7 @@ from tests.chaos.dataset import SPLIT
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop
 from tests.support.command import Completed, pcopy, show, succeed, summary
-from tests.support.faults import ITEM_BY_ITEM, Fault
+from tests.support.faults import ITEM_BY_ITEM, READS, Fault
 from tests.support.held import held
 from tests.support.users import NOBODY, require_root
 
@@ -120,6 +120,27 @@ def test_what_was_excused_of_what_did_not_verify_counts_once(area: Path, env: di
     assert ended.returncode == 0, show(ended)
     whole = succeed(*words, area / "copies/two", ranks=2, env=env, user=NOBODY)
     assert summary(ended)["excused"] == summary(whole)["excused"] == 5, show(ended)  # one for each inode
+
+
+def test_what_fails_again_in_pieces_is_remembered_as_copied_before(area: Path, env: dict[str, str]) -> None:
+    """What did not verify is copied again, fails in one of its chunks, and is tried once more by the next run."""
+    require_root("have files that are not the user's")
+    source, copy = area / "source", area / "copy"
+    source.mkdir()
+    (source / "large").write_bytes(os.urandom(6 << 20))
+    for path in (copy, area / "state"):
+        path.mkdir()
+        os.chown(path, NOBODY, NOBODY)
+    with held(area / "trace", "--json", "--verify", *SPLIT, "-T", source, copy, ranks=2, env=env, user=NOBODY) as run:
+        (copy / "large").write_bytes(b"else")
+        ended = run.go_on()
+    assert (summary(ended)["failed"], summary(ended)["excused"]) == (1, 2), show(ended)
+    fault = Fault(area / "trace", READS, source / "large", "EREMOTEIO")
+    failed = pcopy("--resume", "--json", ranks=2, env=env, user=NOBODY, wrap=fault.wrap())
+    fault.check()
+    assert (summary(failed)["failed"], summary(failed)["excused"]) == (1, 2), show(failed)
+    done = succeed("--resume", "--json", ranks=3, env=env, user=NOBODY)
+    assert summary(done)["excused"] == 2, show(done)
 
 
 def test_a_directory_that_became_a_link_is_what_it_was(area: Path, env: dict[str, str], stop: Stop) -> None:

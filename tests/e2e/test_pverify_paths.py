@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.command import REPOSITORY, Argument, Completed, command, pcopy, pverify, show, succeed
 from tests.support.signatures import VECTORS, told
+from tests.support.users import NOBODY, require_root
 
 
 @pytest.fixture
@@ -193,6 +194,16 @@ def test_what_leads_upwards_behind_a_link(area: Path, tree: Path) -> None:
     assert pverify("-q", "--manifest", "link/../manifest", "tree", cwd=area).returncode == 1
     assert pverify("-q", "--manifest", "manifest", "tree", cwd=area).returncode == 0
     assert pverify("-q", "link/../sig", "other", cwd=area).returncode == 0
+
+
+def test_what_may_not_be_looked_at(area: Path, tree: Path) -> None:
+    require_root("keep something from another user")
+    succeed("--signature", area / "sig", tree, area / "copy")
+    (area / "sig").chmod(0o600)
+    assert_trouble(pverify(area / "sig", tree, user=NOBODY), f"{area}/sig: Permission denied; check its mode")
+    (area / "private").mkdir(mode=0o700)
+    for words in (("private/tree", "tree"), ("tree", "private/tree")):
+        assert_trouble(pverify(*words, cwd=area, user=NOBODY), "private/tree: Permission denied; check its mode")
 
 
 def test_answers_that_a_closed_standard_output_loses(area: Path, tree: Path) -> None:

@@ -12,6 +12,7 @@ from pcopy.engine.task import Task
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import TemporaryNames
+from pcopy.tasks import chunks
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.job import Options
 from pcopy.tasks.phases import Phase
@@ -35,6 +36,28 @@ def places(area: Path) -> tuple[Path, Path]:
         for start in range(0, SIZE, 3 << 20):
             os.pwrite(file.fileno(), b"%d" % start, start)
     return source, target
+
+
+@pytest.mark.parametrize("found", [SIZE, SIZE // 5], ids=["whole", "before it grew"])
+def test_the_chunks_of_a_file_have_an_upper_bound(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, found: int
+) -> None:
+    """All are tasks that are made at once; a file may have grown since it was found."""
+    monkeypatch.setattr(chunks, "MOST_CHUNKS", 3)
+    source, target = places
+    os.truncate(source / "large", found)
+    copied_chunks: list[int] = []
+
+    def before(value: Any) -> None:
+        if isinstance(value, SplitFile):
+            os.truncate(source / "large", SIZE)
+        elif isinstance(value, CopyChunk):
+            copied_chunks.append(value.start)
+
+    totals = consistent(copied := copy(root_of(source, target), before=before, **SPLIT))
+    assert (totals.files, totals.failed) == (1, 0), copied.failures
+    assert sorted(copied_chunks) == [0, 16 << 20, 32 << 20]
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
 
 
 def leftovers(target: Path) -> list[str]:
