@@ -1,0 +1,166 @@
+"""Items are told from later ones with the same inode, on real file systems, by root and by users."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.identity import Identity, Likeness, identity_of
+from tests.support.filesystems import mounted, scratch
+from tests.support.users import as_user, require_root
+
+REMADE = 50
+
+
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def identify(path: Path, *, made: bool = True) -> Identity:
+    with held(path) as descriptor:
+        return identity_of(descriptor, os.fstat(descriptor), 0, made=made)
+
+
+@pytest.fixture
+def area() -> Iterator[Path]:
+    with scratch() as place:
+        yield place
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
+def test_what_is_made_anew_is_another_item(area: Path, kind: str) -> None:
+    with mounted(kind, area) as point:
+        again = 0
+        for make, remove in ((Path.touch, Path.unlink), (Path.mkdir, Path.rmdir)):
+            path = point / "item"
+            for _ in range(REMADE):
+                make(path)
+                before = identify(path)
+                assert identify(path).compare(before) is Likeness.SAME
+                remove(path)
+                make(path)
+                after = identify(path)
+                again += before.inode == after.inode
+                assert before.compare(after) is Likeness.OTHER
+                remove(path)
+        assert again > REMADE or kind != "ext4"  # which gives a number out again at once
+
+
+def test_an_item_keeps_its_identity(area: Path) -> None:
+    """Whatever is done to it, whoever asks, by any descriptor, and after it was mounted again."""
+    with mounted("ext4", area) as point:
+        point.chmod(0o777)
+        path = point / "file"
+        path.write_bytes(b"before")
+        known = identify(path)
+        path.chmod(0o4755)
+        os.chown(path, 1234, 1234)
+        os.link(path, point / "link")
+        path.rename(point / "moved")
+        (point / "link").write_bytes(b"after that")
+        assert identify(point / "link").compare(known) is Likeness.SAME
+        with open(point / "moved", "rb") as file:
+            reading = identity_of(file.fileno(), os.fstat(file.fileno()), 0, made=True)
+            assert reading.compare(known) is Likeness.SAME
+
+        def ask() -> None:
+            assert identify(point / "moved").compare(known) is Likeness.SAME
+
+        as_user(ask)
+        subprocess.run(["mount", "-o", "remount", str(point)], check=True)
+        assert identify(point / "moved").compare(known) is Likeness.SAME
+
+
+def test_links_fifos_and_others_have_one(area: Path) -> None:
+    (area / "symlink").symlink_to("nowhere")
+    os.mkfifo(area / "pipe")
+    for name in ("symlink", "pipe"):
+        known = identify(area / name)
+        assert known.mark and identify(area / name).compare(known) is Likeness.SAME
+
+
+def test_without_handles_the_birth_tells(area: Path) -> None:
+    """A kernel, or a container, that refuses the call."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("there is no strace here")
+    program = (
+        "import os, sys; from pcopy.fsio.identity import identity_of as of\n"
+        "for path in sys.argv[1:]:\n"
+        "    at = os.open(path, os.O_PATH)\n"
+        "    print(of(at, os.fstat(at), 0, made=True).mark.hex())"
+    )
+    (area / "one").touch()
+    (area / "other").mkdir()
+    paths = [str(area / "one"), str(area / "other")]
+    inject = "inject=name_to_handle_at:error=EOPNOTSUPP"
+    command = [strace, "-qq", "-o", "/dev/null", "-e", inject, sys.executable, "-c", program, *paths]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    for path, mark in zip(paths, map(bytes.fromhex, told), strict=True):
+        known = identify(Path(path))
+        there = known._replace(mark=mark)
+        assert mark[:1] == b"B" and int(mark[1:]) > 10**18
+        assert there.compare(there) is Likeness.SAME
+        assert there.compare(known) is known.compare(there) is Likeness.UNTOLD
+
+
+def test_what_cannot_be_told() -> None:
+    one = Identity(0, 7, b"H\1\0\0\0abcd")
+    assert one.compare(Identity(0, 7, b"H\1\0\0\0abcd")) is Likeness.SAME
+    assert one.compare(Identity(0, 7, b"H\1\0\0\0abce")) is Likeness.OTHER
+    assert one.compare(Identity(0, 8, b"H\1\0\0\0abcd")) is Likeness.OTHER
+    assert one.compare(Identity(1, 7, b"H\1\0\0\0abcd")) is Likeness.OTHER
+    for mark in (b"", b"B17", b"H\2\0\0\0abcd", b"H\1\0\0\0abcde"):
+        assert one.compare(Identity(0, 7, mark)) is Identity(0, 7, mark).compare(one) is Likeness.UNTOLD
+    assert Identity(0, 7).compare(Identity(0, 7)) is Likeness.UNTOLD
+    assert Identity(0, 7, b"B17").compare(Identity(0, 7, b"B170")) is Likeness.OTHER
+
+
+def test_on_fuse_no_handle_is_believed(area: Path) -> None:
+    """Its handles carry numbers that change as soon as the kernel has forgotten the item."""
+    if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("there is no bindfs here, or no FUSE")
+    behind, point = area / "behind", area / "point"
+    for path in (behind / "directory", point):
+        path.mkdir(parents=True)
+    tried = subprocess.run(["bindfs", behind, point], check=False, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"bindfs can't mount here: {tried.stderr.strip()}")
+    try:
+        assert identify(point / "directory").mark[:1] != b"H"
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def test_on_an_overlay_only_what_the_job_has_made_is_marked(area: Path) -> None:
+    """What lies in a lower layer becomes another item with the first write into it."""
+    require_root("only root can mount an overlay")
+    with mounted("ext4", area) as upper:
+        lower, overlay = area / "lower", area / "overlay"
+        for path in (lower / "directory", overlay, upper / "upper", upper / "work"):
+            path.mkdir(parents=True)
+        layers = f"lowerdir={lower},upperdir={upper / 'upper'},workdir={upper / 'work'}"
+        done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(overlay)], check=False)
+        if done.returncode:
+            pytest.skip("this kernel can't mount an overlay")
+        try:
+            old = identify(overlay / "directory", made=False)
+            (overlay / "directory" / "new").mkdir()
+            assert old.mark == identify(overlay / "directory", made=False).mark == b""
+            new = identify(overlay / "directory" / "new")
+            (overlay / "directory" / "new" / "file").touch()
+            assert new.mark and new.compare(identify(overlay / "directory" / "new")) is Likeness.SAME
+        finally:
+            subprocess.run(["umount", str(overlay)], check=True)
