@@ -10,22 +10,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from pcopy.fsio import half_written
+from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, kind_of
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
 
-ACCESS_ACL = "system.posix_acl_access"
-DEFAULT_ACL = "system.posix_acl_default"
-_ACLS = (ACCESS_ACL, DEFAULT_ACL)
-SELINUX = "security.selinux"
 SET_ID = stat.S_ISUID | stat.S_ISGID
 
-_NEVER = ("security.ima", "security.evm")
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+
+_SECOND = 10**9
+_EVERYWHERE = range(315_532_800 * _SECOND, 2**31 * _SECOND)
+"""Times that all file systems can hold: FAT from 1980 on, those with 32 bits until 2038."""
+_DAY = 86_400 * _SECOND
+"""As exact as access times are on FAT."""
 
 Handle = int | bytes
 """A descriptor, or ``/proc/self/fd/N`` of an O_PATH descriptor (for what can't be opened otherwise)."""
@@ -43,27 +47,43 @@ class Attributes(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What became of metadata that was no error: ``excused`` items lacked a privilege, ``notices`` are for the user."""
+    """What became of metadata that was no error.
+
+    ``excused`` items lacked a privilege, or had an ACL of a model that their new file system doesn't know; ``notices``
+    are for the user. ``unknown`` are attributes that the file system does not know: to be told of once, not per item.
+    """
 
     excused: int = 0
     notices: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
 
 def is_copied(name: str, preserve: Preserve) -> bool:
     """Does this extended attribute belong to the item's contents (and not to its file system or to this host)?"""
-    if name in _ACLS:
+    kind = kind_of(name)
+    if kind is Kind.ACL:
         return preserve.acl
-    if not preserve.xattr or name in _NEVER or name.startswith("lustre."):
-        return False
-    return not (name.startswith("trusted.") and name[8:] in _LUSTRE_TRUSTED)
+    return preserve.xattr and kind is not Kind.NEVER
 
 
-_LUSTRE_TRUSTED = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
+def _is_dropped(name: str, preserve: Preserve) -> bool:
+    """Does it go from an existing target whose source lacks it?
+
+    Only what any item may have or not have: ACLs of other models are another view of owner and mode, which every item
+    has, and how a file system keeps its files is its own affair.
+    """
+    kind = kind_of(name)
+    if name in POSIX_ACLS:
+        return preserve.acl
+    return preserve.xattr and kind is Kind.OWN and name != SELINUX
 
 
 def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], ...]:
-    """The extended attributes that a copy keeps, ACLs among them; raises ``Problem``."""
+    """The extended attributes that a copy of a source keeps, ACLs among them; raises ``Problem``, also for a file that
+    is marked as half written."""
     if not (preserve.xattr or preserve.acl):
+        if isinstance(handle, int):
+            half_written.refuse_marked(handle)
         return ()
     try:
         names = patiently(lambda: os.listxattr(handle))
@@ -73,6 +93,7 @@ def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], 
         raise Problem.of("listxattr", error, on_source=True) from error
     if not names:
         return ()
+    half_written.refuse(names)
     found = []
     for name in names:
         if is_copied(name, preserve):
@@ -141,8 +162,9 @@ def apply_attributes(
     """
     dressing = _Dressing(handle)
     owned = dressing.own(attributes, preserve, kept)
+    acls = [(name, value) for name, value in attributes.xattrs if kind_of(name) is Kind.ACL]
     for name, value in attributes.xattrs:
-        if name not in _ACLS:
+        if kind_of(name) is not Kind.ACL:
             dressing.set_xattr(name, value)
     if not stat.S_ISLNK(attributes.mode):
         mode = wanted_mode(attributes, preserve, owned, umask)
@@ -150,18 +172,24 @@ def apply_attributes(
             mode = stat.S_IMODE(kept.st_mode)
             if stat.S_ISREG(kept.st_mode) and not dressing.belongs_to(kept.st_uid, kept.st_gid):
                 mode &= ~SET_ID  # new contents, perhaps another owner: the bits were not given to those
-        has_acl = any(name == ACCESS_ACL for name, _ in attributes.xattrs)
+        has_acl = any(name == ACCESS_ACL for name, _ in acls)
         if inherits and not has_acl:
             dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: _drop_xattr(handle, ACCESS_ACL))
         dressing.attempt("chmod", lambda: os.chmod(handle, mode & 0o7700 if has_acl else mode))
-    for name, value in attributes.xattrs:
-        if name in _ACLS:
-            dressing.set_xattr(name, value)
+    for name, value in acls:
+        dressing.set_xattr(name, value)
     if preserve.timestamps:
         dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
+        if not has_common_times(attributes.atime, attributes.mtime):
+            dressing.compare_times(attributes.atime, attributes.mtime)
     if dressing.problem is not None:
         raise dressing.problem
-    return Applied(int(dressing.excused), tuple(dressing.notices))
+    return Applied(int(dressing.excused), tuple(dressing.notices), frozenset(dressing.unknown))
+
+
+def has_common_times(atime: int, mtime: int) -> bool:
+    """Can all file systems hold these times? The kernel bends others to what there is, and reports success."""
+    return atime in _EVERYWHERE and mtime in _EVERYWHERE
 
 
 class _Dressing:
@@ -172,6 +200,7 @@ class _Dressing:
         self.problem: MetadataProblem | None = None
         self.excused = False
         self.notices: list[str] = []
+        self.unknown: set[str] = set()
 
     def attempt(self, operation: str, call: Callable[[], object]) -> None:
         try:
@@ -228,16 +257,45 @@ class _Dressing:
             return False
         return (status.st_uid, status.st_gid) == (uid, gid)
 
+    def compare_times(self, atime: int, mtime: int) -> None:
+        """Tells of times that have become others."""
+        try:
+            status = os.stat(self._handle)
+        except OSError as error:
+            self._remember("stat", error)
+            return
+        for what, wanted, got in (("mtime", mtime, status.st_mtime_ns), ("atime", atime, status.st_atime_ns)):
+            if abs(wanted - got) >= _DAY:
+                text = f"the file system cannot hold its {what} {_date(wanted)}: it has become {_date(got)}"
+                self.notices.append(text)
+                return  # one line for each item
+
     def set_xattr(self, name: str, value: bytes) -> None:
         try:
             os.setxattr(self._handle, name, value)
         except OSError as error:
             if name == SELINUX:
                 self.notices.append(f"setxattr {name}: {error.strerror}")
+            elif error.errno == errno.ENOTSUP and _is_of_its_file_system(name):
+                self.excused |= kind_of(name) is Kind.ACL
+                self.unknown.add(name)
             elif error.errno == errno.EPERM and _needs_privilege(name):
                 self.excused = True
             else:
                 self._remember(f"setxattr {name}", error)
+
+
+def _is_of_its_file_system(name: str) -> bool:
+    """Do only some file systems know it? POSIX ACLs are not of that kind: without them others could be let in."""
+    return kind_of(name) is Kind.HINT or (kind_of(name) is Kind.ACL and name not in POSIX_ACLS)
+
+
+def _date(moment: int) -> str:
+    seconds = moment // _SECOND
+    try:
+        return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # the year does not fit into a C int
+        return f"{seconds} s after 1970"
 
 
 def _needs_privilege(name: str) -> bool:
@@ -257,7 +315,7 @@ def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve
             return
         raise Problem.of("listxattr", error) from error
     for name in present:
-        if name not in wanted and name != SELINUX and is_copied(name, preserve):
+        if name not in wanted and _is_dropped(name, preserve):
             try:
                 _drop_xattr(handle, name)
             except Problem as error:
@@ -296,10 +354,23 @@ def may_inherit_acl(directory: int, owner: int) -> bool:
     return owner != os.geteuid() or has_default_acl(directory)
 
 
+def free_from_acl(temporary: int) -> None:
+    """Frees a file that was just made for us alone from the ACL that it inherited; raises ``Problem``.
+
+    That may leave its owner less than he asked for, and so keep us from opening it again.
+    """
+    _drop_xattr(temporary, ACCESS_ACL)
+    try:
+        os.fchmod(temporary, 0o600)
+    except OSError as error:
+        raise Problem.of("chmod", error) from error
+
+
 def drop_inherited_acls(directory: int) -> None:
     """Frees a directory that was just made from the ACLs that it inherited; raises ``Problem``.
 
-    They could make it unwritable while it is filled, and would be inherited by everything made in it.
+    They could make it unwritable while it is filled, and would be inherited by everything made in it. The default one
+    goes last: as long as it is there, whoever tries again knows that something was inherited.
     """
-    _drop_xattr(directory, DEFAULT_ACL)
     _drop_xattr(directory, ACCESS_ACL)
+    _drop_xattr(directory, DEFAULT_ACL)

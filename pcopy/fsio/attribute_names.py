@@ -1,0 +1,87 @@
+"""What the name of an extended attribute says: does it belong to the item, or to its file system or this host?
+
+What file systems and daemons keep for themselves means nothing elsewhere, or even undoes what was copied: XFS shows
+root its ACLs a second time, under names of its own. Such names are built in, and libattr's list of the machine, which
+``cp -a`` reads too, may add some.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+
+ACCESS_ACL = "system.posix_acl_access"
+DEFAULT_ACL = "system.posix_acl_default"
+POSIX_ACLS = (ACCESS_ACL, DEFAULT_ACL)
+SELINUX = "security.selinux"
+
+CONFIGURATION = "/etc/xattr.conf"
+_LARGEST = 64 << 10
+
+
+class Kind(Enum):
+    """NEVER copied; an ACL, of whatever model; a HINT for the file system that holds the item; or the item's OWN."""
+
+    NEVER = "never"
+    ACL = "acl"
+    HINT = "hint"
+    OWN = "own"
+
+
+_ACLS = frozenset({*POSIX_ACLS, "system.richacl", "system.nfs4acl"})
+_ACL_FAMILIES = ("system.nfs4_", "system.cifs_", "system.smb3_")
+_LUSTRE = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
+_NEVER = frozenset({"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE)})
+_NEVER_FAMILIES = (
+    "trusted.pcopy.",  # our own (pcopy.fsio.half_written)
+    "user.pcopy.",
+    "lustre.",
+    "trusted.SGI_",  # XFS
+    "trusted.gfid2path.",  # GlusterFS, with those that follow
+    "trusted.glusterfs.",
+    "trusted.afr.",
+    "trusted.pgfid.",
+    "trusted.ec.",
+    "trusted.bit-rot.",
+    "xfsroot.",
+    "afs.",
+    "user.Beagle.",
+)
+
+
+@lru_cache(1024)
+def kind_of(name: str) -> Kind:
+    """What is done with attributes of that name."""
+    if name in _ACLS or name.startswith(_ACL_FAMILIES):
+        return Kind.ACL
+    if name in _NEVER or name.startswith(_NEVER_FAMILIES):
+        return Kind.NEVER
+    for pattern, action in _configured():
+        if fnmatchcase(name, pattern):
+            return action
+    return Kind.HINT if name.startswith("btrfs.") else Kind.OWN
+
+
+@cache
+def _configured() -> tuple[tuple[str, Kind], ...]:
+    """The patterns of the machine's list that anybody trusts: a plain file of root's, which nobody else may write."""
+    with suppress(OSError):
+        descriptor = os.open(CONFIGURATION, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and not status.st_uid and not status.st_mode & 0o022:
+                return parsed(os.read(descriptor, _LARGEST))
+        finally:
+            os.close(descriptor)
+    return ()
+
+
+def parsed(text: bytes) -> tuple[tuple[str, Kind], ...]:
+    """The patterns in ``text`` (attr's xattr.conf) with what they stand for; other lines say nothing."""
+    actions = {"skip": Kind.NEVER, "permissions": Kind.ACL}
+    lines = (line.partition("#")[0].split() for line in os.fsdecode(text).splitlines())
+    return tuple((words[0], actions[words[1]]) for words in lines if len(words) == 2 and words[1] in actions)

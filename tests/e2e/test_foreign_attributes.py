@@ -1,0 +1,182 @@
+"""Attributes that belong to a file system, or that only some know: no item fails for them, and nobody gains by them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio import attribute_names
+from pcopy.fsio.attribute_names import Kind, kind_of, parsed
+from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs
+from pcopy.fsio.preserve import Preserve
+from tests.support.attributes import ACCESS_ACL, acl
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.files import write
+from tests.support.filesystems import Place
+from tests.support.oracle import differences
+from tests.support.preload import preloaded
+from tests.support.users import NOBODY, require_root
+
+LISTING = Path(__file__).parents[1] / "support" / "listing.c"
+
+
+def getfacl(path: Path) -> str:
+    return subprocess.run(["getfacl", "-n", "-c", "-p", path], check=True, capture_output=True, text=True).stdout
+
+
+def may(path: Path, what: str) -> bool:
+    """As NOBODY; ``what`` is -r or -w."""
+    line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "test", what, str(path)]
+    return subprocess.run(line, check=False).returncode == 0
+
+
+def with_acl(path: Path, *, user: int) -> None:
+    os.setxattr(path, ACCESS_ACL, acl(6, 4, 0, {NOBODY: user}))
+
+
+@pytest.mark.parametrize("option", [(), ("--existing", "replace", "--inplace")])
+def test_no_preserve_acl_keeps_none_on_xfs(on: Place, option: tuple[str, ...]) -> None:
+    """Root sees ACLs there twice: also as ``trusted.SGI_ACL_FILE``, which sets them."""
+    require_root("see trusted attributes")
+    place = on("xfs")
+    for name in ("small", "nested/large"):
+        write(place / "source" / name, b"x" * (6 << 20 if "large" in name else 10))
+        with_acl(place / "source" / name, user=6)
+    with_acl(place / "source/nested", user=7)
+    assert "trusted.SGI_ACL_FILE" in os.listxattr(place / "source/small")
+    if option:
+        write(place / "copy/small", b"old")
+    succeed("--json", "--no-preserve", "acl", *option, f"{place}/source/", place / "copy", ranks=2)
+    for name in ("small", "nested/large", "nested"):
+        assert ACCESS_ACL not in os.listxattr(place / "copy" / name), getfacl(place / "copy" / name)
+        assert not may(place / "copy" / name, "-r"), name
+        assert not may(place / "copy" / name, "-w"), name
+
+
+def test_a_revoked_entry_does_not_come_back(on: Place, area: Path) -> None:
+    """What XFS tells of ACLs, saved where it means nothing, would be set beside the ACL that there is by then."""
+    require_root("set trusted attributes")
+    xfs, ext4 = on("xfs"), on("ext4")
+    write(xfs / "old/file", b"secret")
+    with_acl(xfs / "old/file", user=6)
+    write(ext4 / "source/file", b"secret")
+    stale = os.getxattr(xfs / "old/file", "trusted.SGI_ACL_FILE")
+    os.setxattr(ext4 / "source/file", "trusted.SGI_ACL_FILE", stale)  # as copies that an older tool made have it
+    (ext4 / "source/file").chmod(0o600)
+    succeed("--json", f"{ext4}/source/", xfs / "copy", ranks=2)
+    assert not may(xfs / "copy/file", "-r"), getfacl(xfs / "copy/file")
+    succeed("--json", f"{xfs}/old/", ext4 / "back", ranks=2)
+    assert getfacl(ext4 / "back/file") == getfacl(xfs / "old/file")
+    assert not [name for name in os.listxattr(ext4 / "back/file") if "SGI" in name]
+
+
+def test_acls_still_arrive_on_xfs(on: Place) -> None:
+    place = on("xfs")
+    write(place / "source/file", b"x")
+    with_acl(place / "source/file", user=6)
+    os.setxattr(place / "source", "system.posix_acl_default", acl(7, 5, 0, {NOBODY: 7}))
+    succeed("--json", f"{place}/source/", place / "copy", ranks=2)
+    for name in ("file", "."):
+        assert getfacl(place / "copy" / name) == getfacl(place / "source" / name)
+    assert differences(place / "source", place / "copy") == []
+
+
+def test_properties_of_btrfs_stay_on_btrfs(on: Place) -> None:
+    btrfs, ext4 = on("btrfs"), on("ext4")
+    for name in ("a", "b", "nested/c"):
+        write(btrfs / "source" / name, b"x" * 5000)
+        os.setxattr(btrfs / "source" / name, "btrfs.compression", b"zstd")
+    os.setxattr(btrfs / "source/nested", "btrfs.compression", b"zlib")
+    run = succeed("--json", f"{btrfs}/source/", ext4 / "copy", ranks=3)
+    told = summary(run)
+    assert (told["files"], told["failed"], told["excused"], told["warnings"]) == (3, 0, 0, 1), show(run)
+    assert run.stderr.count(b"btrfs.compression") == 1, show(run)
+    succeed("--json", f"{btrfs}/source/", btrfs / "copy", ranks=3)
+    assert os.getxattr(btrfs / "copy/nested/c", "btrfs.compression") == b"zstd"
+    # What a target is told of how to keep its files, it keeps.
+    succeed("--json", f"{ext4}/copy/", btrfs / "copy", ranks=3)
+    assert os.getxattr(btrfs / "copy/nested", "btrfs.compression") == b"zlib"
+
+
+@pytest.mark.parametrize("attribute", ["system.nfs4_acl", "system.cifs_acl"])
+def test_acls_of_other_models_are_excused_with_one_notice(area: Path, attribute: str) -> None:
+    for name in ("a/listed", "b/listed", "c/listed", "c/other"):
+        write(area / "source" / name, b"x" * 10)
+    environment = {**preloaded(LISTING), "PCOPY_TEST_LISTS": attribute}
+    run = pcopy("--json", f"{area}/source/", area / "copy", ranks=3, env=environment)
+    assert run.returncode == 0, show(run)
+    told = summary(run)
+    assert (told["files"], told["failed"], told["excused"], told["warnings"]) == (4, 0, 3, 1), show(run)
+    assert run.stderr.count(attribute.encode()) == 1, show(run)
+    assert differences(area / "source", area / "copy") == []
+    run = pcopy("--json", "--no-preserve", "acl", f"{area}/source/", area / "other", ranks=3, env=environment)
+    assert (run.returncode, summary(run)["excused"], run.stderr.count(b"\n")) == (0, 0, 1), show(run)
+
+
+def test_posix_acls_that_are_not_known_are_no_excuse(area: Path) -> None:
+    """They may keep somebody out, whom the mode lets in."""
+    write(area / "source/listed", b"x")
+    environment = {**preloaded(LISTING), "PCOPY_TEST_LISTS": ACCESS_ACL}
+    run = pcopy("--json", f"{area}/source/", area / "copy", env=environment)
+    assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
+
+
+def test_daemons_attributes_are_neither_copied_nor_removed(area: Path) -> None:
+    require_root("set trusted attributes")
+    theirs = ["trusted.gfid", "trusted.glusterfs.dht", "trusted.afr.volume-client-0", "trusted.SGI_DMI_ATTR"]
+    for name in theirs:
+        write(area / "source/file", b"x")
+        write(area / "copy/file", b"y")
+        for path in (area / "source/file", area / "source"):
+            os.setxattr(path, name, b"source's")
+        for path in (area / "copy/file", area / "copy"):
+            os.setxattr(path, name, b"target's")
+    succeed("--json", "--inplace", f"{area}/source/", area / "copy", ranks=2)
+    for name in theirs:
+        for path in (area / "copy/file", area / "copy"):
+            assert os.getxattr(path, name) == b"target's"
+    (area / "copy/file").unlink()
+    succeed("--json", f"{area}/source/", area / "copy", ranks=2)
+    assert os.listxattr(area / "copy/file") == []
+
+
+def test_an_unknown_attribute_of_a_users_own_still_fails(area: Path) -> None:
+    """A real file system refuses it, and it is the item's own."""
+    path = area / "file"
+    path.touch()
+    given = Attributes(0o600, os.geteuid(), os.getegid(), 0, 0, (("nonsense.name", b"x"),))
+    with pytest.raises(OSError, match="supported") as caught:
+        apply_attributes(os.fsencode(path), given, Preserve(), 0)
+    assert caught.value.errno == errno.ENOTSUP
+    drop_other_xattrs(os.fsencode(path), given, Preserve())
+
+
+def test_the_machines_list(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"# comment\nuser.index.*\tskip # why\nsystem.other_acl permissions\nnonsense\nuser.a\n\xff\xfe skip skip\n"
+    assert parsed(text) == (("user.index.*", Kind.NEVER), ("system.other_acl", Kind.ACL))
+
+    def read_with(path: Path) -> Kind:
+        monkeypatch.setattr(attribute_names, "CONFIGURATION", path)
+        attribute_names._configured.cache_clear()
+        kind_of.cache_clear()
+        return kind_of("user.index.7")
+
+    listed = area / "xattr.conf"
+    try:
+        assert read_with(listed) is Kind.OWN
+        listed.write_bytes(text)
+        listed.chmod(0o666)
+        assert read_with(listed) is Kind.OWN  # anybody may have written that
+        listed.chmod(0o644)
+        if not os.geteuid():
+            assert read_with(listed) is Kind.NEVER
+        os.mkfifo(area / "fifo")
+        assert read_with(area / "fifo") is Kind.OWN
+    finally:
+        monkeypatch.undo()
+        attribute_names._configured.cache_clear()
+        kind_of.cache_clear()
