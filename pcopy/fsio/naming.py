@@ -1,0 +1,173 @@
+"""Gives what was made under a temporary name its final one, without replacing what may have taken that.
+
+renameat2(2) with RENAME_NOREPLACE does it in one call. NFS, Lustre and some FUSE file systems refuse that flag: there
+the item gets the name as a further link, which never replaces anything, and loses the temporary one. Killed between
+the two, it has both names. A network file system may send a call twice and answer the second time that the name is
+taken, or the old one gone, though the first time did it: whoever is told so compares identities before he believes it.
+
+A file system without links either (some on FUSE) still makes a new file only where the name is free: an empty file of
+ours takes the name first, and the item replaces that. Killed between the two, the empty file is left
+(``is_placeholder``); who finds one asks ``Namer.needs_placeholders`` whether it can be ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+
+from pcopy.fsio.close import let_go
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import create, remove
+
+_NO_REPLACE = 1
+_EXCHANGE = 2
+
+_UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class Given(Enum):
+    """What became of a name."""
+
+    GIVEN = "given"
+    TAKEN = "taken"
+    GONE = "gone"
+
+
+class Namer:
+    """Remembers on which file systems, by st_dev, which flag of renameat2(2) is not known."""
+
+    def __init__(self) -> None:
+        self._unknown: set[tuple[int, int]] = set()
+
+    def give(self, directory: int, temporary: bytes, device: int, name: bytes) -> Given:
+        """Calls ``temporary`` in the open ``directory``, which is on ``device``, ``name``.
+
+        Raises ``Problem``.
+        """
+        given = self._give_at_once(directory, temporary, device, name)
+        return given or _give_over_placeholder(directory, temporary, name)
+
+    def needs_placeholders(self, directory: int, device: int, probe: bytes) -> bool:
+        """Can no name be given without replacing? ``probe`` is a temporary name that is free. Raises ``Problem``."""
+        os.close(create(directory, probe))
+        other = probe + b"+"
+        try:
+            return self._give_at_once(directory, probe, device, other) is None
+        finally:
+            remove(directory, probe)
+            remove(directory, other)
+
+    def _give_at_once(self, directory: int, temporary: bytes, device: int, name: bytes) -> Given | None:
+        """None where that can't be done; raises ``Problem``."""
+        try:
+            if self._rename(_NO_REPLACE, directory, temporary, device, name):
+                return Given.GIVEN
+        except FileExistsError:
+            return Given.TAKEN
+        except FileNotFoundError:
+            return Given.GONE
+        return _give_by_link(directory, temporary, name)
+
+    def exchange(self, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
+        """Both items change their names, at once; False where that is not known.
+
+        Raises ``Problem``, and ``FileNotFoundError`` if one of them is gone.
+        """
+        return self._rename(_EXCHANGE, directory, temporary, device, name)
+
+    def _rename(self, flag: int, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
+        """False where the flag is not known; raises ``Problem``, or what the callers know."""
+        import ctypes
+
+        call = _renameat2()
+        if call is None or (device, flag) in self._unknown:
+            return False
+        if not call(directory, temporary, directory, name, flag):
+            return True
+        number = ctypes.get_errno()
+        if number in _UNKNOWN:
+            self._unknown.add((device, flag))
+            return False
+        if number == errno.EEXIST:
+            raise FileExistsError
+        if number == errno.ENOENT:
+            raise FileNotFoundError
+        raise Problem("rename", number)
+
+
+def is_placeholder(status: os.stat_result) -> bool:
+    """Can it be the empty file that was to be replaced at once? Who loses such a file loses no contents."""
+    is_empty = stat.S_ISREG(status.st_mode) and not status.st_size
+    return is_empty and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o600
+
+
+def _give_over_placeholder(directory: int, temporary: bytes, name: bytes) -> Given:
+    try:
+        made = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
+        )
+    except FileExistsError:
+        return Given.TAKEN
+    except OSError as error:
+        raise Problem.of("create", error) from error
+    try:
+        if not _is_called(made, directory, name):
+            return Given.TAKEN
+        try:
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError as error:
+            if _is_called(made, directory, name):
+                remove(directory, name)
+            if error.errno == errno.ENOENT:
+                return Given.GONE
+            raise Problem.of("rename", error) from error
+    finally:
+        let_go(made)
+    return Given.GIVEN
+
+
+def _is_called(held: int, directory: int, name: bytes) -> bool:
+    """Is what is open still called so? Raises ``Problem``."""
+    try:
+        return os.path.samestat(status_of(held), os.stat(name, dir_fd=directory, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise Problem.of("stat", error) from error
+
+
+def _give_by_link(directory: int, temporary: bytes, name: bytes) -> Given | None:
+    try:
+        os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except FileExistsError:
+        return Given.TAKEN
+    except FileNotFoundError:
+        return Given.GONE
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return None
+        raise Problem.of("link", error) from error
+    try:
+        os.unlink(temporary, dir_fd=directory)
+    except FileNotFoundError:  # the call may have been sent twice
+        pass
+    except OSError as error:
+        raise Problem.of("unlink", error) from error
+    return Given.GIVEN
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    """renameat2(2); None with a C library from before 2018."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return call
