@@ -1,8 +1,8 @@
 """Writing over existing files (``--inplace``), instead of replacing them by new ones.
 
 Only a regular file with a single link is written over, and only the one that was looked at. Before it is emptied it is
-made ours and nobody else's, as a new file is: whoever may read the new contents is decided when they are whole. But it
-keeps all the time what is not preserved of owner, group and mode: after a crash nobody would know them any more.
+marked (``pcopy.fsio.half_written``) and made ours and nobody else's, as a new file is: whoever may read the new
+contents is decided when they are whole. What is not preserved of owner, group and mode is on the mark.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import NamedTuple
 
-from pcopy.fsio.attributes import SET_ID, Attributes, drop_other_xattrs
-from pcopy.fsio.close import abandon
+from pcopy.fsio import half_written
+from pcopy.fsio.attributes import Attributes, drop_other_xattrs
+from pcopy.fsio.close import abandon, let_go
 from pcopy.fsio.data import set_size
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import status_of
 
@@ -23,13 +26,26 @@ _NOT_OURS = (errno.EACCES, errno.EPERM, errno.ETXTBSY, errno.EAGAIN)  # EAGAIN: 
 _NOT_THE_SAME = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
 
 
-def open_over(
-    directory: int, name: bytes, present: os.stat_result, source: os.stat_result, preserve: Preserve
-) -> int | None:
-    """A descriptor for writing of ``name``, which had the status ``present``, emptied; raises ``Problem``.
+class Over(NamedTuple):
+    """A file that is open for writing and empty; mode, owner and group are what it had before it was made ours."""
 
-    None where it has to be replaced: it is no regular file, has other links, is the ``source`` itself (reached through
-    a symbolic link), may not be written, or is no longer what it was.
+    descriptor: int
+    before: tuple[int, int, int]
+
+
+def open_over(
+    directory: int,
+    name: bytes,
+    present: os.stat_result,
+    source: os.stat_result,
+    preserve: Preserve,
+    job: str,
+    temporary: bytes,
+) -> Over | None:
+    """The file ``name``, which had the status ``present``, marked as one that ``job`` writes over, and emptied.
+
+    ``temporary`` is a free name. Raises ``Problem``. None where it has to be replaced: it is no regular file, has other
+    links, is the ``source`` itself (reached through a symbolic link), may not be written, or is no longer what it was.
     """
     if not stat.S_ISREG(present.st_mode) or present.st_nlink != 1:
         return None
@@ -45,23 +61,33 @@ def open_over(
     try:
         status = status_of(descriptor)
         is_same = (status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        if not is_same or not _take(descriptor, status, preserve):
+        if not is_same or (status.st_uid != os.geteuid() and not capable(CAP_CHOWN)):
+            abandon(descriptor)
+            return None
+        mark = half_written.before(directory, descriptor, status, job)
+        half_written.leave(directory, descriptor, status.st_ino, mark, temporary)
+        if not _take(descriptor, status, preserve):
+            clear_mark(directory, descriptor, status.st_ino)
             abandon(descriptor)
             return None
         set_size(descriptor, 0)
     except Problem:
         abandon(descriptor)
         raise
-    return descriptor
+    return Over(descriptor, mark[1:])
 
 
 def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
-    """Makes the file ours, as far as it may be; False if that is not permitted. Raises ``Problem``."""
-    uid, gid, mode = while_written(status, preserve)
+    """Makes the file ours; False if that is not permitted. Raises ``Problem``.
+
+    A group that is to stay does so for who could not give it back. With mode 0600 it is of no use meanwhile.
+    """
+    stays = not (preserve.ownership or preserve.chown[1] >= 0 or capable(CAP_CHOWN))
+    ours = os.geteuid(), status.st_gid if stays else os.getegid()
     try:
-        if (status.st_uid, status.st_gid) != (uid, gid):
-            os.fchown(descriptor, uid, gid)
-        os.fchmod(descriptor, mode)  # also where it stays as it is: who may not do that can't finish the file
+        if (status.st_uid, status.st_gid) != ours:
+            os.fchown(descriptor, *ours)
+        os.fchmod(descriptor, 0o600)  # also where it stays as it is: who may not do that can't finish the file
     except OSError as error:
         if error.errno == errno.EPERM:
             return False
@@ -69,17 +95,60 @@ def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
     return True
 
 
-def while_written(before: os.stat_result, preserve: Preserve) -> tuple[int, int, int]:
-    """Owner, group and permission bits that the file has from before it is emptied until it is whole.
+def clear_mark(directory: int, descriptor: int, inode: int) -> None:
+    """Takes the mark away again; raises ``Problem``."""
+    try:
+        half_written.clear(directory, descriptor, inode)
+    except OSError as error:
+        raise Problem.of("removexattr", error) from error
 
-    Set-id bits were not given to contents that are neither old nor new.
+
+def settle(directory: int, name: bytes, inode: int, *, sync: bool) -> None:
+    """The file ``name`` is whole: its contents are brought to stable storage if ``sync``, and its mark goes.
+
+    Nothing happens if the name is another item's by now. Raises ``Problem``.
     """
-    ours = os.geteuid(), os.getegid()
-    uid, gid = (
-        our if preserve.ownership or told >= 0 else was
-        for our, told, was in zip(ours, preserve.chown, (before.st_uid, before.st_gid), strict=True)
-    )
-    return uid, gid, 0o600 if preserve.mode else stat.S_IMODE(before.st_mode) & ~SET_ID
+    try:
+        held = open_node(directory, name, on_source=False)
+    except Problem as problem:
+        if problem.errno == errno.ENOENT:
+            return
+        raise
+    try:
+        status = status_of(held)
+        if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
+            return
+        try:
+            _settle(directory, held, inode, sync)
+        except Problem as problem:
+            if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
+                raise
+            handle, mode = handle_of(held), stat.S_IMODE(status.st_mode)
+            os.chmod(handle, mode | 0o600)  # who is not root must be able to write to it, for a moment
+            try:
+                _settle(directory, held, inode, sync)
+            finally:
+                os.chmod(handle, mode)
+    except OSError as error:
+        raise Problem.of("chmod", error) from error
+    finally:
+        let_go(held)
+
+
+def _settle(directory: int, held: int, inode: int, sync: bool) -> None:
+    try:
+        descriptor = os.open(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Problem.of("open", error) from error
+    try:
+        if sync:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                raise Problem.of("fsync", error) from error
+        clear_mark(directory, descriptor, inode)
+    finally:
+        let_go(descriptor)
 
 
 def status_before(over: tuple[int, ...]) -> os.stat_result:
@@ -104,5 +173,10 @@ def incomplete(problem: Problem) -> Problem:
     if problem.strerror != os.strerror(problem.errno or 0):
         text = f"{problem.strerror}; {text}"
     return Problem(
-        problem.operation, problem.errno or 0, on_source=problem.on_source, text=text, changed=problem.changed
+        problem.operation,
+        problem.errno or 0,
+        on_source=problem.on_source,
+        text=text,
+        changed=problem.changed,
+        again=problem.again,
     )

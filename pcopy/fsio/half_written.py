@@ -1,0 +1,198 @@
+"""The mark of a file that ``--inplace`` writes over: what is in it is neither old nor new.
+
+It is there before the file is emptied, and is removed only when the new contents are on stable storage. So whoever
+finds it, a resumed job or a copy that reads the file as its source, knows what no clock can tell; and it keeps the mode
+and the owner that the file had. Rules:
+
+- It is an extended attribute, ``trusted.*`` for root, because an owner could give his file one of ``user.*`` himself
+  and say that it had been a set-uid program of root's. An ordinary user's says no more than that the file is incomplete
+  unless it is his own job's and the file is still as that has left it: his, with mode 0600.
+- Where a file system takes no such attribute, a small synced file beside it has a name that tells the inode.
+- It belongs to no item's contents: it is never copied, and nothing but ``clear`` removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple
+
+from pcopy.fsio.close import abandon, close_written, let_go
+from pcopy.fsio.data import write_all
+from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import PREFIX, create, remove
+
+NAMES = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
+SIDECAR = PREFIX + b"incomplete-"
+"""What the name of a file beside it begins with; the number of its inode follows."""
+
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+_UNMARKED = (errno.ENODATA, *_NO_ATTRIBUTES, errno.ENOENT, errno.EACCES, errno.EPERM)
+_LARGEST = 4096
+
+
+class HalfWritten(NamedTuple):
+    """Which job writes over a file, and the mode, owner and group that this had before."""
+
+    job: str
+    mode: int
+    uid: int
+    gid: int
+
+    def packed(self) -> bytes:
+        return b"%s %o %d %d\n" % (self.job.encode(), self.mode, self.uid, self.gid)
+
+    @classmethod
+    def unpacked(cls, text: bytes) -> HalfWritten:
+        """Of what does not make sense nothing but the fact is known: an empty job, which is nobody's."""
+        words = text.split()
+        with suppress(ValueError, UnicodeDecodeError, OverflowError):
+            job, mode, uid, gid = words
+            told = cls(job.decode("ascii"), int(mode, 8), int(uid), int(gid))
+            if stat.S_ISREG(told.mode) and min(told[1:]) >= 0 and max(told[1:]) < 1 << 32:
+                return told
+        return cls("", stat.S_IFREG | 0o600, os.geteuid(), os.getegid())
+
+
+@cache
+def _is_root() -> bool:
+    """May this process use ``trusted.*``? Not who is root in a user namespace of his own."""
+    if not capable(CAP_SYS_ADMIN):
+        return False
+    with suppress(OSError), open("/proc/self/uid_map", "rb") as ids:
+        return ids.read().split() == [b"0", b"0", b"4294967295"]
+    return True
+
+
+def _attribute() -> str:
+    return NAMES[0] if _is_root() else NAMES[1]
+
+
+def is_undressed(status: os.stat_result) -> bool:
+    """Is it ours and nobody else's, as a file is while it is being written?"""
+    return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
+
+
+def find(directory: int, file: int | bytes, status: os.stat_result) -> HalfWritten | None:
+    """What the mark of a file (a name, or what is open), which has that ``status``, tells; None without one.
+
+    Raises ``Problem``.
+    """
+    path = file if isinstance(file, int) else b"/proc/self/fd/%d/%s" % (directory, file)
+    try:
+        return HalfWritten.unpacked(os.getxattr(path, _attribute(), follow_symlinks=isinstance(file, int)))
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return _find_beside(directory, status.st_ino)
+        if error.errno in _UNMARKED:
+            return None
+        raise Problem.of(f"getxattr {_attribute()}", error) from error
+
+
+def before(directory: int, descriptor: int, status: os.stat_result, job: str) -> HalfWritten:
+    """What is to be on the mark that ``job`` leaves on what is open: what an older one tells, if it is to be believed.
+
+    By a name its owner could have another file's mark read. Raises ``Problem``.
+    """
+    told = find(directory, descriptor, status) if is_undressed(status) else None
+    if told is not None and told.job and (_is_root() or told.job == job):
+        return told._replace(job=job)
+    return HalfWritten(job, status.st_mode, status.st_uid, status.st_gid)
+
+
+def leave(directory: int, descriptor: int, inode: int, mark: HalfWritten, temporary: bytes) -> None:
+    """Marks what is open and lies in ``directory``; ``temporary`` is a name that is free. Raises ``Problem``."""
+    try:
+        os.setxattr(descriptor, _attribute(), mark.packed())
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise Problem.of(f"setxattr {_attribute()}", error) from error
+        _leave_beside(directory, inode, mark, temporary)
+
+
+def clear(directory: int, descriptor: int, inode: int) -> None:
+    """Takes the mark from what is open, and lies in ``directory``, if it has one; raises ``OSError``."""
+    try:
+        os.removexattr(descriptor, _attribute())
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            remove(directory, SIDECAR + b"%d" % inode)
+        elif error.errno != errno.ENODATA:
+            raise
+
+
+def refuse(names: list[str]) -> None:
+    """Raises ``Problem`` for a source with attributes of these ``names`` if the mark is among them."""
+    if any(mark in names for mark in NAMES):
+        text = "a copy with --inplace has not finished it, or was not told that its contents are safe"
+        raise Problem("read", 0, on_source=True, text=f"the file is incomplete: {text}")
+
+
+def of_sidecar(name: bytes) -> Problem:
+    """Why the file ``name``, which is found in a source, stands for one that is not whole."""
+    inode = os.fsdecode(name[len(SIDECAR) :])
+    return Problem("read", 0, on_source=True, text=f"it tells that the file with inode {inode} beside it is incomplete")
+
+
+def refuse_marked(descriptor: int) -> None:
+    """As ``refuse``, where nobody has asked for names."""
+    refuse([name for name in NAMES if _has(descriptor, name)])
+
+
+def is_marked(directory: int, name: bytes) -> bool:
+    """Has the item ``name`` itself the mark, root's or another's?"""
+    path = b"/proc/self/fd/%d/%s" % (directory, name)
+    return any(_has(path, mark) for mark in NAMES)
+
+
+def _has(item: int | bytes, name: str) -> bool:
+    try:
+        os.getxattr(item, name, follow_symlinks=isinstance(item, int))
+    except OSError:
+        return False
+    return True
+
+
+def _leave_beside(directory: int, inode: int, mark: HalfWritten, temporary: bytes) -> None:
+    writing = create(directory, temporary)
+    try:
+        try:
+            write_all(writing, mark.packed() + b"inode %d\n" % inode, 0)
+        except Problem:
+            abandon(writing)
+            raise
+        close_written(writing, sync=True)
+        os.rename(temporary, SIDECAR + b"%d" % inode, src_dir_fd=directory, dst_dir_fd=directory)
+        above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            os.fsync(above)
+        finally:
+            let_go(above)
+    except OSError as error:
+        remove(directory, temporary)
+        raise Problem.of("rename", error) from error
+
+
+def _find_beside(directory: int, inode: int) -> HalfWritten | None:
+    """Only from a file of ours that nobody else can have written, and that was made for this inode."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        reading = os.open(SIDECAR + b"%d" % inode, flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
+            return None
+        raise Problem.of("open", error) from error
+    try:
+        status = status_of(reading)
+        text = os.read(reading, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
+    except OSError as error:
+        raise Problem.of("read", error) from error
+    finally:
+        let_go(reading)
+    line, _, rest = text.partition(b"\n")
+    return HalfWritten.unpacked(line) if rest == b"inode %d\n" % inode else None
