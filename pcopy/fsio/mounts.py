@@ -18,9 +18,6 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-Identity = tuple[int, int]
-"""A file's (mount code, inode)."""
-
 _FIRST_BELOW = 1 << 32  # codes below are those of roots
 _FIRST_OF_FILES = 1 << 62  # so far from any root's that they can't meet
 
