@@ -5,6 +5,9 @@ A failed *item* is no exception here: it is recorded (``pcopy.tasks.job.Failure`
 
 from __future__ import annotations
 
+import errno
+import os
+
 OK = 0
 INCOMPLETE = 1
 REFUSED = 2
@@ -27,6 +30,12 @@ class Refused(PcopyError):
     status = REFUSED
 
 
+class NotAllDone(PcopyError):
+    """Several things were asked for, and some of them were refused."""
+
+    status = INCOMPLETE
+
+
 class InvariantBroken(PcopyError):
     """pcopy itself is wrong (or a peer speaks another protocol): the job must not go on."""
 
@@ -38,9 +47,21 @@ class PeerLost(PcopyError):
 
     status = INTERNAL
 
-    def __init__(self, rank: int, reason: str) -> None:
+    def __init__(self, rank: int, reason: str, *, gave_up: bool = False) -> None:
+        """``gave_up``: it ended by itself, as ``Hindered``, and has said why."""
         super().__init__(f"rank {rank} is gone: {reason}")
         self.rank = rank
+        self.gave_up = gave_up
+
+
+class Hindered(PcopyError):
+    """The system refuses a rank what it needs for itself (memory, descriptors, a pipe): the job ends as it stands."""
+
+    status = STOPPED
+
+    def __init__(self, text: str, *, copies: bool = True) -> None:
+        super().__init__(text)
+        self.status = hindered_status(copies=copies)
 
 
 class NotPutAside(OSError):
@@ -48,6 +69,26 @@ class NotPutAside(OSError):
 
 
 class JobAborted(PcopyError):
-    """A rank ended the job in disorder; the text holds its traceback."""
+    """A rank ended the job in disorder; the text holds its traceback, or what has hindered it."""
 
-    status = INTERNAL
+    def __init__(self, text: str, status: int = INTERNAL) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def hindered_status(*, copies: bool) -> int:
+    """Of a job that was hindered: a copy can go on, and what was not read to its end is trouble."""
+    return STOPPED if copies else REFUSED
+
+
+def hindrance(error: OSError | MemoryError) -> str:
+    """What the system has refused, and in which function of pcopy, in one line."""
+    where, trace = "pcopy", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        folder, _, file = code.co_filename.rpartition("/")
+        if "/pcopy" in folder:
+            where = f"{code.co_name} of {file}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    number = error.errno if isinstance(error, OSError) and error.errno else errno.ENOMEM
+    return f"{os.strerror(number)} ({errno.errorcode.get(number, number)}) in {where}"

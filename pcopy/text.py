@@ -1,7 +1,9 @@
 """Names and messages in a form that a terminal, a log and a person can take.
 
 File names are bytes and may hold anything but ``/`` and NUL. Rule: what is printed consists of printable characters
-only, and ``shown`` loses nothing, since the backslash itself is escaped too.
+only, and ``shown`` loses nothing, since the backslash itself is escaped too. What Unicode calls other than printable
+(C0 and C1 controls, changes of the writing direction, what has no width, line separators) is escaped also where it is
+valid UTF-8: a terminal acts on it.
 """
 
 from __future__ import annotations
@@ -24,10 +26,19 @@ def harmless(text: str) -> str:
     """A message of our own, or of a library, on one line: only what is not printable is escaped."""
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
+def drawable(text: str, encoding: str) -> str:
+    """``text`` for a stream of that ``encoding``: what is not printable is escaped, and what it cannot express.
+
+    Lines stay lines.
+    """
+    if not text.isprintable():
+        text = "\n".join(map(harmless, text.split("\n")))
+    if text.isascii():
+        return text
+    return "".join(character if _fits(character, encoding) else _as_bytes(character) for character in text)
 
 
 def counted(number: int, one: str, many: str) -> str:
@@ -39,6 +50,18 @@ def _escaped(character: str) -> str:
     named = _NAMED.get(character)
     if named is not None:
         return named
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    return character if character.isprintable() else _as_bytes(character)
+
+
+def _as_bytes(character: str) -> str:
+    """As in the file's name, if it stands there; UTF-8 has no bytes for half a pair of surrogates."""
+    lone = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", lone))
+
+
+def _fits(character: str, encoding: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -47,7 +47,7 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             first = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file, wherever that is now
-                if (size := os.lseek(descriptor, 0, os.SEEK_END)) < end:
+                if (size := _end(descriptor, on_source)) < end:
                     raise _cut_short("lseek", size, on_source) from error
                 return
             if error.errno == errno.EINVAL:  # a file system that doesn't know holes
@@ -64,6 +64,13 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             raise Problem.of("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
         at = after
+
+
+def _end(descriptor: int, on_source: bool) -> int:
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_END)
+    except OSError as error:
+        raise Problem.of("lseek", error, on_source=on_source) from error
 
 
 def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:

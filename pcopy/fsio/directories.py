@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.mounts import Followed, Identity, Mounts
+from pcopy.fsio.identity import Identity, Likeness, mark_of
+from pcopy.fsio.mount_roots import MountRoot
+from pcopy.fsio.mounted import Mounted
+from pcopy.fsio.mounts import Followed, Mounts
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -26,21 +30,40 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONB
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 CAPACITY = 128
-"""Descriptors kept per side."""
+"""Descriptors kept per side, where the limit of open files allows that."""
 
 KEPT_OF_ONE_WALK = 32
-"""Directories on the way that one walk leaves open, so that a deep path doesn't drive out all others."""
+"""Directories on the way that one walk leaves open at most, so that a deep path doesn't drive out all others."""
 
-_Entry = tuple[int, int, int]  # descriptor, mount code, inode
+LEAST = 4
+"""The least capacity: what a task has opened, and two more of its next walk."""
+
+_SPARE = 20
+"""Descriptors that are left for all else: the files of a task, of a journal, of a manifest, and pipes."""
+
+_Entry = tuple[int, Identity]  # a descriptor and what it is
+
+
+def affordable() -> int:
+    """The capacity for each of two sides that the limit of open files leaves to this process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return CAPACITY
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError:  # there is no /proc, or no descriptor left to look at it
+        used = _SPARE
+    return max(LEAST, min(CAPACITY, (limit - used - _SPARE) // 2))
 
 
 class OpenDirectories:
     """The descriptors that are kept, by base and path. What was opened last outlives one more walk, at least."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        if capacity <= KEPT_OF_ONE_WALK + 1:
+        if capacity < LEAST:
             raise ValueError("one walk would close what its task has just opened")
         self._capacity = capacity
+        self.kept_of_one_walk = min(KEPT_OF_ONE_WALK, capacity - 2)
         self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -86,11 +109,14 @@ class Directories:
         kept: OpenDirectories | None = None,
         number: int = 0,
         followed: Followed | None = None,
+        mounted: Mapping[bytes, MountRoot] | None = None,
     ) -> None:
-        """``followed``: symbolic links are followed. Never on the target's side."""
+        """``followed``: symbolic links are followed. Never on the target's side. ``mounted``: what has to be mounted
+        below ``base``, by path."""
         self._base = base
         self._number = number
         self.mounts = Mounts(code, os.fstat(base).st_dev, followed)
+        self.mounted = Mounted(mounted or {}, on_source=on_source)
         self._on_source = on_source
         self._flags = _FLAGS if followed is None else _FLAGS & ~os.O_NOFOLLOW
         self._kept = kept if kept is not None else OpenDirectories()
@@ -98,10 +124,10 @@ class Directories:
     def open(self, path: bytes, identity: Identity | None = None) -> int:
         """A descriptor of ``path``, which stays ours and open for a while.
 
-        Raises ``Problem`` if it is no directory, or not the one with ``identity``.
+        Raises ``Problem`` if it is no directory, or not the one with ``identity``, as far as that can be told.
         """
         entry = self._entry(path)
-        if identity is not None and entry[1:] != identity:
+        if identity is not None and identity.compare(entry[1]) is Likeness.OTHER:
             self.forget(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         return entry[0]
@@ -115,13 +141,12 @@ class Directories:
         while known and above is None:
             known = known.rpartition(b"/")[0]
             above = self._kept.get(self._number, known) if known else None
-        at, code = above[:2] if above else (self._base, self.mounts.base)
+        at, code = (above[0], above[1].mount) if above else (self._base, self.mounts.base)
         if not path:
             return self._keep(path, self._open_again(at), code)
         rest = path[len(known) :].strip(b"/").split(b"/")
         reached = known
         passing = -1
-        entry = (at, 0, 0)
         for index, name in enumerate(rest):
             try:
                 entered = self._enter_patiently(at, name)
@@ -134,11 +159,11 @@ class Directories:
                     let_go(passing)
                     passing = -1
             reached = reached + b"/" + name if reached else name
-            if len(rest) - index <= KEPT_OF_ONE_WALK:
+            if len(rest) - index <= self._kept.kept_of_one_walk:
                 entry = self._keep(reached, entered, code)
-                code = entry[1]
+                code = entry[1].mount
             else:
-                code = self._look(reached, entered, code)[0]
+                code = self._look(reached, entered, code).mount
                 passing = entered
             at = entered
         return entry
@@ -169,22 +194,31 @@ class Directories:
             return os.open(name, self._flags | os.O_PATH, dir_fd=at)
 
     def _look(self, path: bytes, descriptor: int, around: int) -> Identity:
-        """Mount code and inode of what was just opened, which is closed if that can't be told; raises ``Problem``."""
+        """What was just opened, which is closed if its status can't be told; raises ``Problem``.
+
+        Only what is written to has a mark: a source is nobody's to forge but its owner's.
+        """
         try:
             status = status_of(descriptor, on_source=self._on_source)
+            self.mounted.check(path, descriptor, status, self.mounts.device(around))
         except Problem:
             let_go(descriptor)
             raise
-        return self.mounts.code(path, status.st_dev, around), status.st_ino
+        mark = b"" if self._on_source else mark_of(descriptor, made=True)
+        return Identity(self.mounts.code(path, status.st_dev, around), status.st_ino, mark)
 
     def _keep(self, path: bytes, descriptor: int, around: int) -> _Entry:
-        entry = (descriptor, *self._look(path, descriptor, around))
+        entry = descriptor, self._look(path, descriptor, around)
         self._kept.keep(self._number, path, entry)
         return entry
 
-    def identity(self, path: bytes) -> Identity:
-        """Mount code and inode of a directory; raises ``Problem``."""
-        return self._entry(path)[1:]
+    def identity(self, path: bytes, *, made: bool = True) -> Identity:
+        """Which directory ``path`` is; raises ``Problem``. On the source's side it has no mark.
+
+        ``made`` as in ``pcopy.fsio.identity``.
+        """
+        descriptor, identity = self._entry(path)
+        return identity if made else identity._replace(mark=mark_of(descriptor, made=False))
 
     def above(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
         """All directories above ``path``, from the base on, with their identities; raises ``Problem``.
@@ -194,23 +228,24 @@ class Directories:
         reached, at, code = b"", self._base, self.mounts.base
         passing = -1
         try:
-            yield reached, (code, status_of(at, on_source=self._on_source).st_ino)
+            yield reached, Identity(code, status_of(at, on_source=self._on_source).st_ino)
             for name in path.split(b"/")[:-1]:
                 reached = reached + b"/" + name if reached else name
                 entry = self._kept.get(self._number, reached)
                 if entry is not None:
                     before, passing = passing, -1
-                    at, code, inode = entry
+                    at, identity = entry
                 else:
                     try:
                         entered = self._enter_patiently(at, name)
                     except OSError as error:
                         raise Problem.of("open", error, on_source=self._on_source) from error
-                    code, inode = self._look(reached, entered, code)
+                    identity = self._look(reached, entered, code)
                     before, at, passing = passing, entered, entered
                 if before >= 0:
                     let_go(before)
-                yield reached, (code, inode)
+                code = identity.mount
+                yield reached, identity
         finally:
             if passing >= 0:
                 let_go(passing)
@@ -238,6 +273,7 @@ def list_names(source: int) -> Iterator[bytes]:
 
 def count_entries(directory: int, *, sockets: bool) -> int:
     """How many names an open directory has; without ``sockets``, those of a dataset. Raises ``OSError``."""
+    os.lseek(directory, 0, os.SEEK_SET)  # on btrfs a descriptor shows no names that are newer than it or its rewinding
     with os.scandir(directory) as entries:
         return sum(sockets or not _is_socket(entry) for entry in entries)
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from enum import Enum
+from typing import Protocol
+
+
+class Status(Protocol):
+    """What of an item's status decides."""
+
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def st_size(self) -> int: ...
+    @property
+    def st_rdev(self) -> int: ...
+    @property
+    def st_mtime_ns(self) -> int: ...
 
 
 class Decision(Enum):
@@ -15,9 +28,7 @@ class Decision(Enum):
     FAIL = "fail"
 
 
-def decide(
-    policy: str, modify_window: int, source: os.stat_result, target: os.stat_result, *, contents: bool = False
-) -> Decision:
+def decide(policy: str, modify_window: int, source: Status, target: Status, *, contents: bool = False) -> Decision:
     """Applies ``policy`` (``pcopy.tasks.job.EXISTING``); ``modify_window`` is in seconds.
 
     With ``contents`` what is to be skipped must still be compared (``pcopy.fsio.compare``); times don't count then.
@@ -36,7 +47,7 @@ def decide(
     return Decision.SKIP if alike(source, target, modify_window, contents=contents) else Decision.REPLACE
 
 
-def alike(source: os.stat_result, target: os.stat_result, modify_window: int, *, contents: bool = False) -> bool:
+def alike(source: Status, target: Status, modify_window: int, *, contents: bool = False) -> bool:
     """Does ``target`` look like a copy of ``source``, from their status? (A symbolic link's size is its text's.)
 
     With ``contents`` it is those that decide, where there are any, and not the times.

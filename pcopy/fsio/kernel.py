@@ -7,7 +7,7 @@ size, to a name that is free. For everything else they say ``CARE`` and leave th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from pcopy.fsio.attributes import Applied
@@ -44,11 +44,13 @@ class Kernel(Protocol):
         *,
         inherits: bool,
         target_names: Sequence[bytes] | None = None,
+        made: Callable[[bytes, int], None] | None = None,
     ) -> Iterator[Verdict]:
         """One verdict for each of ``names`` in ``source`` (a directory's descriptor), as soon as it is known.
 
         ``inodes`` and ``device`` are those that the files had when they were found; another one is a ``Problem``
-        marked as changed. ``inherits``: files made in ``target`` inherit an ACL, which must go.
+        marked as changed. ``inherits``: files made in ``target`` inherit an ACL, which must go. ``made`` is told of
+        each new file that is whole, by its name and a descriptor.
         """
 
     def read_files(self, directory: int, names: Sequence[bytes], *, copies: bool = False) -> Iterator[Read | int]:
@@ -57,5 +59,5 @@ class Kernel(Protocol):
         Sources did not change while they were read. Of ``copies``, what the page cache holds is given up first.
         """
 
-    def drain(self) -> Applied:
-        """What metadata was excused or is worth a notice since the last call."""
+    def drain(self) -> list[tuple[bytes, Applied]]:
+        """The names whose metadata was excused or is worth a notice since the last call, and what became of it."""

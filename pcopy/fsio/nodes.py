@@ -10,10 +10,12 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.fsio.attributes import Applied, apply_attributes, read_attributes
 from pcopy.fsio.close import let_go
+from pcopy.fsio.identity import mark_of
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
@@ -21,12 +23,13 @@ from pcopy.fsio.source import status_of
 
 
 class MadeNode(NamedTuple):
-    """A node that was made: its status when it was new, its source's, the text of a symbolic link, what became of its
-    metadata, and what is wrong with that."""
+    """A node that was made: its status when it was new, its source's, the text of a symbolic link, its mark where that
+    is wanted (``pcopy.fsio.identity``), what became of its metadata, and what is wrong with that."""
 
     status: os.stat_result
     source: os.stat_result
     link: bytes
+    mark: bytes
     applied: Applied = Applied()
     shortcoming: MetadataProblem | None = None
 
@@ -60,6 +63,7 @@ def copy_node(
     inherits: bool = False,
     kept: os.stat_result | None = None,
     follow: bool = False,
+    marked: bool = False,
 ) -> MadeNode:
     """Makes ``target_name``, which must be free (else ``Problem`` with EEXIST), like the source; raises ``Problem``.
 
@@ -89,11 +93,12 @@ def copy_node(
         new = status_of(made)
         if not _is_new(new, status):
             raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
+        mark = mark_of(made, made=True) if marked else b""
         try:
             applied = apply_attributes(handle_of(made), attributes, preserve, umask, kept=kept, inherits=inherits)
         except MetadataProblem as problem:
-            return MadeNode(new, status, link, shortcoming=problem)
-        return MadeNode(new, status, link, applied)
+            return MadeNode(new, status, link, mark, shortcoming=problem)
+        return MadeNode(new, status, link, mark, applied)
     finally:
         let_go(made)
 
@@ -116,3 +121,10 @@ def _make(operation: str, call: Callable[[], None]) -> None:
         call()
     except OSError as error:
         raise Problem.of(operation, error) from error
+
+
+def keep_access_time(held: int, before: os.stat_result) -> None:
+    """Undoes what reading a symbolic link of the target's has done to its access time, which no flag prevents."""
+    with suppress(OSError):  # somebody else's, or on a file system that may not be written
+        if os.fstat(held).st_atime_ns != before.st_atime_ns:
+            os.utime(handle_of(held), ns=(before.st_atime_ns, before.st_mtime_ns))

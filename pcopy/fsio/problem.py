@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from pcopy.fsio.identity import Identity
+
 Plain = tuple[str, int, str, bool, bool, bool]
 """A problem as primitives: operation, errno, text, whether it concerns the source, whether that has changed, and
 whether it may be tried again."""
@@ -54,6 +56,9 @@ class Problem(OSError):
 
 class MetadataProblem(Problem):
     """The item's contents are whole, but not all of its metadata could be set."""
+
+    made: Identity | None = None
+    """The item, where further names may be wanted of it."""
 
 
 def changed(operation: str, text: str) -> Problem:

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
-from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, read_xattrs
+from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, has_common_times, read_xattrs
 from pcopy.fsio.data import write_all
 from pcopy.fsio.kernel import CARE, SMALL_FILE, Copied, Read, Verdict
 from pcopy.fsio.preserve import Preserve
@@ -23,6 +23,7 @@ _READ = FLAGS | os.O_NOATIME
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Looked up once: these run a dozen times a file.
+_NOTHING = Applied()
 _open, _fstat, _read, _write, _close = os.open, os.fstat, os.read, os.write, os.close
 _chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
 _advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
@@ -43,18 +44,15 @@ class PythonKernel:
         self._digest = digest
         self._preserve = preserve
         self._umask = umask
-        self._excused = 0
-        self._notices: list[str] = []
+        self._applied: list[tuple[bytes, Applied]] = []
         self._plain = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
         self._follow = follow
         self._flags = _READ & ~os.O_NOFOLLOW if follow else _READ
         self._sparse = preserve.sparse
-        self._xattrs = preserve.xattr or preserve.acl
+        self._made: Callable[[bytes, int], None] | None = None
 
-    def drain(self) -> Applied:
-        applied = Applied(self._excused, tuple(self._notices))
-        self._excused = 0
-        self._notices.clear()
+    def drain(self) -> list[tuple[bytes, Applied]]:
+        applied, self._applied = self._applied, []
         return applied
 
     def copy_new_files(
@@ -67,7 +65,9 @@ class PythonKernel:
         *,
         inherits: bool,
         target_names: Sequence[bytes] | None = None,
+        made: Callable[[bytes, int], None] | None = None,
     ) -> Iterator[Verdict]:
+        self._made = made
         for name, inode, new_name in zip(names, inodes, target_names or names, strict=True):
             try:
                 yield self._copy(source, target, name, new_name, inode, device, inherits)
@@ -122,7 +122,7 @@ class PythonKernel:
                 if whole is None:
                     return CARE
                 data = whole
-            xattrs = read_xattrs(reading, self._preserve) if self._xattrs else ()
+            xattrs = read_xattrs(reading, self._preserve)
             operation = "fstat"
             if not _is_same(status, _fstat(reading)):
                 raise changed("read", "the file changed while it was copied")
@@ -143,7 +143,8 @@ class PythonKernel:
                 put = _write(writing, data) if data else 0
                 if put != len(data):
                     write_all(writing, memoryview(data)[put:], put)
-                if xattrs or inherits or not self._plain:
+                common = has_common_times(status.st_atime_ns, status.st_mtime_ns)
+                if xattrs or inherits or not (self._plain and common):
                     applied = self._apply(writing, status, xattrs, inherits)
                 else:
                     try:
@@ -152,6 +153,9 @@ class PythonKernel:
                         _utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
                     except OSError:  # once more, with care: what is no error, and which operation was it?
                         applied = self._apply(writing, status, xattrs, inherits)
+                operation = "fstat"
+                if self._made is not None:
+                    self._made(new_name, writing)
                 operation = "close"
             finally:
                 _close(writing)
@@ -160,9 +164,8 @@ class PythonKernel:
         except OSError as error:
             remove(target, new_name)
             raise Problem.of(operation, error) from error
-        if applied is not None:
-            self._excused += applied.excused
-            self._notices.extend(applied.notices)
+        if applied is not None and applied != _NOTHING:
+            self._applied.append((name, applied))
         return status, len(data), self._digest(data) if self._digest else b""
 
     def _apply(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import unicodedata
 
-from pcopy.fsio.mounts import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 
@@ -18,7 +17,7 @@ class Spellings:
     """Remembers the names of the directory that was read last: there may be many items to ask for."""
 
     def __init__(self) -> None:
-        self._directory: Identity | None = None
+        self._directory: tuple[int, int] | None = None
         self._names: frozenset[bytes] = frozenset()
 
     def others(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:

@@ -101,11 +101,13 @@ class Syncer:
 
     def close(self) -> None:
         """Ends the process; a sync that is under way fails here, and is not waited for."""
-        if self._socket is not None:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        if self._process is not None:
-            self._process.kill()
-            self._process.poll()
+        with contextlib.suppress(OSError):  # it ends with this process at the latest
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            if self._process is not None:
+                self._process.kill()
+                self._process.poll()
 
 
 def serve() -> None:

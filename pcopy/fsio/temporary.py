@@ -3,8 +3,8 @@
 Whoever reopens one by its name makes sure that it is the very file that was made: a regular file of ours, with one
 link, that nobody else can write. In a directory of a hostile owner the name may by then mean something else.
 
-The inode says which file it is: nobody can give a directory a name on another device but by mounting there, and on an
-overlay the files of one directory may well have other device numbers than it.
+Its identity says which file it is (``pcopy.fsio.identity``), with the mount of its directory: nobody can give that a
+name on another device but by mounting there, and on an overlay files may well have other device numbers than it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import stat
 from itertools import count
 
 from pcopy.fsio.close import abandon
+from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 
@@ -47,8 +48,8 @@ def create(directory: int, name: bytes) -> int:
         raise Problem.of("create", error) from error
 
 
-def reopen(directory: int, name: bytes, inode: int, size: int, *, uid: int | None = None, mode: int = 0o600) -> int:
-    """The temporary file ``name`` again, of ``size`` bytes, for writing; ``uid`` is its owner (None: us).
+def reopen(directory: int, name: bytes, made: Identity, size: int) -> int:
+    """The temporary file ``name`` that was ``made`` again, of ``size`` bytes, for writing.
 
     Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again.
     """
@@ -64,12 +65,12 @@ def reopen(directory: int, name: bytes, inode: int, size: int, *, uid: int | Non
         abandon(descriptor)
         raise
     ours = (
-        status.st_ino == inode
+        made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER
         and status.st_size == size
         and stat.S_ISREG(status.st_mode)
-        and status.st_uid == (os.geteuid() if uid is None else uid)
+        and status.st_uid == os.geteuid()
         and status.st_nlink == 1
-        and stat.S_IMODE(status.st_mode) == mode
+        and stat.S_IMODE(status.st_mode) == 0o600
     )
     if not ours:
         abandon(descriptor)
@@ -102,7 +103,11 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> None:
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
-    """Gives ``temporary`` its final ``name``, replacing what has it; raises ``Problem``."""
+    """Gives ``temporary``, which is ``inode``, its final ``name``, replacing what has it; raises ``Problem``.
+
+    Where nobody holds it, its number may be another's by now. That is as if the directory's owner had replaced it
+    later, which he may.
+    """
     try:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import PREFIX, TemporaryNames, create, put_in_place, remove, reopen, verify_name
 from tests.support.files import replace_by_link
@@ -64,7 +65,7 @@ def test_refuses(directory: int, area: Path, trick: str) -> None:
     TRICKS[trick](area / "temporary")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Problem) as caught:
-        reopen(directory, b"temporary", inode, 0)
+        reopen(directory, b"temporary", Identity(0, inode), 0)
     assert caught.value.errno in (errno.ESTALE, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOENT)
     assert not caught.value.on_source
     assert caught.value.again == (caught.value.errno in (errno.ESTALE, errno.ENOENT)), "it may be made again"
@@ -72,7 +73,7 @@ def test_refuses(directory: int, area: Path, trick: str) -> None:
 
 
 def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
-    descriptor = reopen(directory, b"temporary", make(directory), 0)
+    descriptor = reopen(directory, b"temporary", Identity(0, make(directory)), 0)
     os.pwrite(descriptor, b"content", 0)
     os.close(descriptor)
     assert (area / "temporary").read_bytes() == b"content"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ RUN = {
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
 }
 """What the interpreter is to run for each of the two commands."""
+
+_MODULES = ("_cffi_backend", "blake3", "lmdb", "xxhash", "yaml", "_yaml")
+"""What other users' runs import that Python lacks: neither a launcher nor a bar."""
 
 Argument = str | bytes | os.PathLike[str]
 Completed = subprocess.CompletedProcess[bytes]
@@ -130,31 +134,40 @@ def _interpreter(user: int | None) -> tuple[str, str]:
     """A Python and a PYTHONPATH with which ``user`` can run the program.
 
     Interpreters below /root and checkouts in private homes are out of reach of other users: then the machine's own
-    Python of the same version serves, and a copy of the package in a public place.
+    Python of the same version serves, and a copy of the package, and of all that it imports, in a public place.
     """
     if user is None:
         return sys.executable, str(REPOSITORY)
-    search = os.pathsep.join([str(REPOSITORY), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    installed = os.pathsep.join([str(REPOSITORY), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for repository in (REPOSITORY, None):
-        if repository is None:
-            search = search.replace(str(REPOSITORY), _public_copy(), 1)
+    searches: tuple[Callable[[], str], ...] = (lambda: installed, _public_copy)
+    for search in searches:
         for python in (sys.executable, shutil.which(version, path="/usr/bin:/usr/local/bin")):
-            if python and _works(user, python, search):
-                return python, search
+            if python and _works(user, python, search()):
+                return python, search()
     pytest.skip(f"no {version} here that user {user} can run with the package")
 
 
 def _works(user: int, python: str, search: str) -> bool:
-    line = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", python, "-m", "pcopy", "--version"]
-    return subprocess.run(line, check=False, env=_environment(search), capture_output=True).returncode == 0
+    """Is there everything, also what is imported by some runs only?"""
+    modules = ["pcopy.cli.script", *filter(importlib.util.find_spec, _MODULES)]
+    line = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", python]
+    line += ["-c", f"import {', '.join(modules)}"]
+    return subprocess.run(line, check=False, env=_environment(search), capture_output=True, cwd="/").returncode == 0
 
 
 @functools.cache
 def _public_copy() -> str:
     path = tempfile.mkdtemp(prefix="pcopy-test-package-")
     os.chmod(path, 0o755)
-    shutil.copytree(REPOSITORY / "pcopy", Path(path, "pcopy"), ignore=shutil.ignore_patterns("__pycache__"))
+    unneeded = shutil.ignore_patterns("__pycache__", "tests", "*.dist-info")
+    shutil.copytree(REPOSITORY / "pcopy", Path(path, "pcopy"), ignore=unneeded)
+    for module in _MODULES:
+        found = importlib.util.find_spec(module)
+        for place in (found.submodule_search_locations or ()) if found else ():
+            shutil.copytree(place, Path(path, module), ignore=unneeded, dirs_exist_ok=True)
+        if found and found.origin and not found.submodule_search_locations:
+            shutil.copy(found.origin, path)
     # Other users can't write there what Python compiles, and would compile it for each run.
     subprocess.run([sys.executable, "-m", "compileall", "-q", path], check=True)
     subprocess.run(["chmod", "-R", "a+rX", path], check=True)

@@ -26,6 +26,7 @@ Place = Callable[[str], Path]
 
 MAKE = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0"),
+    "ext4-128": ("mkfs.ext4", "-q", "-F", "-m", "0", "-I", "128"),  # its inodes have no room for a time of birth
     "xfs": ("mkfs.xfs", "-q", "-f"),
     "btrfs": ("mkfs.btrfs", "-q", "-f"),
 }
@@ -69,7 +70,15 @@ def mounted(kind: str, place: Path, size: int = SIZE, options: str = "") -> Iter
         command = ["mount", "-t", "tmpfs", "-o", wanted, "pcopy-test", str(point)]
     else:
         _make(kind, image, size)
-        command = ["mount", "-t", kind, "-o", ",".join(filter(None, ["loop", options])), str(image), str(point)]
+        command = [
+            "mount",
+            "-t",
+            kind.partition("-")[0],
+            "-o",
+            ",".join(filter(None, ["loop", options])),
+            str(image),
+            str(point),
+        ]
     try:
         tried = subprocess.run(command, check=False, capture_output=True, text=True)
         if tried.returncode:

@@ -11,8 +11,8 @@ from pcopy.engine.task import TaskId
 
 def read_record(payload: bytes) -> Record:
     """The record that was packed; raises ``ValueError`` if it is none."""
-    head, done, spawned = read_facts(payload)
-    return Record(*head[:6], done, tuple(tuple(task) for task in spawned))
+    head, done, shares, spawned = read_facts(payload)
+    return Record(*head[:6], done, tuple(tuple(task) for task in spawned), shares)
 
 
 def unpack_ids(packed: bytes) -> Iterator[TaskId]:
