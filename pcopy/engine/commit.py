@@ -29,7 +29,8 @@ class Commit:
 
     def __init__(self, epochs: Epochs, limits: Limits) -> None:
         self._epochs = epochs
-        self._interval = limits.cut_interval
+        self._longest = limits.cut_interval
+        self._interval = min(limits.first_cut, self._longest)  # until the next cut
         self._patience = limits.last_cut
         self._next_cut = 0.0
         self._target = 0
@@ -53,6 +54,7 @@ class Commit:
             return True
         if rank or now < self._next_cut:
             return False
+        self._interval = min(2 * self._interval, self._longest)
         self._next_cut = now + self._interval
         return self._epochs.number - (report.durable if report else 0) <= AHEAD
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from pcopy.engine import tree
-from pcopy.engine.messages import Abort
+from pcopy.engine.messages import Abort, Answer, Query, Reply, Request, Token
 from pcopy.engine.node import NEVER, Node, State
 from pcopy.engine.progress import Report
-from pcopy.engine.task import Spawn, Task, TaskId
+from pcopy.engine.task import Share, Spawn, Task, TaskId
 from pcopy.engine.transport import Transport
-from pcopy.errors import JobAborted, PeerLost
+from pcopy.errors import INTERNAL, STOPPED, JobAborted, PeerLost, hindrance
 
 SLICE = 0.005
 """Seconds that tasks run between two polls of the transport."""
@@ -32,17 +32,23 @@ LOSS_GRACE = 1.0
 """Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
 
 
+_IDLE_TALK = (Request, Reply, Query, Answer, Token)
+"""What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
+
+
 class Outcome(NamedTuple):
     """What a finished task hands over at once: the tasks it spawned and what it counted.
 
     A task whose effect is only in this rank's memory is ``held``: a journal does not hear of it, so that a resumed job
     runs it again, until another task is done that has ``settled`` it. It may spawn tasks for its own rank only.
+    ``shares`` tell what of the ``counts`` was counted under which label, for whoever has to take some of it back.
     """
 
     spawned: Iterable[Spawn] = ()
     counts: Sequence[int] = ()
     settled: Sequence[TaskId] = ()
     held: bool = False
+    shares: Sequence[Share] = ()
 
 
 Slices = Generator[None, None, Outcome]
@@ -60,19 +66,24 @@ class Driver:
         *,
         host: str,
         program: str = "pcopy",
+        hindered: int = STOPPED,
         on_report: Callable[[int, Report], None] | None = None,
         stop_reason: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``hindered`` is the status of a job that ends because the system refuses a rank what it needs."""
         self._node = node
         self._transport = transport
         self._run_task = run_task
         self._host = host
         self._program = program
+        self._hindered = hindered
         self._on_report = on_report
         self._stop_reason = stop_reason
         self._clock = clock
         self._reported = 0
+        self._lively = clock()
+        """When this rank had something to do, or heard of it, for the last time."""
         self._loss: PeerLost | None = None
         self._loss_told = 0.0
         self._root_lost = False
@@ -94,14 +105,18 @@ class Driver:
             self._tell(node)
         except PeerLost as error:
             self._root_lost = error.rank == 0
-            node.abort(self._host, f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n")
+            status = self._hindered if error.gave_up else INTERNAL
+            node.abort(self._host, f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
+        except (OSError, MemoryError) as error:
+            text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {hindrance(error)}\n"
+            node.abort(self._host, text, self._hindered)
         except Exception:
             where = f"{self._program}: rank {node.rank} on {self._host} failed:\n"
             node.abort(self._host, where + traceback.format_exc())
         finally:
             self._drop_task()
         if node.aborted is not None:
-            raise JobAborted(self._end_in_disorder(node.aborted))
+            raise JobAborted(self._end_in_disorder(node.aborted), node.aborted.status)
         self._transport.close()
         return node.status
 
@@ -125,6 +140,7 @@ class Driver:
         if node.halted is None and (reason := self._stop_reason()) is not None:
             node.halt(reason, now)
         if node.halted is not None and self._task is not None and node.queue.is_work(self._task):
+            node.queue.forget(self._task)
             self._drop_task()
             node.dropped += 1
             node.finished((), (), now, held=True)
@@ -145,8 +161,14 @@ class Driver:
     def _receive(self, timeout: float) -> None:
         node = self._node
         before = node.state
-        for source, message in self._transport.poll(timeout):
-            node.receive(source, message, self._clock())
+        now = self._clock()
+        if timeout <= 0.0:
+            self._lively = now
+        for source, message in self._transport.poll(timeout, now - self._lively):
+            now = self._clock()
+            if not isinstance(message, _IDLE_TALK):
+                self._lively = now
+            node.receive(source, message, now)
         if node.state is State.BARRIER and before is not State.BARRIER:
             above = tree.parent(node.rank, node.fan_out)
             for rank in range(node.size):
@@ -179,7 +201,8 @@ class Driver:
                 outcome: Outcome = end.value
             self._task = self._slices = None
             now = clock()
-            node.finished(outcome.spawned, outcome.counts, now, settled=outcome.settled, held=outcome.held)
+            spawned, counts, settled, held, shares = outcome
+            node.finished(spawned, counts, now, settled=settled, held=held, shares=shares)
             if now >= deadline or self._stop_reason() is not None:
                 return
 
@@ -206,4 +229,6 @@ class Driver:
             except PeerLost as error:
                 self._root_lost = error.rank == 0  # it has told of it, or can't any more
                 self._transport.forgive(error.rank)
+            except OSError:  # which has ended the job, it may be
+                break
         return abort.text if root or (abort.rank == self._node.rank and not self._root_lost) else ""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pcopy.engine.messages import LAST_EPOCH, Epoch, Message
-from pcopy.engine.task import Task, TaskId
+from pcopy.engine.task import Share, Task, TaskId
 
 FIRST = 1
 """The epoch in which a run begins."""
@@ -62,8 +62,11 @@ class Journal(Protocol):
     def spawned(self, task: Task) -> None:
         """A task was described."""
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
-        """A task is done and has counted; so are the ``settled``, held until then. What it spawned was told before."""
+    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
+        """A task is done and has counted; so are the ``settled``, held until then. What it spawned was told before.
+
+        ``shares`` are parts of what it has counted, by their labels.
+        """
 
     def cut(self, epoch: int, phase: int) -> None:
         """All facts since the last cut are of ``epoch``; ``phase`` is the one that this rank is in."""

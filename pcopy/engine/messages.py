@@ -11,7 +11,7 @@ import pickle
 from typing import Any, NamedTuple, NoReturn
 
 from pcopy.engine.task import Task
-from pcopy.errors import InvariantBroken
+from pcopy.errors import INTERNAL, InvariantBroken
 
 MESSAGE_BYTES = 16 << 20
 """Upper bound of the payloads in one message, in bytes (one task may pass it alone)."""
@@ -118,11 +118,12 @@ class Halt(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """The job ends at once: a rank has failed; ``text`` is its traceback."""
+    """The job ends at once, with ``status``: a rank has failed; ``text`` is its traceback, or what has hindered it."""
 
     rank: int
     host: str
     text: str
+    status: int = INTERNAL
 
 
 class Stop(NamedTuple):

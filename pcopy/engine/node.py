@@ -45,9 +45,9 @@ from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import TRANSITIONS as TRANSITIONS
 from pcopy.engine.states import State as State
 from pcopy.engine.stealing import Thief
-from pcopy.engine.task import ANYBODY, UNTOLD, Spawn, Task, TaskId, batches
+from pcopy.engine.task import ANYBODY, UNTOLD, Share, Spawn, Task, TaskId, batches
 from pcopy.engine.transitions import follow
-from pcopy.errors import InvariantBroken
+from pcopy.errors import INTERNAL, InvariantBroken
 
 NEVER = float("inf")
 
@@ -107,6 +107,12 @@ class Node:
 
     # What the driver says.
 
+    @property
+    def is_ending(self) -> bool:
+        """At the root: the last phase is over."""
+        is_over = self._ending is not None and self._ending[0] is None
+        return is_over or self.state not in (State.WAITING, State.WORKING)
+
     def start(self, now: float) -> None:
         """At the root: begins the first phase, or goes on with the one that was restored."""
         self.commit.start(now)
@@ -133,6 +139,7 @@ class Node:
         *,
         settled: Sequence[TaskId] = (),
         held: bool = False,
+        shares: Sequence[Share] = (),
     ) -> None:
         """The running task is over: all that it spawned, counted and settled become facts, unless it is ``held``."""
         task = self._running
@@ -144,7 +151,7 @@ class Node:
             self.counters[index] += count
         self._spawn(spawned, held=held)
         if self._epochs.journal and not held:
-            self._epochs.journal.done(task, counts, settled)
+            self._epochs.journal.done(task, counts, settled, shares)
         self.tick(now)
 
     def tick(self, now: float) -> None:
@@ -181,9 +188,9 @@ class Node:
         self._receive_halt(self.rank, Halt(reason))
         self.tick(now)
 
-    def abort(self, host: str, text: str) -> None:
+    def abort(self, host: str, text: str, status: int = INTERNAL) -> None:
         """Ends the job in disorder: this rank has failed with the traceback ``text``."""
-        self._receive_abort(self.rank, Abort(self.rank, host, text))
+        self._receive_abort(self.rank, Abort(self.rank, host, text, status))
 
     # What other ranks say.
 
@@ -321,7 +328,7 @@ class Node:
             status = self._director.status(report.totals, self.halted) if following is None else 0
             self._ending = following, status
         following, status = self._ending
-        needed = status != 0 or self.restored >= 0
+        needed = status != 0 or self.restored >= 0 or following in self._limits.durable_before
         if not self.commit.is_done(report, now, needed=needed, halted=self.halted is not None, phase=self.phase):
             self._collecting, self._next_query = report.sequence + 1, now + COMMIT_POLL
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pcopy.engine.backlog import Backlog, SpoolFactory, Store
 from pcopy.engine.limits import Limits
@@ -68,6 +68,9 @@ class TaskQueue:
         """Why tasks can't be put aside any more, once that is so: none comes back, and the job has to stop."""
         self.peak = 0
         """The most bytes that tasks have held in memory at once."""
+        self.remembers = False
+        """Is what is dropped kept, for whoever has to clear up after it?"""
+        self._forgotten: list[Store] = []
 
     def __len__(self) -> int:
         """How many tasks of the current phase wait."""
@@ -172,14 +175,36 @@ class TaskQueue:
         self._in_core -= sum(task.footprint for task in given)
         return tuple(given)
 
+    def forget(self, task: Task) -> None:
+        """A task that was dropped while it was running."""
+        if self.remembers:
+            held = Backlog()
+            held.keep(task)
+            self._forgotten.append(held)
+
+    def forgotten(self) -> Iterator[Task]:
+        """What was dropped, each task once, if the queue ``remembers``; may raise ``OSError``."""
+        while self._forgotten:
+            store = self._forgotten.pop()
+            while store.count:
+                yield from store.take_frame()
+            store.close()
+
     def drop_work(self) -> int:
         """Forgets every task but the notes of this phase in memory; returns how many were dropped."""
         notes = deque(task for task in self._notes if not self.is_work(task))
-        dropped = len(self._scans.tasks) + len(self._works.tasks) + len(self._notes) - len(notes)
+        dropped: int = len(self._scans.tasks) + len(self._works.tasks) + len(self._notes) - len(notes)
         self._notes = notes
-        for store in (*self._backlogs.values(), *([self._overflow] if self._overflow else ())):
-            dropped += store.count
-            store.close()
+        stores = [*self._backlogs.values(), *([self._overflow] if self._overflow else ())]
+        dropped += sum(store.count for store in stores)
+        if self.remembers:
+            held = Backlog()
+            for task in (*self._scans.tasks, *self._works.tasks):
+                held.keep(task)
+            self._forgotten += [*stores, held]
+        else:
+            for store in stores:
+                store.close()
         self._backlogs.clear()
         self._overflow = None
         self._scans, self._works = _Stack(), _Stack()

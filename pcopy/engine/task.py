@@ -24,6 +24,10 @@ UNTOLD = 0
 neither of it nor of its end, since the held task spawns it again in a resumed job."""
 
 
+Share = tuple[bytes, tuple[tuple[int, int], ...]]
+"""What was counted under a label, which the engine does not read: (counter, number) each."""
+
+
 class Spawn(NamedTuple):
     """A task that its maker has described and the engine has not yet numbered.
 

@@ -52,8 +52,8 @@ class Listening:
             self._asked = time.monotonic()
         self._transport.send(destination, message)
 
-    def poll(self, timeout: float) -> list[tuple[int, Message]]:
-        arrived = self._transport.poll(timeout)
+    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
+        arrived = self._transport.poll(timeout, calm)
         if any(isinstance(message, Reply) for _, message in arrived):
             self.answers.append(time.monotonic() - self._asked)
         return arrived
@@ -298,7 +298,7 @@ class Scripted:
         if isinstance(message, Request):
             self._messages.insert(0, Reply(message.phase, message.sequence, ()))
 
-    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
         if len(self._messages) == 1:
             self.forgiven_at_the_end = set(self.forgiven)
         return [(0, self._messages.pop(0))]

@@ -9,7 +9,7 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
 from pcopy.engine.node import State
 from pcopy.engine.restore import restore
-from pcopy.engine.task import UNTOLD, Spawn, Task, TaskId
+from pcopy.engine.task import UNTOLD, Share, Spawn, Task, TaskId
 from pcopy.engine.termination import ISSUED
 from tests.engine.spoken import Directions, Spoken, task, without
 
@@ -31,7 +31,7 @@ class FakeJournal:
     def spawned(self, task: Task) -> None:
         self.told.append(("spawned", task.id))
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
+    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
         self.told.append(("done", task.id, *settled))
 
     def cut(self, epoch: int, phase: int) -> None:
@@ -47,10 +47,10 @@ class FakeJournal:
 
 
 def make(
-    rank: int, size: int, directions: Directions | None = None, *, cut_interval: float = 60.0
+    rank: int, size: int, directions: Directions | None = None, *, cut_interval: float = 60.0, first_cut: float = 60.0
 ) -> tuple[Spoken, FakeJournal]:
     journal = FakeJournal()
-    limits = Limits(fan_out=2, cut_interval=cut_interval, last_cut=3.0)
+    limits = Limits(fan_out=2, first_cut=first_cut, cut_interval=cut_interval, last_cut=3.0)
     return Spoken(rank, size, directions, journal=journal, limits=limits), journal
 
 
@@ -191,6 +191,19 @@ def test_the_root_alone_looks_at_the_time() -> None:
     other, journal = working()
     other.node.tick(1e6)
     assert journal.cuts == []
+
+
+def test_the_first_cut_comes_early_and_later_ones_at_growing_intervals() -> None:
+    root, journal = make(0, 1, Directions(first=2), cut_interval=30.0, first_cut=5.0)
+    root.node.start(0.0)
+    root.node.take()
+    cuts: list[int] = []
+    for second in range(130):
+        root.node.tick(float(second))
+        if len(journal.cuts) > len(cuts):
+            cuts.append(second)
+            journal.durable = journal.cuts[-1]
+    assert cuts == [5, 15, 35, 65, 95, 125]
 
 
 def test_epochs_do_not_run_ahead_of_storage() -> None:

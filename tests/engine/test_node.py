@@ -21,6 +21,7 @@ from pcopy.engine.detectors import DETECTORS
 from pcopy.engine.limits import Limits
 from pcopy.engine.node import State
 from pcopy.engine.task import ANYBODY, HEADER_BYTES
+from pcopy.errors import INTERNAL
 from tests.engine.simulation import SMALL, Interruption, Network, Plan, Planned, Simulation
 
 FRAME_TASKS = 3
@@ -157,7 +158,7 @@ def check_aborted(job: Simulation) -> None:
         assert states == {State.ABORTED}
         assert job.interruption is not None
         assert {node.aborted and node.aborted[:] for node in job.nodes} == {
-            (job.interruption.rank, "nowhere", "Traceback of the test")
+            (job.interruption.rank, "nowhere", "Traceback of the test", INTERNAL)
         }
 
 

@@ -10,6 +10,7 @@ MARKER = EPOCHS + "test_a_marker_goes_before_the_first_message_to_each"
 BEHIND = EPOCHS + "test_what_lies_behind_a_marker_happens_in_the_new_epoch"
 HELD = EPOCHS + "test_a_journal_does_not_hear_of_what_is_held"
 TIME = EPOCHS + "test_the_root_alone_looks_at_the_time"
+EARLY = EPOCHS + "test_the_first_cut_comes_early_and_later_ones_at_growing_intervals"
 WAITS = EPOCHS + "test_a_phase_waits_until_all_ranks_are_durable"
 LAST = EPOCHS + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
 LEAST = PROGRESS + "test_what_is_durable_is_the_least"
@@ -101,6 +102,20 @@ CUTS = (
         (TIME,),
     ),
     Rule(
+        "the first cut comes early",
+        "commit.py",
+        "self._interval = min(limits.first_cut, self._longest)",
+        "self._interval = self._longest",
+        (EARLY,),
+    ),
+    Rule(
+        "the time between two cuts grows, up to the interval",
+        "commit.py",
+        "self._interval = min(2 * self._interval, self._longest)",
+        "self._interval = self._longest",
+        (EARLY,),
+    ),
+    Rule(
         "epochs do not run ahead of storage",
         "commit.py",
         "return self._epochs.number - (report.durable if report else 0) <= AHEAD",
@@ -171,9 +186,9 @@ TOLD = (
         "node.py",
         "        self._spawn(spawned, held=held)\n"
         "        if self._epochs.journal and not held:\n"
-        "            self._epochs.journal.done(task, counts, settled)\n",
+        "            self._epochs.journal.done(task, counts, settled, shares)\n",
         "        if self._epochs.journal and not held:\n"
-        "            self._epochs.journal.done(task, counts, settled)\n"
+        "            self._epochs.journal.done(task, counts, settled, shares)\n"
         "        self._spawn(spawned, held=held)\n",
         (BEHIND,),
     ),

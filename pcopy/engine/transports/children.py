@@ -12,6 +12,8 @@ import os
 import signal
 import time
 
+from pcopy.errors import REFUSED, STOPPED
+
 _FATE_WAIT = 0.01
 """Seconds that a dead child has to become waitable: its sockets close a little earlier."""
 _SHORTEST_PAUSE = 0.0005
@@ -23,7 +25,7 @@ class Children:
 
     def __init__(self) -> None:
         self._alive: dict[int, int] = {}
-        self._fates: dict[int, str] = {}
+        self._codes: dict[int, int] = {}
 
     def add(self, rank: int, process: int) -> None:
         self._alive[rank] = process
@@ -33,7 +35,11 @@ class Children:
         until = time.monotonic() + _FATE_WAIT
         while rank in self._alive and not self._wait(rank, os.WNOHANG) and time.monotonic() < until:
             time.sleep(_SHORTEST_PAUSE)
-        return self._fates.get(rank)
+        return _describe(self._codes[rank]) if rank in self._codes else None
+
+    def gave_up(self, rank: int) -> bool:
+        """Has ``rank``'s process ended by itself, because the system refused it something (``Hindered``)?"""
+        return self._codes.get(rank) in (STOPPED, REFUSED)
 
     def reap(self, grace: float) -> None:
         """Waits up to ``grace`` seconds until all have exited, then kills the rest and waits for them."""
@@ -75,7 +81,7 @@ class Children:
         if process == 0:
             return False
         del self._alive[rank]
-        self._fates[rank] = _describe(os.waitstatus_to_exitcode(status))
+        self._codes[rank] = os.waitstatus_to_exitcode(status)
         return True
 
 

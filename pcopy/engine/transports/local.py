@@ -29,11 +29,13 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from pcopy.engine.messages import Message, decode, encode
 from pcopy.engine.transports.children import Children
-from pcopy.errors import INTERNAL, InvariantBroken, PeerLost, Refused
+from pcopy.errors import INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance
 
 _HEADER = struct.Struct("!Q")
 _READ_BYTES = 256 << 10
@@ -48,6 +50,25 @@ _LOSS_DELAY = 0.1
 """Seconds for which other ranks' traffic goes before a loss: it may hold the reason, an Abort, but never hides it."""
 _SPARE_DESCRIPTORS = 32
 _PR_SET_PDEATHSIG = 1
+_PAUSES = (0.001, 0.02, 0.1)
+"""Seconds before the second, third and fourth try of a call that the system has refused."""
+
+Result = TypeVar("Result")
+
+
+def _insist(call: Callable[..., Result], *arguments: Any) -> Result:
+    """``call`` again after an error that is none of the connection's: memory may be short for a moment.
+
+    Nothing has been sent or received by a call that fails. Raises the last ``OSError``.
+    """
+    for pause in _PAUSES:
+        try:
+            return call(*arguments)
+        except (BlockingIOError, ConnectionError):
+            raise
+        except OSError:
+            time.sleep(pause)
+    return call(*arguments)
 
 
 class _Peer:
@@ -57,7 +78,7 @@ class _Peer:
 
     def __init__(self, rank: int, descriptor: int) -> None:
         self.rank = rank
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor)
+        self.socket = _insist(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
         self.socket.setblocking(False)
         self.outgoing: deque[memoryview] = deque()
         self.writable = True
@@ -82,9 +103,9 @@ class LocalTransport:
         self._waiting: set[int] = set()
         self._losses: deque[_Peer] = deque()
         self._buffer = memoryview(bytearray(_READ_BYTES if size > 1 else 0))
-        self._epoll = select.epoll()
+        self._epoll = _insist(select.epoll)
         for descriptor in self._by_descriptor:
-            self._epoll.register(descriptor, select.EPOLLIN)
+            _insist(self._epoll.register, descriptor, select.EPOLLIN)
 
     @property
     def rank(self) -> int:
@@ -118,7 +139,7 @@ class LocalTransport:
         if destination not in self._waiting:
             self._write(peer)
 
-    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
         """What has arrived; see ``Transport.poll``. Returns early with nothing when the last unsent message has gone.
 
         Raises ``PeerLost``, once per lost rank, and ``InvariantBroken`` if a peer sends something else than messages.
@@ -131,7 +152,7 @@ class LocalTransport:
         while True:
             was_unsent = self.unsent
             arrived: list[tuple[int, Message]] = []
-            for descriptor, events in self._epoll.poll(min(max(wait, 0.0), _LONGEST_WAIT)):
+            for descriptor, events in _insist(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
                 peer = self._by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
                     self._write(peer)
@@ -161,7 +182,7 @@ class LocalTransport:
             return
         dropped: list[tuple[int, Message]] = []
         while self._waiting:
-            for descriptor, events in self._epoll.poll():
+            for descriptor, events in _insist(self._epoll.poll):
                 peer = self._by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
                     self._write(peer)
@@ -169,11 +190,12 @@ class LocalTransport:
                     self._read(peer, dropped)
             dropped.clear()
         for peer in self._by_descriptor.values():
-            peer.socket.close()
+            _close(peer.socket)
             peer.writable = False
         self._by_descriptor.clear()
         self._losses.clear()
-        self._epoll.close()
+        with suppress(OSError):
+            self._epoll.close()
 
     def reap(self, grace: float) -> None:
         """Waits up to ``grace`` seconds until all children have exited, then kills and reaps the rest.
@@ -196,11 +218,11 @@ class LocalTransport:
         """One read from ``peer``: appends the messages that it completed, notes the end of the stream."""
         try:
             if peer.body is not None:
-                taken = peer.socket.recv_into(memoryview(peer.body)[peer.filled :])
+                taken = _insist(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
             else:
                 start = len(peer.head)
                 self._buffer[:start] = peer.head
-                taken = peer.socket.recv_into(self._buffer[start:])
+                taken = _insist(peer.socket.recv_into, self._buffer[start:])
         except BlockingIOError:
             return
         except ConnectionError:
@@ -236,7 +258,8 @@ class LocalTransport:
         outgoing = peer.outgoing
         try:
             while outgoing:
-                taken = peer.socket.sendmsg(list(itertools.islice(outgoing, _PIECES)), (), socket.MSG_NOSIGNAL)
+                pieces = list(itertools.islice(outgoing, _PIECES))
+                taken = _insist(peer.socket.sendmsg, pieces, (), socket.MSG_NOSIGNAL)
                 while taken:
                     piece = outgoing.popleft()
                     if taken < len(piece):
@@ -250,16 +273,16 @@ class LocalTransport:
             peer.writable = False
         if outgoing and peer.rank not in self._waiting:
             self._waiting.add(peer.rank)
-            self._epoll.modify(peer.socket, select.EPOLLIN | select.EPOLLOUT)
+            _insist(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
         elif not outgoing and peer.rank in self._waiting:
             self._waiting.discard(peer.rank)
-            self._epoll.modify(peer.socket, select.EPOLLIN)
+            _insist(self._epoll.modify, peer.socket, select.EPOLLIN)
 
     def _end(self, peer: _Peer) -> None:
         """The stream from ``peer`` is over, and so is the one to it: nobody closes half a connection here."""
         del self._by_descriptor[peer.socket.fileno()]
-        self._epoll.unregister(peer.socket)
-        peer.socket.close()
+        _insist(self._epoll.unregister, peer.socket)
+        _close(peer.socket)
         peer.outgoing.clear()
         peer.writable = False
         self._waiting.discard(peer.rank)
@@ -273,10 +296,15 @@ class LocalTransport:
         if peer.head or peer.body is not None:
             reason += ", in the middle of a message"
         peer.lost = reason
-        raise PeerLost(peer.rank, reason)
+        raise PeerLost(peer.rank, reason, gave_up=self._children.gave_up(peer.rank))
 
 
-def fork_ranks(size: int) -> LocalTransport:
+def _close(end: socket.socket) -> None:
+    with suppress(OSError):  # all that was to be sent has been taken
+        end.close()
+
+
+def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
     """Forks ``size`` - 1 children and returns in every process with its own transport; the caller is rank 0.
 
     A child must leave by ``os._exit``: what its parent meant to do at exit is not its business. It dies with the
@@ -303,9 +331,10 @@ def fork_ranks(size: int) -> LocalTransport:
                 continue
             child = os.fork()
             if child == 0:
-                return _become_child(rank, parent, ends)
+                return _become_child(rank, parent, ends, program)
             children.add(rank, child)
             _close_all(ends[rank])
+        return LocalTransport(0, size, ends[0], children)
     except BaseException as error:
         if os.getpid() != parent:
             # A signal's exception in a child that has not got out of here yet: the siblings and the caller's frames
@@ -317,10 +346,9 @@ def fork_ranks(size: int) -> LocalTransport:
         if isinstance(error, OSError):
             raise Refused(f"{size} ranks can't be started here ({error.strerror}): use fewer (-n)") from error
         raise
-    return LocalTransport(0, size, ends[0], children)
 
 
-def _become_child(rank: int, parent: int, ends: list[dict[int, int]]) -> LocalTransport:
+def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
     """The child's side of the fork; never lets an exception out, since the frames above are the parent's."""
     try:
         import ctypes  # here, because it takes longer to load than the parent takes to fork
@@ -333,6 +361,10 @@ def _become_child(rank: int, parent: int, ends: list[dict[int, int]]) -> LocalTr
             if owner != rank:
                 _close_all(others)
         return LocalTransport(rank, len(ends), ends[rank], Children())
+    except OSError as error:
+        sys.stderr.write(f"{program}: rank {rank} cannot start: {hindrance(error)}\n")
+        sys.stderr.flush()
+        os._exit(STOPPED)
     except BaseException:
         traceback.print_exc()
         os._exit(INTERNAL)
@@ -352,4 +384,5 @@ def _allow_descriptors(size: int) -> None:
 
 def _close_all(ends: dict[int, int]) -> None:
     while ends:
-        os.close(ends.popitem()[1])
+        with suppress(OSError):
+            os.close(ends.popitem()[1])

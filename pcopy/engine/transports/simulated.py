@@ -139,7 +139,7 @@ class SimulatedTransport:
             raise PeerLost(destination, "its connection closed")
         self._network.send(self._rank, destination, message, self._network.now)
 
-    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
         """What is due; see ``Transport.poll``. Raises ``PeerLost``, once per rank that closed its end."""
         arrived = self._network.take(self._rank, timeout)
         if not arrived:
