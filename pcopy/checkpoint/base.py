@@ -1,8 +1,8 @@
 """What a rank begins a run with: its tasks and, for rank 0, the counts so far and the phase.
 
 A base is written once, before ``current`` names its run. So it is never torn: a file without its end is damaged. Its
-frames are a ``Header`` with name and version of the format in front, lists of tasks as plain tuples, and the number of
-all tasks.
+frames are a ``Header`` with name and version of the format in front, for rank 0 the shares of the counts (tuples of
+some of them), lists of tasks as plain tuples, and the number of all tasks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 
 from pcopy.checkpoint.files import Path, check_directory, create
 from pcopy.checkpoint.framing import Frame, damaged, frames, write_frame
-from pcopy.checkpoint.layout import base_name, run_name
-from pcopy.checkpoint.record import as_task, is_counts, load_value
+from pcopy.checkpoint.layout import END_IT, VERSION, base_name, run_name
+from pcopy.checkpoint.record import as_shares, as_task, is_counts, load_value
 from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS
-from pcopy.engine.task import Task
+from pcopy.engine.task import Share, Task
 from pcopy.errors import Refused
 from pcopy.text import shown
 
 FORMAT = "pcopy-base"
-VERSION = 1
 
 _LEAST_BYTES = 16
 """Of a pickled task without payload."""
@@ -54,6 +53,10 @@ class BaseWriter:
         self._held_bytes += task.footprint
         if len(self._held) >= FRAME_TASKS or self._held_bytes >= FRAME_BYTES:
             self._write_tasks()
+
+    def add_shares(self, shares: tuple[Share, ...]) -> None:
+        """Before the first task."""
+        self._write(shares)
 
     def _write_tasks(self) -> None:
         self._write([tuple(task) for task in self._held])
@@ -92,6 +95,18 @@ def read_base(job_dir: Path, run: int, rank: int) -> Iterator[Task]:
     Raises ``Refused``, at the first task or at the end, if directory or file are missing, not to be trusted or damaged:
     only after the last task is it known that there are no more.
     """
+    return (value for value in _read(job_dir, run, rank) if isinstance(value, Task))
+
+
+def read_shares(job_dir: Path, run: int) -> Iterator[Share]:
+    """What the counts that ``run`` begins with consist of; raises as ``read_base`` does."""
+    for value in _read(job_dir, run, 0):
+        if isinstance(value, Task):
+            return
+        yield value
+
+
+def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
     check_directory(os.fsencode(job_dir))
     check_directory(os.path.join(os.fsencode(job_dir), run_name(run)))
     path = base_path(job_dir, run, rank)
@@ -104,6 +119,12 @@ def read_base(job_dir: Path, run: int, rank: int) -> Iterator[Task]:
             if value != count or next(read, None) is not None:
                 raise damaged(path, frame.offset, f"the end of {value} tasks, but there are others")
             return
+        if type(value) is tuple:
+            try:
+                yield from as_shares(value)
+            except ValueError as error:
+                raise damaged(path, frame.offset, str(error)) from None
+            continue
         if type(value) is not list:
             raise damaged(path, frame.offset, "neither tasks nor the end")
         for fields in value:
@@ -130,7 +151,7 @@ def _value(path: bytes, frame: Frame) -> Any:
 
 def _header(path: bytes, frame: Frame, run: int, rank: int) -> Header:
     value = _value(path, frame)
-    check_version(path, value, FORMAT, VERSION)
+    check_version(path, value, FORMAT)
     fields: Sequence[Any] = value[2:]
     if len(fields) != len(Header._fields) or not is_counts(fields[:4]) or not is_counts(fields[4]):
         raise damaged(path, frame.offset, "no header of a base")
@@ -140,9 +161,9 @@ def _header(path: bytes, frame: Frame, run: int, rank: int) -> Header:
     return header
 
 
-def check_version(path: bytes, value: Any, name: str, version: int) -> None:
-    """Raises ``Refused`` unless ``value`` is a tuple that begins with the name of a format and its version."""
+def check_version(path: bytes, value: Any, name: str) -> None:
+    """Raises ``Refused`` unless ``value`` is a tuple that begins with the name of a format and this version."""
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
         raise damaged(path, 0, f"no file of the format {name}")
-    if value[1] != version:
-        raise Refused(f"{shown(path)}: version {value[1]} of {name}; this pcopy reads version {version}")
+    if value[1] != VERSION:
+        raise Refused(f"{shown(path)}: version {value[1]} of {name}; this pcopy reads version {VERSION}; {END_IT}")

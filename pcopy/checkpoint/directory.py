@@ -2,7 +2,7 @@
 
 Rules: a directory is used only if it is ours and only we may write to it; a symbolic link in its place is refused; its
 small files are named relative to the descriptor that was checked. One is replaced by write, fsync, rename, fsync of the
-directory, so that a crash leaves the old one or the new one.
+directory, so that a crash leaves the old one or the new one; what nobody relies on yet goes without the two fsyncs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def opened(path: bytes) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written through it
+            os.close(descriptor)
 
 
 def open_directory(path: bytes) -> int:
@@ -57,10 +58,11 @@ def open_directory(path: bytes) -> int:
     return descriptor
 
 
-def make(path: bytes) -> list[bytes]:
+def make(path: bytes, *, durable: bool = True) -> list[bytes]:
     """Makes the directory ``path`` and those above it that are missing, for the owner only; one that exists is left.
 
     Returns what it has made, the deepest first; raises ``Refused`` with what to do instead, and then nothing is left.
+    ``durable``: their names are on stable storage on return.
     """
     path = os.path.abspath(path)
     missing, made = [], list[bytes]()
@@ -72,11 +74,8 @@ def make(path: bytes) -> list[bytes]:
             with suppress(FileExistsError):
                 os.mkdir(path, 0o700)
                 made.insert(0, path)
-            descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sync(descriptor)
-            finally:
-                os.close(descriptor)
+            if durable:
+                sync_at(os.path.dirname(path))
         except BaseException as error:
             remove_empty(made)
             if not isinstance(error, OSError):
@@ -120,8 +119,11 @@ def read(directory: int, name: bytes, *, where: bytes) -> bytes:
         return stream.read()
 
 
-def replace(directory: int, name: bytes, data: bytes) -> None:
-    """Gives the file ``name`` the contents ``data``, durably; raises ``OSError``, and then the old one stays."""
+def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -> None:
+    """Gives the file ``name`` the contents ``data``; raises ``OSError``, and then the old one stays.
+
+    Unless that is to be ``durable`` a power cut may leave the file empty, or none.
+    """
     temporary = name + NEW
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
@@ -130,13 +132,15 @@ def replace(directory: int, name: bytes, data: bytes) -> None:
         with open(descriptor, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
         raise
-    sync(directory)
+    if durable:
+        sync(directory)
 
 
 def sync(directory: int) -> None:
@@ -146,6 +150,15 @@ def sync(directory: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
+
+
+def sync_at(path: bytes) -> None:
+    """As ``sync``, for the directory ``path``; raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def refuse_strange(path: bytes, status: os.stat_result) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
 
 from pcopy.checkpoint.files import Path, open_file
@@ -51,7 +52,7 @@ def frames(path: Path) -> Iterator[Frame]:
     Raises ``Refused`` for a file that cannot be trusted or read, and for damage, with path and offset.
     """
     name = os.fsencode(path)
-    with open_file(name) as file:
+    with _opened(name) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
         while at < end:
             try:
@@ -63,6 +64,30 @@ def frames(path: Path) -> Iterator[Frame]:
                 raise damaged(name, at, f"cannot be read: {error.strerror}") from None
             yield Frame(at, payload)
             at += _HEADER.size + len(payload)
+
+
+def heads(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """The first ``most`` bytes of each frame's payload, whatever follows; what is cut off is left out. No digest is
+    looked at. Raises ``OSError``.
+    """
+    at, end = 0, os.fstat(file.fileno()).st_size
+    while end - at > _HEADER.size:
+        file.seek(at)
+        length, _ = _HEADER.unpack(file.read(_HEADER.size))
+        at += _HEADER.size + length
+        if at > end:
+            return
+        yield file.read(min(length, most))
+
+
+@contextmanager
+def _opened(name: bytes) -> Iterator[BinaryIO]:
+    file = open_file(name)
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # nothing is lost by it
+            file.close()
 
 
 def damaged(path: Path, offset: int, why: str) -> Refused:

@@ -1,8 +1,8 @@
 r"""What is known of a job between its runs, and the form of the file ``job`` that says it.
 
-The first line is ``pcopy job 1 DIGEST``, where DIGEST is the BLAKE2b (16 bytes, in hexadecimal) of all that follows:
-one JSON object, for people to read. Bytes are ``{"bytes": "..."}`` with ``\udcNN`` for what is not UTF-8, mappings
-``{"map": {...}}``, sequences arrays. So nothing but primitives can come out of it.
+The first line is ``pcopy job VERSION DIGEST``, where DIGEST is the BLAKE2b (16 bytes, in hexadecimal) of all that
+follows: one JSON object, for people to read. Bytes are ``{"bytes": "..."}`` with ``\udcNN`` for what is not UTF-8,
+mappings ``{"map": {...}}``, sequences arrays. So nothing but primitives can come out of it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from pcopy.checkpoint.layout import END_IT, VERSION
+from pcopy.text import shown
 
 RUNNING = "running"
 STOPPED = "stopped"
@@ -21,14 +24,14 @@ OVER = "over"
 STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
 
 _MAGIC = b"pcopy job "
-_VERSION = b"1"
 
 
 class JobRoot(NamedTuple):
     """One source and its target: the fields of a root of a job, in their order, and where the two directories lie.
 
     Paths are absolute, ``*_shown`` as the user gave them, ``*_id`` (device, inode), ``*_place`` (f_type, fsid) of
-    statfs(2). ``made`` is the inode, f_type, fsid and time of birth (ns, 0: unknown) of the directory ``name`` in
+    statfs(2), with the UUID as a number in place of XFS's fsid (0: not told). ``made`` is the inode, f_type, fsid (or
+    UUID) and time of birth (ns, 0: unknown) of the directory ``name`` in
     ``target``, where a directory is copied to one; zeros until it is known to be there.
     """
 
@@ -66,6 +69,8 @@ class JobFile(NamedTuple):
     runs: int = 1
     state: str = RUNNING
     totals: Mapping[str, int] = {}
+    mounts: tuple[tuple[Any, ...], ...] = ()
+    """What is mounted below the roots: the path of each mount, and (f_type, id, inode, mark) of its root."""
     above: tuple[bytes, ...] = ()
     """Directories around the job's own that were made for it, and go with it: absolute paths, the deepest first."""
 
@@ -77,7 +82,7 @@ class JobFile(NamedTuple):
 
 _TYPES: dict[str, Any] = {
     "name": str, "created": (int, float), "roots": tuple, "options": dict, "asked": dict, "t0": int, "umask": int,
-    "user": int, "nonce": str, "runs": int, "state": str, "totals": dict, "above": tuple,
+    "user": int, "nonce": str, "runs": int, "state": str, "totals": dict, "mounts": tuple, "above": tuple,
 }  # fmt: skip
 
 
@@ -85,7 +90,7 @@ def encode(job: JobFile) -> bytes:
     """The file's contents; raises ``TypeError`` if there is anything but primitives in it."""
     fields = {name: _plain(value) for name, value in job._asdict().items()}
     body = json.dumps(fields, indent=1, allow_nan=False).encode("ascii") + b"\n"
-    return b"%s%s %s\n%s" % (_MAGIC, _VERSION, _digest(body), body)
+    return b"%s%d %s\n%s" % (_MAGIC, VERSION, _digest(body), body)
 
 
 def decode(contents: bytes) -> JobFile:
@@ -94,8 +99,8 @@ def decode(contents: bytes) -> JobFile:
     if not head.startswith(_MAGIC):
         raise ValueError("not a job of pcopy's")
     version, _, digest = head.removeprefix(_MAGIC).partition(b" ")
-    if version != _VERSION:
-        raise ValueError("written by another version of pcopy, which has to end it")
+    if version != b"%d" % VERSION:
+        raise ValueError(f"version {shown(version)} of pcopy's jobs; this pcopy reads version {VERSION}; {END_IT}")
     if digest != _digest(body):
         raise ValueError("damaged: its digest does not fit")
     try:
@@ -105,6 +110,9 @@ def decode(contents: bytes) -> JobFile:
                 raise TypeError(name)
         if not all(isinstance(path, bytes) for path in fields["above"]):
             raise TypeError("above")
+        for path, (_, _, _, _) in fields["mounts"]:
+            if not isinstance(path, bytes):
+                raise TypeError("mounts")
         fields["roots"] = tuple(JobRoot(*root) for root in fields["roots"])
         job = JobFile(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -11,28 +11,23 @@ In the state directory each job has a directory of its own name; ``--checkpoint 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.checkpoint import directory as files
+from pcopy.checkpoint.contents import JOB, SILLY, clear, names, refuse_foreign
 from pcopy.checkpoint.directory import ADVICE, check_makeable, make, opened
 from pcopy.checkpoint.job_file import OVER, JobFile, decode, encode
-from pcopy.checkpoint.layout import RUN as _RUN
+from pcopy.checkpoint.layout import CURRENT
 from pcopy.checkpoint.lock import NAME as LOCK_NAME
 from pcopy.checkpoint.lock import Held, Lock, hold_alone
 from pcopy.errors import Refused
 from pcopy.text import shown
 
-_JOB = b"job"
-_FILE = re.compile(rb"(job|current)(\.new)?")
-_OF_RUN = re.compile(rb"(base|facts)-[0-9]+(\.new)?")
 ABANDONED = 86400.0
 """Seconds after which a directory among the jobs that holds none is what a killed process has left."""
-
-_SILLY = b".nfs"  # what NFS makes of a removed file that is still open; it goes by itself
 
 
 class NoJob(Refused):
@@ -44,10 +39,14 @@ class Unreadable(Refused):
 
 
 class StoredJob(NamedTuple):
-    """A job and its directory (an absolute path)."""
+    """A job and its directory (an absolute path).
+
+    ``unsynced``: the directories that a job which is not on stable storage yet was put into; empty for all others.
+    """
 
     path: bytes
     file: JobFile
+    unsynced: tuple[bytes, ...] = ()
 
 
 class Listed(NamedTuple):
@@ -85,31 +84,44 @@ def check_place(directory: bytes | None) -> None:
     check_makeable(directory or state_directory())
 
 
-def create(directory: bytes | None, job: JobFile) -> tuple[StoredJob, Lock]:
+def create(directory: bytes | None, job: JobFile, *, durable: bool = True) -> tuple[StoredJob, Lock]:
     """Stores a new job in ``directory`` (None: in the state directory, by its name), and takes its lock for rank 0.
 
+    One that need not be ``durable`` waits for no storage, and may be gone after a power cut, until ``settle``.
     Raises ``Refused`` if there is a job already, or anything that is not pcopy's, or if it cannot be written.
     """
     made: list[bytes] = []
     try:
         if directory is None:
             state = state_directory()
-            made = make(state)
+            made = make(state, durable=durable)
             os.close(files.open_directory(state))  # nobody else's
             _sweep(state)
             directory = os.path.join(state, job.name.encode())
         path = os.path.abspath(directory)
-        made = make(path) + made
+        made = make(path, durable=durable) + made
         if not is_in_state_directory(path):
             job = job._replace(above=tuple(made[1:]))
         with opened(path) as descriptor:
-            _refuse_foreign(path, descriptor)
+            refuse_foreign(path, descriptor)
             lock = _held_anew(path, descriptor)
-            _store_anew(path, descriptor, job, lock)
+            _store_anew(path, descriptor, job, lock, durable)
     except BaseException:
         files.remove_empty(made)
         raise
-    return StoredJob(path, job), lock
+    around = () if durable else tuple(dict.fromkeys(map(os.path.dirname, (path, *made))))
+    return StoredJob(path, job, around), lock
+
+
+def settle(job: StoredJob) -> StoredJob:
+    """Stores ``job.file`` in place of what is stored, and all that leads to it, durably; raises ``Refused``."""
+    update(job)
+    try:
+        for path in job.unsynced:
+            files.sync_at(path)
+    except OSError as error:
+        raise _not_stored(job.path, error) from None
+    return job._replace(unsynced=())
 
 
 def _sweep(state: bytes) -> None:
@@ -125,7 +137,7 @@ def _sweep(state: bytes) -> None:
 
 def _held_anew(path: bytes, descriptor: int) -> Lock:
     """Rank 0's lock; raises as ``_held`` does, and then leaves no file that it has made."""
-    was_there = b"lock-0" in _names(descriptor)
+    was_there = b"lock-0" in names(descriptor)
     try:
         return _held(path)
     except Held:
@@ -136,19 +148,19 @@ def _held_anew(path: bytes, descriptor: int) -> Lock:
         raise
 
 
-def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock) -> None:
+def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: bool) -> None:
     """Raises ``Refused`` if there is a job already, or if none can be stored; then nothing of that is left."""
     try:
-        if _JOB in _names(descriptor) and _read(path, descriptor).state != OVER:
+        if _holds_job(path, descriptor):
             raise Refused(f"{shown(path)}: there is a job already; --resume or --discard it, or name another place")
     except BaseException:
         lock.close()
         raise
     try:
-        _clear(descriptor)
-        _write(path, descriptor, job)
+        clear(descriptor)
+        _write(path, descriptor, job, durable=durable)
     except BaseException:
-        _unlink(descriptor, _JOB, _JOB + files.NEW)
+        _unlink(descriptor, JOB, JOB + files.NEW)
         lock.close()  # an open file would keep its place on NFS
         _unlink(descriptor, b"lock-0")
         raise
@@ -169,7 +181,13 @@ def is_job(path: bytes) -> bool:
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be looked at: {error.strerror}") from None
     with opened(path) as descriptor:
-        return _JOB in _names(descriptor) and _read(path, descriptor).state != OVER
+        return _holds_job(path, descriptor)
+
+
+def _holds_job(path: bytes, descriptor: int) -> bool:
+    with suppress(NoJob):
+        return _read(path, descriptor).state != OVER
+    return False
 
 
 def open_job(path: bytes) -> StoredJob:
@@ -242,9 +260,9 @@ def unfinished(state: bytes) -> list[Listed]:
     except OSError as error:
         raise Refused(f"{shown(state)}: cannot be looked at: {error.strerror}") from None
     with opened(state) as descriptor:
-        names = _names(descriptor)
+        there = names(descriptor)
     good, bad = [], []
-    for name in sorted(names):
+    for name in sorted(there):
         path = os.path.join(state, name)
         try:
             job = open_job(path)
@@ -260,6 +278,17 @@ def unfinished(state: bytes) -> list[Listed]:
     return good + bad
 
 
+def last_worked_on(job: Listed) -> float:
+    """When something was recorded of the job for the last time, in seconds since 1970."""
+    times = [job.file.created if job.file else 0.0]
+    for directory, _, found in os.walk(job.path):
+        for name in found:
+            if not LOCK_NAME.fullmatch(name):  # whoever asks for it in vain touches it
+                with suppress(OSError):
+                    times.append(os.lstat(os.path.join(directory, name)).st_mtime)
+    return max(times)
+
+
 def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
     """Removes all of the job that is pcopy's, and its directory if nothing else is in it.
 
@@ -267,9 +296,10 @@ def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
     left; raises ``Refused`` if something cannot be removed.
     """
     with opened(job.path) as descriptor:
-        with suppress(Refused):  # a full disk must not keep what fills it
-            _write(job.path, descriptor, job.file._replace(state=OVER))
-        left = _remove(job.path, descriptor, lock)
+        if not job.unsynced:
+            with suppress(Refused):  # a full disk must not keep what fills it
+                _write(job.path, descriptor, job.file._replace(state=OVER))
+        left = _remove(job.path, descriptor, lock, durable=not job.unsynced)
     if not os.path.lexists(job.path):
         files.remove_empty(job.file.above)
     return left
@@ -278,8 +308,8 @@ def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
 def remove_rest(job: StoredJob) -> None:
     """Removes what other ranks have written while the job was removed. Whatever cannot be removed stays: it is none."""
     with suppress(Refused, OSError), opened(job.path) as descriptor:
-        if _JOB not in _names(descriptor):
-            _clear(descriptor)
+        if JOB not in names(descriptor):
+            clear(descriptor)
             os.rmdir(job.path)
             files.remove_empty(job.file.above)
 
@@ -287,24 +317,25 @@ def remove_rest(job: StoredJob) -> None:
 def remove_unreadable(path: bytes) -> None:
     """As ``remove``, where nobody can read what the job was; raises ``Refused`` unless it was certainly one."""
     with opened(path) as descriptor:
-        _refuse_foreign(path, descriptor)
-        if b"lock-0" not in _names(descriptor):  # a file called "job" alone may be anybody's
+        refuse_foreign(path, descriptor)
+        if b"lock-0" not in names(descriptor):  # a file called "job" alone may be anybody's
             raise NoJob(f"{shown(path)}: no job is in this directory")
         _remove(path, descriptor, hold_alone(path))
 
 
-def _remove(path: bytes, descriptor: int, lock: Lock) -> Sequence[bytes]:
+def _remove(path: bytes, descriptor: int, lock: Lock, *, durable: bool = True) -> Sequence[bytes]:
     try:
-        _clear(descriptor)
+        clear(descriptor)
         with suppress(FileNotFoundError):
-            os.unlink(_JOB, dir_fd=descriptor)
+            os.unlink(JOB, dir_fd=descriptor)
         lock.close()  # an open file would keep its place on NFS
         with suppress(FileNotFoundError):
             os.unlink(b"lock-%d" % lock.rank, dir_fd=descriptor)
-        files.sync(descriptor)
+        if durable:
+            files.sync(descriptor)
     except OSError as error:
         raise Refused(f"{shown(path)}: the job cannot be removed: {error.strerror}") from None
-    left = [name for name in _names(descriptor) if not name.startswith(_SILLY)]
+    left = [name for name in names(descriptor) if not name.startswith(SILLY)]
     if not left:
         with suppress(OSError):  # it may be in a directory that is not ours, or on NFS not quite empty yet
             os.rmdir(path)
@@ -326,24 +357,13 @@ def _home() -> bytes:
     return home
 
 
-def _names(descriptor: int) -> list[bytes]:
-    return [os.fsencode(name) for name in os.listdir(descriptor)]
-
-
-def _is_ours(name: bytes) -> bool:
-    return any(pattern.fullmatch(name) for pattern in (_FILE, _RUN, LOCK_NAME)) or name.startswith(_SILLY)
-
-
-def _refuse_foreign(path: bytes, descriptor: int) -> None:
-    for name in _names(descriptor):
-        if not _is_ours(name):
-            raise Refused(f"{shown(path)}: holds {shown(name)}, which is no job's; name a new or an empty directory")
-
-
 def _read(path: bytes, descriptor: int) -> JobFile:
-    where = shown(os.path.join(path, _JOB))
+    where = shown(os.path.join(path, JOB))
     try:
-        job = decode(files.read(descriptor, _JOB, where=path))
+        contents = files.read(descriptor, JOB, where=path)
+        if not contents.strip(b"\0") and CURRENT not in names(descriptor):
+            raise FileNotFoundError  # what a power cut has left of a job that was not on stable storage yet
+        job = decode(contents)
     except FileNotFoundError:
         raise NoJob(f"{shown(path)}: no job is in this directory") from None
     except OSError as error:
@@ -355,34 +375,12 @@ def _read(path: bytes, descriptor: int) -> JobFile:
     return job
 
 
-def _write(path: bytes, descriptor: int, job: JobFile) -> None:
+def _write(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) -> None:
     try:
-        files.replace(descriptor, _JOB, encode(job))
+        files.replace(descriptor, JOB, encode(job), durable=durable)
     except OSError as error:
-        raise Refused(f"{shown(path)}: the job cannot be stored: {error.strerror}; {ADVICE}") from None
+        raise _not_stored(path, error) from None
 
 
-def _clear(descriptor: int) -> None:
-    """Removes all that is pcopy's but ``job`` and rank 0's lock. Raises ``OSError``."""
-    for name in _names(descriptor):
-        if _RUN.fullmatch(name):
-            _clear_run(descriptor, name)
-        elif name not in (_JOB, b"lock-0") and _is_ours(name) and not name.startswith(_SILLY):
-            with suppress(IsADirectoryError):
-                os.unlink(name, dir_fd=descriptor)
-
-
-def _clear_run(descriptor: int, name: bytes) -> None:
-    try:
-        run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-    except NotADirectoryError:
-        return
-    try:
-        for inner in _names(run):
-            if _OF_RUN.fullmatch(inner):
-                with suppress(IsADirectoryError):
-                    os.unlink(inner, dir_fd=run)
-    finally:
-        os.close(run)
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=descriptor)
+def _not_stored(path: bytes, error: OSError) -> Refused:
+    return Refused(f"{shown(path)}: the job cannot be stored: {error.strerror}; {ADVICE}")

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from pcopy.checkpoint.record import Record, Window
 from pcopy.engine.messages import LAST_EPOCH
-from pcopy.engine.task import Task, TaskId
+from pcopy.engine.task import Share, Task, TaskId
 from pcopy.errors import NOT_SYNCED
 
 FACTS_BEFORE_CUT = 32 << 20
@@ -87,9 +87,9 @@ class FactJournal:
         if not self._is_over:
             self._window.spawned(task)
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
+    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
         if not self._is_over:
-            self._window.done(task.id, counts, settled)
+            self._window.done(task.id, counts, settled, shares)
 
     def cut(self, epoch: int, phase: int) -> None:
         """Hands the facts over to the thread."""
@@ -108,16 +108,34 @@ class FactJournal:
         """Leaves ``action`` to the thread, which is started for the first one."""
         self._jobs.put(action)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._do_all, name="journal", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._do_all, name="journal", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread is to be had: what is left to do is done here
+                self._give_up_for(error)
+                self._jobs.put(None)
+                self._do_all()
+            else:
+                self._thread = thread
 
-    def close(self, patience: float) -> None:
-        """Ends the thread, which has ``patience`` seconds; a call to the system that takes longer is left behind."""
+    def _give_up_for(self, error: Exception) -> None:
+        """From now on nothing is recorded. Whatever it is, it must not end the copy."""
+        if not self._given_up:  # else what failed is that the job has gone, and somebody has told why
+            self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {error}"
+        self.has_failed = True
+
+    def close(self, patience: float) -> bool:
+        """Ends the thread, which has ``patience`` seconds; a call to the system that takes longer is left behind.
+
+        False then: what it is about may be on record yet.
+        """
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(patience)
-        if self._thread is None or not self._thread.is_alive():
-            self._store.close()
+            if self._thread.is_alive():
+                return False
+        self._store.close()
+        return True
 
     def _do_all(self) -> None:
         while (action := self._jobs.get()) is not None:
@@ -147,10 +165,8 @@ class FactJournal:
     def _store_safely(self, action: Callable[[], None]) -> bool:
         try:
             action()
-        except Exception as error:  # whatever it is, it must not end the copy
-            if not self._given_up:  # else what failed is that the job has gone, and somebody has told why
-                self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {error}"
-            self.has_failed = True
+        except Exception as error:
+            self._give_up_for(error)
         return not self.has_failed
 
     def _withdraw(self) -> None:

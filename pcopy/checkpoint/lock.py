@@ -197,7 +197,8 @@ def holders(path: bytes) -> list[Holder]:
                 if not _is_free(descriptor, int(match[1])):
                     found.append(_told(descriptor, int(match[1])))
             finally:
-                os.close(descriptor)
+                with suppress(OSError):
+                    os.close(descriptor)
     return sorted(found)
 
 

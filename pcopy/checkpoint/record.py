@@ -14,11 +14,14 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from pcopy.engine.messages import PrimitiveUnpickler
-from pcopy.engine.task import UNTOLD, Task, TaskId
+from pcopy.engine.task import UNTOLD, Share, Task, TaskId
 
 ID_BYTES = 16
 _TOGETHER = 1024
 """Tasks in one pickle. All tasks of a record as objects would take several times its size."""
+
+_SHARE = 512
+"""Bytes of memory for the sums under one label."""
 
 _ID = struct.Struct(">IIQ")
 
@@ -57,7 +60,8 @@ class Record(NamedTuple):
 
     ``size`` is the number of the run's ranks. ``phase`` is the one that had begun at the cut, or -1; only what rank 0
     says of it counts. ``counts`` are sums over the tasks that became done. ``done`` holds the ids, packed, of those
-    that were not spawned in this very record; ``spawned`` holds tasks as plain tuples.
+    that were not spawned in this very record; ``spawned`` holds tasks as plain tuples. ``shares``: what of the counts
+    was counted under which label.
     """
 
     run: int
@@ -68,12 +72,13 @@ class Record(NamedTuple):
     counts: tuple[int, ...]
     done: bytes
     spawned: tuple[tuple[Any, ...], ...]
+    shares: tuple[Share, ...] = ()
 
     def pack(self) -> bytes:
-        """Several pickles, so that each can be read alone: a ``Head``, the ids done, tuples of some tasks spawned."""
+        """Several pickles, so that each can be read alone: a ``Head``, ids done, shares, tuples of tasks spawned."""
         head = (*self[:6], len(self.done) // ID_BYTES, len(self.spawned))
         some = (self.spawned[at : at + _TOGETHER] for at in range(0, len(self.spawned), _TOGETHER))
-        return b"".join(pickle.dumps(part, 5) for part in (head, self.done, *some))
+        return b"".join(pickle.dumps(part, 5) for part in (head, self.done, self.shares, *some))
 
 
 def read_head(payload: bytes) -> Head:
@@ -81,14 +86,27 @@ def read_head(payload: bytes) -> Head:
     return _head(io.BytesIO(payload))
 
 
-def read_facts(payload: bytes) -> tuple[Head, bytes, Iterator[Task]]:
+def read_facts(payload: bytes) -> tuple[Head, bytes, tuple[Share, ...], Iterator[Task]]:
     """A packed record whose tasks are read one after another; it, and they, raise ``ValueError`` if it is none."""
     stream = io.BytesIO(payload)
     head = _head(stream)
     done = _load(stream)
     if type(done) is not bytes or len(done) != head.done * ID_BYTES:
         raise ValueError("no ids of tasks, or another number of them than the record says")
-    return head, done, _read_spawned(stream, head.spawned, len(payload))
+    shares = as_shares(_load(stream))
+    return head, done, shares, _read_spawned(stream, head.spawned, len(payload))
+
+
+def as_shares(value: Any) -> tuple[Share, ...]:
+    """Raises ``ValueError`` for anything else."""
+    if type(value) is not tuple:
+        raise ValueError("no shares where a record has them")
+    for share in value:
+        if not (type(share) is tuple and len(share) == 2 and type(share[0]) is bytes and type(share[1]) is tuple):
+            raise ValueError("something that is no share of the counts")
+        if not all(is_counts(each) and len(each) == 2 for each in share[1]):
+            raise ValueError("something that is no share of the counts")
+    return value
 
 
 def _read_spawned(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
@@ -160,6 +178,7 @@ class Window:
         self._spawned: dict[TaskId, Task] = {}
         self._done = bytearray()
         self._counts: tuple[int, ...] = ()
+        self._shares: dict[bytes, dict[int, int]] = {}
         self.size = 0
         """About how many bytes of memory the facts hold."""
 
@@ -168,7 +187,9 @@ class Window:
         self._spawned[task.id] = task
         self.size += task.footprint
 
-    def done(self, task_id: TaskId, counts: Sequence[int], settled: Iterable[TaskId] = ()) -> None:
+    def done(
+        self, task_id: TaskId, counts: Sequence[int], settled: Iterable[TaskId] = (), shares: Iterable[Share] = ()
+    ) -> None:
         """A task has ended here, and with it, at the same moment, the tasks in ``settled`` (it may be one of them)."""
         for each in dict.fromkeys((task_id, *settled)):
             if each[2] == UNTOLD:
@@ -180,6 +201,13 @@ class Window:
             else:
                 self.size -= task.footprint
         self._counts = added(self._counts, counts)
+        for label, share in shares:
+            sums = self._shares.get(label)
+            if sums is None:
+                sums = self._shares[label] = {}
+                self.size += len(label) + _SHARE
+            for counter, number in share:
+                sums[counter] = sums.get(counter, 0) + number
 
     def begun(self, phase: int) -> None:
         """``phase`` has begun; later records say so, until the next one has."""
@@ -196,6 +224,12 @@ class Window:
             self._counts,
             bytes(self._done),
             tuple(tuple(task) for task in self._spawned.values()),
+            tuple(self._packed_shares()),
         )
         self._empty()
         return record
+
+    def _packed_shares(self) -> Iterator[Share]:
+        for label, sums in self._shares.items():
+            if share := tuple((counter, number) for counter, number in sums.items() if number):
+                yield label, share

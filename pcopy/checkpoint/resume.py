@@ -19,24 +19,27 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, Protocol
 
 from pcopy.checkpoint import directory
-from pcopy.checkpoint.base import BaseWriter, Header, base_path, check_version, most_tasks, read_header
+from pcopy.checkpoint.base import BaseWriter, Header, base_path, check_version, most_tasks, read_header, read_shares
 from pcopy.checkpoint.base import read_base as read_base
 from pcopy.checkpoint.dealing import Deal
 from pcopy.checkpoint.files import Path, check_directory, remove_run, sync_path
 from pcopy.checkpoint.framing import Frame, damaged, frames, write_frame
 from pcopy.checkpoint.join import BUDGET, Join
-from pcopy.checkpoint.layout import CURRENT, RUN, facts_name, run_name
+from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
 from pcopy.checkpoint.record import ID_BYTES, Head, added, is_counts, load_value, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
-from pcopy.engine.task import Task
+from pcopy.engine.task import Share, Task
 from pcopy.errors import Refused
 from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
-VERSION = 1
+
+_SHARES_TOGETHER = 1024
+"""Shares of the counts in one frame."""
 
 
 class Remaining(NamedTuple):
@@ -51,6 +54,19 @@ class Remaining(NamedTuple):
     phase: int
     epoch: int
     counts: tuple[int, ...]
+
+
+class Mending(Protocol):
+    """What is done about tasks that remain and can't go on as they are."""
+
+    def look(self, run: int, tasks: Iterable[Task]) -> None:
+        """Takes all tasks that remain after ``run``."""
+
+    def takes_back(self, label: bytes) -> bool:
+        """Does what was counted under this label count no more?"""
+
+    def tasks(self) -> Iterator[Task]:
+        """What is to be done instead."""
 
 
 class _Facts(NamedTuple):
@@ -121,11 +137,13 @@ def compact(
     size: int,
     *,
     address: Callable[[Task], Task | None] | None = None,
+    mending: Mending | None = None,
     open_spool: SpoolFactory,
     budget: int = BUDGET,
 ) -> Remaining:
     """Writes what remains as the base of a new run with ``size`` ranks, makes that the current one, removes the others.
 
+    ``mending`` may put other tasks in the place of those that remain, and take back what was counted under some labels.
     ``address`` is asked for each task, and may give it another owner, or leave it out (None). Returns what ``load``
     would tell from now on: the new run, at epoch 0. Raises as ``load`` does, and ``OSError``; then the old run is still
     whole, and current unless the very last fsync failed.
@@ -134,9 +152,16 @@ def compact(
     facts = _read_facts(job)
     old = facts.remaining
     new = Remaining(old.run + 1, size, old.phase, 0, old.counts)
-    with closing(_remaining_tasks(job, facts, open_spool, budget)) as tasks:
+    with closing(_remaining_tasks(job, facts, open_spool, budget)) as remaining:
+        tasks: Iterable[Task] = remaining
+        shares = _shares(job, old)
+        if mending is not None:
+            mending.look(old.run, remaining)
+            tasks = mending.tasks()
+            new = new._replace(counts=_less(old.counts, (share for share in shares if mending.takes_back(share[0]))))
+            shares = (share for share in _shares(job, old) if not mending.takes_back(share[0]))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
-        _write_run(job, new, kept, open_spool)
+        _write_run(job, new, kept, open_spool, shares)
     for name in os.listdir(job):
         if RUN.fullmatch(name) and name != run_name(new.run):
             with suppress(OSError):  # the job is safe; what is left goes with the next one
@@ -144,11 +169,37 @@ def compact(
     return new
 
 
-def _write_run(job: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory) -> None:
+def _less(counts: tuple[int, ...], shares: Iterator[Share]) -> tuple[int, ...]:
+    left = list(counts)
+    for _, share in shares:
+        for counter, number in share:
+            left += [0] * (counter + 1 - len(left))
+            left[counter] -= number
+    return tuple(left)
+
+
+def _shares(job: bytes, old: Remaining) -> Iterator[Share]:
+    """Of all that counts, as it was recorded: there may be several with one label."""
+    yield from read_shares(job, old.run)
+    for rank in range(old.size if old.epoch else 0):
+        path = os.path.join(job, run_name(old.run), facts_name(rank))
+        for frame in frames(path):
+            try:
+                head, _, shares, _ = read_facts(frame.payload)
+            except ValueError as error:
+                raise damaged(path, frame.offset, str(error)) from None
+            if head.epoch > old.epoch:
+                break
+            yield from shares
+
+
+def _write_run(
+    job: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterable[Share] = ()
+) -> None:
     path = os.path.join(job, run_name(new.run))
     remove_run(path)  # what a crash has left of an earlier attempt
     try:
-        _write_bases(path, new, tasks, open_spool)
+        _write_bases(path, new, tasks, open_spool, iter(shares))
         sync_path(job)
     except BaseException:
         with suppress(OSError):  # there may be no room; the first error counts
@@ -160,12 +211,17 @@ def _write_run(job: bytes, new: Remaining, tasks: Iterable[Task], open_spool: Sp
         directory.replace(descriptor, CURRENT, frame.getvalue())
 
 
-def _write_bases(path: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory) -> None:
+def _write_bases(
+    path: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterator[Share]
+) -> None:
     os.mkdir(path, 0o700)
 
     def make(rank: int) -> BaseWriter:
         phase, counts = (-1, ()) if rank else (new.phase, new.counts)
-        return BaseWriter(path, Header(new.run, rank, new.size, phase, counts))
+        base = BaseWriter(path, Header(new.run, rank, new.size, phase, counts))
+        while not rank and (some := tuple(islice(shares, _SHARES_TOGETHER))):
+            base.add_shares(some)
+        return base
 
     with closing(Deal(open_spool, make, new.size)) as deal:
         for task in tasks:
@@ -174,7 +230,7 @@ def _write_bases(path: bytes, new: Remaining, tasks: Iterable[Task], open_spool:
     sync_path(path)
 
 
-def _read_current(job: bytes) -> tuple[int, int]:
+def read_current(job: bytes) -> tuple[int, int]:
     """The current run and its number of ranks."""
     path = os.path.join(job, CURRENT)
     frame = next(frames(path), Frame(0, b""))
@@ -182,7 +238,7 @@ def _read_current(job: bytes) -> tuple[int, int]:
         value = load_value(frame.payload)
     except ValueError as error:
         raise damaged(path, 0, str(error)) from None
-    check_version(path, value, FORMAT, VERSION)
+    check_version(path, value, FORMAT)
     if len(value) != 4 or not is_counts(value[2:]) or value[2] < 1 or value[3] < 1:
         raise damaged(path, 0, "no run and number of ranks")
     return value[2], value[3]
@@ -190,7 +246,7 @@ def _read_current(job: bytes) -> tuple[int, int]:
 
 def _read_facts(job: bytes) -> _Facts:
     check_directory(job)
-    run, size = _read_current(job)
+    run, size = read_current(job)
     check_directory(os.path.join(job, run_name(run)))
     base = read_header(job, run, 0)
     for rank in range(size):
@@ -247,7 +303,7 @@ def _read_segment(path: bytes, last: int, join: Join) -> None:
     """Hands the tasks of the epochs up to ``last`` on."""
     for frame in frames(path):
         try:
-            head, done, spawned = read_facts(frame.payload)
+            head, done, _, spawned = read_facts(frame.payload)
             if head.epoch > last:
                 return
             for task in spawned:

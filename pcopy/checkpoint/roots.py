@@ -1,29 +1,28 @@
 """Whether the roots of a job are still the directories that it began with.
 
-Compared are the inode and the file system: its type (f_type) and its id (fsid), both of statfs(2). Device numbers are
-not: the same file system may have another one after it was mounted again, and on another host. Of the directory that is
-copied to, the time of its birth is compared, too, where the file system tells it: a removed one's inode is used again.
+Compared are the inode and the file system: its type (f_type) and its id (fsid), both of statfs(2), or on XFS its UUID.
+Device numbers are not, nor what is made of them: the same file system may have another one after it was mounted again,
+and on another host. Of the directory that is copied to, the time of its birth is compared, too, where the file system
+tells it: a removed one's inode is used again.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pcopy.checkpoint.job_file import JobFile, JobRoot
 from pcopy.errors import Refused
 from pcopy.fsio.birth import birth_of
+from pcopy.fsio.file_system import XFS, place_of
 from pcopy.text import shown
 
-_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_STATFS_BYTES = 256  # more than struct statfs has anywhere
+_LOOK = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Seen(NamedTuple):
-    """What a directory is at the moment: (device, inode) and (f_type, fsid)."""
+    """What a directory is at the moment: (device, inode) and (f_type, fsid or UUID)."""
 
     identity: tuple[int, int]
     place: tuple[int, int]
@@ -31,13 +30,20 @@ class Seen(NamedTuple):
 
 def look_at(path: bytes) -> Seen:
     """What the directory ``path`` is, no link followed at its end; asks for no right to read it. Raises ``OSError``."""
-    descriptor = os.open(path, _LOOK)
+    descriptor = _open(path)
     try:
         status = os.fstat(descriptor)
-        place = (type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
+        place = place_of(descriptor)
     finally:
         os.close(descriptor)
     return Seen((status.st_dev, status.st_ino), place)
+
+
+def _open(path: bytes) -> int:
+    try:
+        return os.open(path, _LOOK)
+    except PermissionError:  # then XFS doesn't tell its UUID
+        return os.open(path, _LOOK | os.O_PATH)
 
 
 def with_places(root: Sequence[Any]) -> JobRoot:
@@ -64,10 +70,9 @@ def with_made(root: JobRoot) -> JobRoot:
 
 
 def _look_at_made(root: JobRoot) -> tuple[int, int, int, int]:
-    descriptor = os.open(os.path.join(root.target, root.name), _LOOK)
+    descriptor = _open(os.path.join(root.target, root.name))
     try:
-        place = (type_of_file_system(descriptor), os.fstatvfs(descriptor).f_fsid)
-        return os.fstat(descriptor).st_ino, *place, birth_of(descriptor)
+        return os.fstat(descriptor).st_ino, *place_of(descriptor), birth_of(descriptor)
     finally:
         os.close(descriptor)
 
@@ -91,17 +96,19 @@ def check_targets(job: JobFile) -> None:
             _compare(job, root.target, _look(root.target, "destination"), root.target_id, root.target_place)
         except Refused:
             path = shown(root.target)
-            if _place_around(root.target) == root.target_place:
+            around = _place_around(root.target)
+            if around is not None and _is_same(around, root.target_place):
                 raise Gone(f"{path}: is gone, or another directory is in its place") from None
             raise Refused(f"{path}: its file system is not mounted there, it seems; mount it") from None
 
 
 def lost(job: JobFile) -> list[bytes]:
     """The directories that the job copies to, and that are not there any more, or are others: moved, perhaps."""
-    return [os.path.join(root.target, root.name) for root in job.roots if not root.item and not _is_there(root)]
+    return [os.path.join(root.target, root.name) for root in job.roots if not root.item and not is_there(root)]
 
 
-def _is_there(root: JobRoot) -> bool:
+def is_there(root: JobRoot) -> bool:
+    """Is the directory that is copied to there, and the one that was recorded, as far as it was?"""
     try:
         return not root.name or _is_made(root, _look_at_made(root))
     except OSError:
@@ -112,7 +119,16 @@ def _is_made(root: JobRoot, made: tuple[int, int, int, int]) -> bool:
     """Is ``made`` the directory that was recorded, if one was? One of the hosts may not have been told of its birth."""
     if not any(root.made):
         return True
-    return made[:3] == root.made[:3] and (made[3] == root.made[3] or 0 in (made[3], root.made[3]))
+    return made[0] == root.made[0] and _is_same(made[1:3], root.made[1:3]) and _agree(made[3], root.made[3])
+
+
+def _is_same(place: tuple[int, int], other: tuple[int, int]) -> bool:
+    return place[0] == other[0] and _agree(place[1], other[1])
+
+
+def _agree(one: int, other: int) -> bool:
+    """What is 0 was not told, and is not compared."""
+    return one == other or 0 in (one, other)
 
 
 def _place_around(path: bytes) -> tuple[int, int] | None:
@@ -159,13 +175,13 @@ def _checked(job: JobFile, root: JobRoot) -> JobRoot:
 
 def _compare(job: JobFile, path: bytes, seen: Seen, identity: tuple[int, int], place: tuple[int, int]) -> None:
     differing = []
-    for what, now, then in (
-        ("the type of its file system", hex(seen.place[0]), hex(place[0])),
-        ("its file system (fsid)", hex(seen.place[1]), hex(place[1])),
-        ("its inode", seen.identity[1], identity[1]),
-    ):
-        if now != then:
-            differing.append(f"{what} is {now}, was {then}")
+    if seen.place[0] != place[0]:
+        differing.append(f"the type of its file system is {seen.place[0]:#x}, was {place[0]:#x}")
+    if not _agree(seen.place[1], place[1]):
+        name = "UUID" if XFS == seen.place[0] == place[0] else "fsid"
+        differing.append(f"its file system ({name}) is {seen.place[1]:#x}, was {place[1]:#x}")
+    if seen.identity[1] != identity[1]:
+        differing.append(f"its inode is {seen.identity[1]}, was {identity[1]}")
     if differing:
         raise Refused(
             f"{shown(path)}: not the directory that job {job.name} began with: {'; '.join(differing)}; "
@@ -178,18 +194,3 @@ def _look(path: bytes, what: str) -> Seen:
         return look_at(path)
     except OSError as error:
         raise Refused(f"{shown(path)}: the job's {what} cannot be opened: {error.strerror}") from None
-
-
-def type_of_file_system(descriptor: int) -> int:
-    """Its f_type; raises ``OSError``."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
-    while libc.fstatfs(ctypes.c_int(descriptor), buffer):
-        number = ctypes.get_errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number))
-    # f_type is the first field: a long, but on s390 an unsigned int.
-    width = 4 if os.uname().machine.startswith("s390") else ctypes.sizeof(ctypes.c_long)
-    return int.from_bytes(buffer.raw[:width], sys.byteorder)

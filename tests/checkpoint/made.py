@@ -15,6 +15,9 @@ from pcopy.checkpoint.job_file import JobFile, JobRoot
 from pcopy.checkpoint.jobs import StoredJob, create
 from tests.support.command import REPOSITORY
 
+XFS = "58465342"
+"""As stat(1) writes it."""
+
 
 def root_of(source: Path, target: Path) -> JobRoot:
     """The root that copies the directory ``source`` into ``target``; what they are comes from stat(1)."""
@@ -98,7 +101,14 @@ def _seen(path: Path) -> tuple[tuple[int, int], tuple[int, int]]:
     kind = subprocess.run(
         ["stat", "-f", "-c", "%t %i", path], check=True, capture_output=True, text=True
     ).stdout.split()
-    return (int(told[0]), int(told[1])), (int(kind[0], 16), _swapped(int(kind[1], 16)))
+    number = _uuid(path) if kind[0] == XFS else _swapped(int(kind[1], 16))
+    return (int(told[0]), int(told[1])), (int(kind[0], 16), number)
+
+
+def _uuid(path: Path) -> int:
+    """As xfs_db(8) would tell it of an image; here the kernel's, of the device that is mounted."""
+    told = subprocess.run(["findmnt", "-n", "-o", "UUID", "-T", path], check=True, capture_output=True, text=True)
+    return int(told.stdout.strip().replace("-", ""), 16)
 
 
 def _swapped(number: int) -> int:

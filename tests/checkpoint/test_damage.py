@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from pcopy.checkpoint.layout import VERSION
 from pcopy.checkpoint.resume import begin, compact, load, read_base
 from pcopy.engine.task import ANYBODY
 from pcopy.errors import REFUSED, Refused
@@ -128,13 +129,17 @@ def pickled(*values: Any) -> bytes:
     return framed(*(pickle.dumps(value, 5) for value in values))
 
 
-HEAD = ("pcopy-base", 1, 1, 1, 2, -1, ())
+HEAD = ("pcopy-base", VERSION, 1, 1, 2, -1, ())
 
 
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ((("pcopy-base", 2, *HEAD[2:]), 0), "version 2 of pcopy-base; this pcopy reads version 1"),
+        (
+            (("pcopy-base", VERSION + 1, *HEAD[2:]), 0),
+            "version 3 of pcopy-base; this pcopy reads version 2; end the job",
+        ),
+        ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 2; end the job"),
         ((("pcopy", *HEAD[1:]), 0), "no file of the format pcopy-base"),
         ((HEAD[:-1], 0), "no header"),
         ((HEAD, [], 1), "the end of 1 tasks"),
@@ -144,7 +149,7 @@ HEAD = ("pcopy-base", 1, 1, 1, 2, -1, ())
         ((HEAD, [tuple(FIRST[0])]), "it ends after 1 tasks"),
         ((HEAD, [7], 1), "no task"),
         ((HEAD, "tasks", 0), "neither tasks nor the end"),
-        ((("pcopy-base", 1, 1, 1, 3, -1, ()), 0), "for 3 ranks; the run has 2"),
+        ((("pcopy-base", VERSION, 1, 1, 3, -1, ()), 0), "for 3 ranks; the run has 2"),
         ((*HEAD,), "no file of the format"),
     ],
 )
@@ -156,11 +161,15 @@ def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (("pcopy-checkpoint", 2, 1, 2), "version 2 of pcopy-checkpoint; this pcopy reads version 1"),
-        (("pcopy-checkpoint", 1, 1), "no run"),
-        (("pcopy-checkpoint", 1, 1, 0), "no run"),
-        (("pcopy-checkpoint", 1, 0, 2), "no run"),
-        (("pcopy-checkpoint", 1, "1", 2), "no run"),
+        (
+            ("pcopy-checkpoint", VERSION + 1, 1, 2),
+            "version 3 of pcopy-checkpoint; this pcopy reads version 2; end the job",
+        ),
+        (("pcopy-checkpoint", 1, 1, 2), "version 1 of pcopy-checkpoint; this pcopy reads version 2; end the job"),
+        (("pcopy-checkpoint", VERSION, 1), "no run"),
+        (("pcopy-checkpoint", VERSION, 1, 0), "no run"),
+        (("pcopy-checkpoint", VERSION, 0, 2), "no run"),
+        (("pcopy-checkpoint", VERSION, "1", 2), "no run"),
         (("pcopy-checkpoint", "1", 1, 2), "no file of the format"),
         ((), "no file of the format"),
         (1, "no file of the format"),

@@ -196,8 +196,8 @@ def test_nothing_is_left_of_a_job_that_was_not_stored(area: Path, monkeypatch: p
     if there:
         path.mkdir(parents=True, mode=0o700)
 
-    def interrupted(directory: int, name: bytes, data: bytes) -> None:
-        real(directory, name, data)
+    def interrupted(directory: int, name: bytes, data: bytes, *, durable: bool) -> None:
+        real(directory, name, data, durable=durable)
         raise KeyboardInterrupt
 
     real = files.replace

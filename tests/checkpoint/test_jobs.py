@@ -21,6 +21,7 @@ from pcopy.checkpoint.jobs import (
     open_job,
     remove,
     remove_rest,
+    remove_unreadable,
     take,
     unfinished,
     update,
@@ -54,17 +55,28 @@ def test_only_primitives_are_stored(value: object) -> None:
 def test_people_can_read_it(area: Path) -> None:
     stored = made(area / "job")
     head, _, body = (area / "job" / "job").read_bytes().partition(b"\n")
-    assert head == b"pcopy job 1 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    assert head == b"pcopy job 2 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     told = json.loads(body)
     assert told["name"] == stored.file.name
     assert told["roots"][0][1] == {"bytes": "/t\\"}
+
+
+def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
+    stored = made(area / "job")
+    path = area / "job" / "job"
+    path.write_bytes(path.read_bytes().replace(b"pcopy job 2", b"pcopy job 1", 1))
+    said = refusal(lambda: take(stored.path))
+    assert "version 1 of pcopy's jobs; this pcopy reads version 2" in said
+    assert "pcopy --discard JOB" in said
+    remove_unreadable(stored.path)
+    assert not (area / "job").exists()
 
 
 def test_any_damage_is_noticed() -> None:
     contents = encode(job_of(some_root()))
     for at in range(len(contents)):
         for damaged in (contents[:at], contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1 :]):
-            with pytest.raises(ValueError, match=r"not a job|another version|damaged"):
+            with pytest.raises(ValueError, match=r"not a job|this pcopy reads version 2; end the job|damaged"):
                 decode(damaged)
 
 
@@ -78,7 +90,7 @@ BODIES = (
 def test_what_pcopy_would_not_write_is_refused(body: bytes, area: Path) -> None:
     stored = made(area / "job")
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
-    (area / "job" / "job").write_bytes(b"pcopy job 1 %s\n%s" % (digest, body))
+    (area / "job" / "job").write_bytes(b"pcopy job 2 %s\n%s" % (digest, body))
     assert "job/job: not what pcopy writes" in refusal(lambda: open_job(stored.path))
 
 
@@ -86,7 +98,7 @@ def test_a_kind_of_value_that_pcopy_has_not_is_refused() -> None:
     body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match="no kind of value: mop"):
-        decode(b"pcopy job 1 %s\n%s" % (digest, body))
+        decode(b"pcopy job 2 %s\n%s" % (digest, body))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -191,6 +191,48 @@ def test_tasks_are_addressed_anew_or_left_out(area: Path) -> None:
     for rank, own in enumerate(dealt):
         assert sorted(each.id[2] for each in own if each.owner != ANYBODY) == list(range(rank, 10, 4))
     assert sum(map(len, dealt)) == 11
+
+
+class Mended:
+    """Takes back what was counted under some labels, and puts another task in the place of all."""
+
+    def __init__(self, *labels: bytes) -> None:
+        self._labels = labels
+        self.seen: list[Task] = []
+
+    def look(self, run: int, tasks: Iterable[Task]) -> None:
+        self.seen += tasks
+
+    def takes_back(self, label: bytes) -> bool:
+        return label in self._labels
+
+    def tasks(self) -> Iterator[Task]:
+        yield task(70)
+
+
+@pytest.mark.parametrize("ranks", [1, dealing.GROUP + 1])
+def test_counts_are_taken_back_by_their_labels(area: Path, ranks: int) -> None:
+    """Those of all runs and ranks, and none of epochs that do not count."""
+    job = make_job(area)
+    begin(job, 2, (100, 20), [task(1), task(2)])
+    for rank, epochs in enumerate((2, 1)):
+        writer = SegmentWriter(job, 1, rank)
+        for epoch in range(1, epochs + 1):
+            shares = ((b"0/a", ((0, 3), (1, 1))), (b"0/b", ((0, 2),)))
+            writer.append(Record(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
+        writer.close()
+    assert compact(job, ranks, open_spool=open_spool).counts == (110, 22)
+    for rank in range(ranks):
+        writer = SegmentWriter(job, 2, rank)
+        writer.append(
+            Record(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
+        )
+        writer.close()
+    mended = Mended(b"0/a")
+    assert compact(job, 2, mending=mended, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
+    assert {each.id for each in mended.seen} == {task(1).id, task(2).id}
+    assert [each.id for each in chain(*bases(job, 3, 2))] == [task(70).id]
+    assert compact(job, 1, mending=Mended(b"0/a", b"0/b"), open_spool=open_spool).counts == (100, 20, 4)
 
 
 def test_what_is_no_job_directory_is_refused(area: Path) -> None:
