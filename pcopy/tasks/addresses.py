@@ -49,3 +49,8 @@ def readdress(task: Task, size: int) -> Task | None:
         if isinstance(value, ReadOpened | ChunkRead):
             return task._replace(owner=value.number[1] % size)
     return task._replace(owner=task.owner % size) if task.owner >= 0 else task
+
+
+def waits_for_others(task: Task) -> bool:
+    """Is it only of use if other tasks find something? Then no earlier phase has to begin for it."""
+    return task.owner >= 0 and task.phase == Phase.COPY and isinstance(decode(task.payload), InodeCopied)

@@ -9,22 +9,24 @@ from typing import Any
 from pcopy.engine.messages import load_primitives
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
 from pcopy.tasks import read_values, sign_values, values
 
 _TYPES: tuple[type[Any], ...] = (
     values.ScanDir, values.ScanNames, values.CopyFiles, values.CopyNodes, values.SplitFile, values.FileOpened,
     values.CopyChunk, values.ChunkDone, values.FinishFile, values.LinkNote, values.GroupLinks, values.LinkGroup,
-    values.MakeLinks, values.InodeCopied, values.FinishDir, values.SealDir, values.SealDirs, values.FailDir,
-    values.SyncFiles, values.ReportFailures, read_values.ReadItems, read_values.VerifyItems, read_values.VerifyLinks,
-    read_values.SplitRead, read_values.ReadOpened, read_values.ReadChunk, read_values.ChunkRead,
+    values.Unmark, values.MakeLinks, values.InodeCopied, values.FinishDir, values.SealDir, values.SealDirs,
+    values.FailDir, values.SyncFiles, values.NameItems, values.NameGroup, values.CopyAnew, values.ReportFailures,
+    read_values.ReadItems, read_values.VerifyItems, read_values.VerifyLinks, read_values.SplitRead,
+    read_values.ReadOpened, read_values.ReadChunk, read_values.ChunkRead,
     sign_values.StoredEntries, sign_values.SendEntries, sign_values.EntriesNote, sign_values.DeepestNote,
     sign_values.DigestLevel, sign_values.DirectoriesNote, sign_values.SignatureNote, sign_values.DifferencesNote,
     sign_values.SendLines, sign_values.LinesNote, sign_values.WriteManifest, sign_values.ReadManifest,
 )  # fmt: skip
 _NESTED: tuple[type[Any], ...] = (
     values.Place, Attributes, Version, values.OpenFile, values.Known, read_values.Contents, sign_values.Entries,
-    values.Retry,
+    values.Retry, Identity, values.Unnamed,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate((*_TYPES, *_NESTED))}
 _KINDS = (*_TYPES, *_NESTED)

@@ -16,9 +16,8 @@ from pcopy.engine.task import TaskId
 from pcopy.errors import NOT_SYNCED, InvariantBroken
 from pcopy.fsio.close import let_go
 from pcopy.fsio.data import Mover
-from pcopy.fsio.directories import Directories, OpenDirectories
 from pcopy.fsio.kernel import SMALL_FILE, Kernel
-from pcopy.fsio.mounts import Followed
+from pcopy.fsio.naming import Namer
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.stable import open_for_sync
@@ -28,15 +27,17 @@ from pcopy.fsio.temporary import TemporaryNames, remove_leftovers
 from pcopy.signature.manifest import ROOT
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks import counts
+from pcopy.tasks.both_sides import directories_of
 from pcopy.tasks.chunks import chunk_size
 from pcopy.tasks.hashing import Hashing
 from pcopy.tasks.hosts import Hosts
-from pcopy.tasks.job import Failure, Job, Root, mount_codes
+from pcopy.tasks.job import Failure, Job
 from pcopy.tasks.phases import Phase
-from pcopy.tasks.read_values import ChunkRead, ReadId, ReadOpened
+from pcopy.tasks.read_values import ChunkRead, ReadId
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
-from pcopy.tasks.values import ChunkDone, FileOpened, OpenFile, Place, SealDir
+from pcopy.tasks.unfinished import UnfinishedFile, UnfinishedRead
+from pcopy.tasks.values import ChunkDone, OpenFile, Place, SealDir
 from pcopy.text import counted
 
 CALL_COST = 64 << 10
@@ -61,35 +62,6 @@ class RootDescriptors(NamedTuple):
 
     source: int
     target: int
-
-
-class UnfinishedFile:
-    """What the owner of a split file knows of its chunks."""
-
-    __slots__ = ("held", "opened", "problem", "remaining", "roots", "writers")
-
-    def __init__(self, opened: FileOpened, task_id: TaskId) -> None:
-        self.opened = opened
-        self.held = [task_id]
-        """The notes that are held for the file."""
-        self.remaining = opened.chunks
-        self.problem: Problem | None = None
-        self.roots = [b""] * opened.chunks
-        self.writers = bytearray(opened.chunks)
-
-
-class UnfinishedRead:
-    """What the owner of a file that is read knows of its chunks."""
-
-    __slots__ = ("held", "opened", "problem", "remaining", "roots")
-
-    def __init__(self, opened: ReadOpened, task_id: TaskId) -> None:
-        self.opened = opened
-        self.held = [task_id]
-        """The notes that are held for the file."""
-        self.remaining = opened.chunks
-        self.problem: Problem | None = None
-        self.roots = [b""] * opened.chunks
 
 
 class Context:
@@ -121,7 +93,7 @@ class Context:
         self.leaders = leaders
         self.open_spool = open_spool
         one_host = len(leaders) == 1
-        self.sources, self.targets = _directories(job.roots, descriptors, job.options.dereference, one_host)
+        self.sources, self.targets = directories_of(job, descriptors, one_host=one_host)
         self.temporary_names = TemporaryNames(job.name, job.run, rank)
         self.unfinished: dict[bytes, UnfinishedFile] = {}
         self.early_chunks: dict[bytes, list[tuple[ChunkDone, TaskId]]] = {}
@@ -131,7 +103,10 @@ class Context:
         self.finished_again: set[tuple[int, bytes, int]] = set()
         """Root and path of those that this rank has finished again, and the phase."""
         self.links: dict[int, Backlog] = {}
+        self.told: set[tuple[str, str]] = set()
+        """To whom ("rank 0", "user") of which attribute it was told that a file system doesn't know it."""
         self.spellings = Spellings()
+        self.namer = Namer()
         self.began = time.monotonic()
         self.syncer = Syncer()
         self.synced = _opened_for_sync(descriptors)
@@ -139,6 +114,8 @@ class Context:
         self.root_devices = {os.fstat(root.target).st_dev: number for number, root in enumerate(descriptors)}
         """By st_dev, a root whose target is there."""
         self.hosts = Hosts(hosts, rank)
+        self.keeps = job.copies and job.options.keeps
+        """Is what is copied named at last, and without replacing anything unasked?"""
         self.phase = int(Phase.COPY)
         """That of the task that runs now."""
         self._hashing = Hashing(self.options.hash, self.options.block_size) if self.options.hash else None
@@ -258,6 +235,8 @@ class Context:
 
     def syncs_items(self, place: Place) -> bool:
         """Is each file in this target directory synced before it is closed? (``pcopy.fsio.storage``)"""
+        if self.keeps and self.phase >= Phase.NAME:
+            return True  # it gets its name before the next sync
         storage = self.storage
         return storage is not None and storage.syncs_items and storage.syncs_items_on(self.target_device(place))
 
@@ -287,10 +266,10 @@ class Context:
         """Is this directory of a source the one that its root is copied to? (A bind mount can lead there.)"""
         targets = self.targets[root]
         try:
-            code, inode = targets.identity(self.below_target(root, b""))
+            made = targets.identity(self.below_target(root, b""))
         except Problem:
             return False  # it isn't there yet
-        return (targets.mounts.device(code), inode) == (status.st_dev, status.st_ino)
+        return (targets.mounts.device(made.mount), made.inode) == (status.st_dev, status.st_ino)
 
     def below_target(self, root: int, path: bytes) -> bytes:
         """The path below the target's descriptor of what has ``path`` below the source's."""
@@ -381,18 +360,3 @@ def _opened_for_sync(descriptors: Sequence[RootDescriptors]) -> dict[int, int]:
             with suppress(OSError):
                 opened[device] = open_for_sync(root.target)
     return opened
-
-
-def _directories(
-    roots: Sequence[Root], descriptors: Sequence[RootDescriptors], follow: bool, one_host: bool
-) -> tuple[list[Directories], list[Directories]]:
-    """Both sides' directories of each root."""
-    sources, targets = [], []
-    kept, kept_targets = OpenDirectories(), OpenDirectories()
-    both = list(zip(mount_codes(roots), descriptors, strict=True))
-    bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
-    followed = Followed(bases, one_host) if follow else None
-    for number, ((source_code, target_code), (source, target)) in enumerate(both):
-        sources.append(Directories(source, source_code, on_source=True, kept=kept, number=number, followed=followed))
-        targets.append(Directories(target, target_code, on_source=False, kept=kept_targets, number=number))
-    return sources, targets

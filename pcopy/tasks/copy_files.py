@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator
+from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.patience import PASSING
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import Version, source_status
+from pcopy.fsio.temporary import remove
+from pcopy.signature.items import FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import FILES_PER_SLICE, Context
 from pcopy.tasks.hashing import Gathered
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
-from pcopy.tasks.targets import look
-from pcopy.tasks.values import CopyFiles, Place, unpack_names, unpack_numbers
+from pcopy.tasks.targets import inherits_acl, look
+from pcopy.tasks.unnamed import Waiting, name_later, unnamed_at
+from pcopy.tasks.values import CopyFiles, Known, Place, SplitFile, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import Settled, copy_whole
 
 
@@ -29,31 +35,54 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
     sizes = unpack_numbers(task.sizes)
     try:
         source, target = context.open_source(place), context.open_target(place)
+        inherits = inherits_acl(context, place, target)
     except Problem as problem:
         for name, size in zip(names, sizes, strict=True):
             result.fail(place, name, problem, size)
         return result.outcome()
+    waiting = Waiting(context, place, task.attempt)
+    with waiting.spawned(result):
+        yield from _copy(task, context, result, source, target, names, inodes, sizes, waiting, inherits=inherits)
+    return result.outcome()
+
+
+def _copy(
+    task: CopyFiles,
+    context: Context,
+    result: Result,
+    source: int,
+    target: int,
+    names: list[bytes],
+    inodes: array[int],
+    sizes: array[int],
+    waiting: Waiting,
+    *,
+    inherits: bool,
+) -> Generator[None, None, None]:
+    place = task.place
     careful = _taken(context, place, target, names)
     plain = [index for index in range(len(names)) if index not in careful] if careful else range(len(names))
+    new_names = _new_names(context, place, [names[index] for index in plain])
     verdicts = context.kernel.copy_new_files(
         source,
         target,
         [names[index] for index in plain] if careful else names,
         [inodes[index] for index in plain] if careful else inodes,
         context.source_device(place) or 0,
-        inherits=place.inherits,
-        target_names=[context.new_name(place, names[index]) for index in plain]
-        if context.job.roots[place.root].item
-        else None,
+        inherits=inherits,
+        target_names=new_names,
+        made=waiting.made if context.keeps else None,
     )
     digested = Gathered() if context.signs or context.options.verify else None
     copied = moved = told = 0
-    for index, verdict in zip(plain, verdicts, strict=True):
+    for number, (index, verdict) in enumerate(zip(plain, verdicts, strict=True)):
         if isinstance(verdict, tuple):
             status, size, digest = verdict
             copied += 1
             moved += size
-            if digested is not None:
+            if context.keeps:
+                waiting.add_file(names[index], new_names[number], status, size, digest)
+            elif digested is not None:
                 digested.add_file(names[index], status, size, digest, counts.FILES)
             if not copied % FILES_PER_SLICE:
                 context.counters[counts.MOVED] += moved - told
@@ -61,19 +90,24 @@ def copy_files(task: CopyFiles, context: Context, result: Result) -> Slices:
                 yield
         elif isinstance(verdict, int) or (verdict.on_source and verdict.errno in PASSING):
             careful.add(index)
+        elif context.keeps and isinstance(verdict, MetadataProblem):
+            split = SplitFile(place, names[index], place.source_id[0], inodes[index], sizes[index], task.attempt)
+            _name_all_the_same(context, result, split, target, new_names[number], verdict)
         else:
             failed_or_retried(result, place, names[index], verdict, task.attempt, sizes[index])
     context.counters[counts.MOVED] += moved - told
     if copied:
         context.succeeded()
-    result.count(counts.FILES, copied)
-    result.count(counts.BYTES, moved)
-    if digested is not None and copied:
-        result.digested_files(place, digested)
-    result.applied(place, b"", context.kernel.drain())
+    if not context.keeps:
+        result.count(counts.FILES, copied)
+        result.count(counts.BYTES, moved)
+        if digested is not None and copied:
+            result.digested_files(place, digested)
+    for name, applied in context.kernel.drain():
+        result.applied(place, name, applied)
     for index in sorted(careful):
-        yield from _copy_carefully(context, result, place, names[index], inodes[index], sizes[index], task.attempt)
-    return result.outcome()
+        split = SplitFile(place, names[index], place.source_id[0], inodes[index], sizes[index], task.attempt)
+        yield from _copy_carefully(context, result, split, waiting)
 
 
 def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> set[int]:
@@ -86,6 +120,29 @@ def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> s
     return {index for index, name in enumerate(names) if _may_be_there(target, context.new_name(place, name))}
 
 
+def _new_names(context: Context, place: Place, names: list[bytes]) -> list[bytes]:
+    """What the files are made as."""
+    if context.keeps:
+        return [context.temporary_names.next() for _ in names]
+    return [context.new_name(place, name) for name in names] if context.job.roots[place.root].item else names
+
+
+def _name_all_the_same(
+    context: Context, result: Result, split: SplitFile, target: int, temporary: bytes, problem: MetadataProblem
+) -> None:
+    """Better a file with wrong metadata, and told so, than none."""
+    try:
+        item = unnamed_at(target, temporary)
+        status = source_status(context.open_source(split.place), split.name, follow=context.options.dereference)
+    except Problem as trouble:
+        with suppress(Problem):
+            remove(target, temporary)
+        failed_or_retried(result, split.place, split.name, trouble, split.attempt, split.size)
+        return
+    known = Known(FILE, status.st_size, b"", Version.of(status))
+    name_later(result, context, split, item, known, shortcoming=problem)
+
+
 def _may_be_there(target: int, name: bytes) -> bool:
     try:
         return look(target, name) is not None
@@ -94,20 +151,31 @@ def _may_be_there(target: int, name: bytes) -> bool:
 
 
 def _copy_carefully(
-    context: Context, result: Result, place: Place, name: bytes, inode: int, size: int, attempt: int
+    context: Context, result: Result, split: SplitFile, waiting: Waiting
 ) -> Generator[None, None, None]:
+    place, name = split.place, split.name
     try:
-        settled = yield from copy_whole(context, result, place, name, place.source_id[0], inode)
+        settled = yield from copy_whole(context, result, place, name, split.mount, split.inode)
     except Problem as problem:
-        failed_or_retried(result, place, name, problem, attempt, size)
+        failed_or_retried(result, place, name, problem, split.attempt, split.size)
         return
-    count_settled(context, result, place, name, settled)
+    if settled.unnamed is None:
+        count_settled(context, result, place, name, settled)
+    elif settled.shortcoming is None:
+        waiting.add(name, settled.unnamed, settled.known)
+    else:
+        name_later(result, context, split, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
 
 
 def count_settled(
     context: Context, result: Result, place: Place, name: bytes, settled: Settled, *, alone: bool = True
 ) -> None:
-    """One regular file more that is copied, or skipped. One that is not ``alone`` is verified with its links."""
+    """One regular file more that is copied, or skipped, unless it is to be named yet.
+
+    One that is not ``alone`` is verified with its links.
+    """
+    if settled.unnamed is not None:
+        return
     known = settled.known
     if settled.copied:
         context.succeeded()

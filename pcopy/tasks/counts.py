@@ -29,6 +29,7 @@ COUNTERS = len(Totals._fields)
     WARNINGS,
     UNSYNCED,
     FOR_LINK,
+    FOR_NAME,
     FOR_FINISH,
     FOR_SEAL,
     FOR_REPAIR,
@@ -43,6 +44,7 @@ COUNTERS = len(Totals._fields)
 
 PUT_ASIDE: dict[int, int] = {
     Phase.LINK: FOR_LINK,
+    Phase.NAME: FOR_NAME,
     Phase.FINISH: FOR_FINISH,
     Phase.SEAL: FOR_SEAL,
     Phase.REPAIR: FOR_REPAIR,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pcopy import errors
 from pcopy.engine.task import Spawn
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.codec import encode
 from pcopy.tasks.context import SCAN_COST, Context
@@ -45,6 +46,8 @@ class JobDirector:
             return self._begin()
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC):
             return [Spawn(phase, encode(SyncFiles(None)), 0, owner=leader) for leader in self._leaders]
+        if phase == Phase.STORE:
+            return [Spawn(phase, encode(SyncFiles(None)), 0, owner=rank) for rank in ranks]
         if phase == Phase.SIGN:
             return [*self._common_root(), *(Spawn(phase, encode(SendEntries()), 0, owner=rank) for rank in ranks)]
         if phase > Phase.SIGN:
@@ -63,7 +66,7 @@ class JobDirector:
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
         source_mount, target_mount = mount_codes(self._job.roots)[number]
-        source_id, target_id = (source_mount, root.source_id[1]), (target_mount, root.target_id[1])
+        source_id, target_id = Identity(source_mount, root.source_id[1]), Identity(target_mount, root.target_id[1])
         if not root.item:
             return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
         place = Place(number, b"", source_id, target_id if self._job.copies else NOWHERE, False, False)
@@ -90,6 +93,8 @@ class JobDirector:
         repaired = bool(sums.for_repair)
         due = {
             Phase.LINK: sums.for_link,
+            Phase.STORE: sums.for_name and options.sync,
+            Phase.NAME: sums.for_name,
             Phase.FINISH: sums.for_finish,
             Phase.SEAL: sums.for_seal,
             Phase.SYNC: self._job.copies and options.sync,

@@ -40,7 +40,7 @@ def fail_dir(task: FailDir, context: Context, result: Result) -> Slices:
         result.report(context.shown(task.place, b"", on_source=problem.on_source), problem)
     else:
         context.failed_directories.add(directory)
-        result.count(counts.DIRECTORIES, -1)
+        result.count(counts.DIRECTORIES, -1, task.place)
         if task.retry is None:
             result.fail(task.place, b"", problem, retry=task)
         else:

@@ -75,7 +75,7 @@ def _finish(task: FinishDir, context: Context, result: Result, lost: Problem | N
         context.remove_leftovers(target)
         kept = None if place.fresh else status_of(target)
         more = _holds_more(task, context, target)  # before its times are set: looking changes them
-        if kept is not None:
+        if kept is not None or context.job.run > 1:  # since it was made, anybody may have given it ACLs
             drop_other_xattrs(target, attributes, preserve)
         applied = apply_attributes(target, attributes, preserve, context.options.umask, kept=kept)
         if lost is not None:
@@ -84,7 +84,7 @@ def _finish(task: FinishDir, context: Context, result: Result, lost: Problem | N
             result.applied(place, b"", applied)
     except Problem as problem:
         if task.counted:
-            result.count(counts.DIRECTORIES)
+            result.count(counts.DIRECTORIES, 1, place)
             directory_failed(context, result, place, problem, task)
         elif task.again and problem.on_source and task.was is not None and result.phase < Phase.SEAL:
             result.spawn(task, phase=Phase.SEAL)  # by then it has been finished first
@@ -96,9 +96,9 @@ def _finish(task: FinishDir, context: Context, result: Result, lost: Problem | N
             result.report(context.shown(place, b"", on_source=False), problem)
         return
     if more:
-        result.count(counts.EXTRA)
+        result.count(counts.EXTRA, 1, place)
     if task.counted:
-        result.count(counts.DIRECTORIES)
+        result.count(counts.DIRECTORIES, 1, place)
         if context.options.verify and result.phase < Phase.REPAIR and not task.again:  # once is enough
             result.digested(place, b"", context.hashing.directory, counts.DIRECTORIES)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, read_attributes
 from pcopy.fsio.close import close_read, close_written, let_go
+from pcopy.fsio.identity import Likeness, identity_of
 from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
@@ -18,8 +21,9 @@ from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
 from pcopy.tasks.result import Result
 from pcopy.tasks.split_file import opened_failed
-from pcopy.tasks.targets import clear_way, look, may_replace, reopen_filled
-from pcopy.tasks.values import FinishFile, Known, OpenFile
+from pcopy.tasks.targets import REPLACED, clear_way, inherits_acl, look, may_replace, reopen_filled
+from pcopy.tasks.unnamed import name_later
+from pcopy.tasks.values import FinishFile, Known, OpenFile, Unnamed
 
 
 def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
@@ -28,12 +32,16 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
     place = file.split.place
     known = Known(FILE, file.version.size, task.digest, file.version)
     try:
-        _finish(task, context, result)
+        item, shortcoming = _finish(task, context, result)
     except MetadataProblem as problem:  # it is whole and in its place
         _link_others(task, context, result, known, problem)
     except Problem as problem:
         opened_failed(context, result, file, problem)
     else:
+        if item is not None:
+            chunk, writers = task.chunk, task.writers
+            name_later(result, context, file.split, item, known, chunk=chunk, writers=writers, shortcoming=shortcoming)
+            return result.outcome()
         context.succeeded()
         result.count(counts.FILES)
         result.count(counts.BYTES, known.size)
@@ -51,7 +59,7 @@ def _link_others(
         context,
         result,
         task.file.split,
-        task.file.temporary_inode,
+        task.file.made,
         known,
         chunk=task.chunk,
         writers=task.writers,
@@ -59,14 +67,21 @@ def _link_others(
     )
 
 
-def _is_in_place(target: int, name: bytes, file: OpenFile) -> bool:
-    present = look(target, name)
-    return (
-        present is not None
-        and not file.over
-        and (present.st_ino, present.st_size) == (file.temporary_inode, file.version.size)
-        and look(target, file.temporary) is None
-    )
+def _is_in_place(context: Context, target: int, name: bytes, file: OpenFile) -> bool:
+    """Has an earlier run renamed the file, and was stopped before that was on record? What can't be told is copied
+    anew."""
+    if context.job.run == 1 or file.over or look(target, file.temporary) is not None or look(target, name) is None:
+        return False
+    held = open_node(target, name, on_source=False)
+    try:
+        return _is_renamed(held, file, status_of(held))
+    finally:
+        let_go(held)
+
+
+def _is_renamed(held: int, file: OpenFile, status: os.stat_result) -> bool:
+    same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
+    return same and stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
 
 
 def _dress_again(
@@ -76,21 +91,26 @@ def _dress_again(
     options, place = context.options, file.split.place
     held = open_node(target, name, on_source=False)
     try:
-        if status_of(held).st_ino != file.temporary_inode:
-            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
-        applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask)
+        status = status_of(held)
+        owners = (os.geteuid(), attributes.uid, options.preserve.chown[0])
+        if not _is_renamed(held, file, status) or status.st_uid not in owners:
+            raise Problem("open", errno.ESTALE, text=REPLACED, again=True)
+        applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask, inherits=True)
         result.applied(place, file.split.name, applied)
     finally:
         let_go(held)
 
 
-def _finish(task: FinishFile, context: Context, result: Result) -> None:
+def _finish(task: FinishFile, context: Context, result: Result) -> tuple[Unnamed | None, MetadataProblem | None]:
+    """What is to be named yet, if that is left for later, and what is wrong with its metadata then."""
     file = task.file
     place, name = file.split.place, file.split.name
     target = context.open_target(place)
     new_name = context.new_name(place, name)
     shortcoming: MetadataProblem | None = None
-    renamed = context.job.run > 1 and _is_in_place(target, new_name, file)
+    item = None
+    named_later = context.keeps and not file.over
+    renamed = not named_later and _is_in_place(context, target, new_name, file)
     try:
         reading = open_source(context.open_source(place), name, follow=context.options.dereference)
         try:
@@ -102,9 +122,9 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
         options = context.options
         if renamed:  # by an earlier run, which was stopped before that was on record
             _dress_again(context, result, file, target, new_name, attributes)
-            return
+            return None, None
         present = status_before(file.over) if file.over else look(target, new_name)
-        if present is not None and not file.over:
+        if present is not None and not (file.over or named_later):
             gives_way = may_replace(context, place, status, target, new_name, present)
             if not (gives_way or options.checksum):  # which has compared it
                 raise Problem("create", errno.EEXIST)  # it was not there when the file was split
@@ -118,20 +138,25 @@ def _finish(task: FinishFile, context: Context, result: Result) -> None:
                 options.preserve,
                 options.umask,
                 kept=present,
-                inherits=place.inherits or bool(file.over),
+                inherits=bool(file.over) or inherits_acl(context, place, target),
             )
         except MetadataProblem as problem:
             applied, shortcoming = Applied(), problem
         finally:
+            if named_later:
+                item = Unnamed(file.temporary, file.made.inode, file.made.mark)
             close_written(writing, sync=context.syncs_items(place))
-        if not file.over:
+        if file.over:
+            result.written_over(place, name, file.made.inode)
+        elif item is None:
             clear_way(target, new_name, present)
-            put_in_place(target, file.temporary, new_name, file.temporary_inode)
+            put_in_place(target, file.temporary, new_name, file.made.inode)
     except Problem as problem:
         if file.over:
             raise incomplete(problem) from problem
         remove(target, file.temporary)
         raise
-    if shortcoming is not None:
+    if shortcoming is not None and item is None:
         raise shortcoming
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
+    return item, shortcoming

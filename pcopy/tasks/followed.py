@@ -10,11 +10,12 @@ import os
 import stat
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.mounts import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.context import Context
-from pcopy.tasks.values import Place, ScanDir
+from pcopy.tasks.values import NOWHERE, Place, ScanDir
 from pcopy.text import shown
+
+_Inode = tuple[int, int]  # st_dev and number
 
 _UPWARDS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -25,8 +26,8 @@ def check_followed(context: Context, task: ScanDir, source: int, status: os.stat
         return
     sources = context.sources[task.root]
     for path, identity in sources.above(task.path):
-        if (sources.mounts.device(identity[0]), identity[1]) == (status.st_dev, status.st_ino):
-            above = Place(task.root, path, identity, (0, 0), False, False)
+        if (sources.mounts.device(identity.mount), identity.inode) == (status.st_dev, status.st_ino):
+            above = Place(task.root, path, identity, NOWHERE, False, False)
             text = f"a symbolic link leads back to {shown(context.shown(above, b'', on_source=True))}"
             raise Problem("scan", errno.ELOOP, on_source=True, text=f"{text}, in which it lies itself")
     try:
@@ -47,8 +48,8 @@ def _lies_in_target(context: Context, directory: int, status: os.stat_result, *,
     roots = context.job.roots
     around = _identity(context.targets[0].open(b""))
     whole = any(not root.name for root in roots)
-    below: Identity | None = None
-    at: Identity = status.st_dev, status.st_ino
+    below: _Inode | None = None
+    at: _Inode = status.st_dev, status.st_ino
     passing = -1
     try:
         while at != below:
@@ -67,7 +68,7 @@ def _lies_in_target(context: Context, directory: int, status: os.stat_result, *,
     return False
 
 
-def _is_a_target(context: Context, directory: Identity) -> bool:
+def _is_a_target(context: Context, directory: _Inode) -> bool:
     """Is ``directory``, which lies where all targets lie, one of them?"""
     for number, root in enumerate(context.job.roots):
         if not root.item:
@@ -80,6 +81,6 @@ def _is_a_target(context: Context, directory: Identity) -> bool:
     return False
 
 
-def _identity(descriptor: int) -> Identity:
+def _identity(descriptor: int) -> _Inode:
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

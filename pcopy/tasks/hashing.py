@@ -22,7 +22,9 @@ from pcopy.tasks.values import Known, Place, pack_names
 SOCKET = b"s"
 """The type byte of sockets, which are verified, but no part of a dataset."""
 
-_VERSION = struct.Struct("=QQqq")
+_VERSION = struct.Struct("=QQqIqI")
+"""Inode, size, mtime and ctime. Times in seconds and nanoseconds: as one number they reach 292 years from 1970."""
+_SECOND = 10**9
 
 
 class Hashing:
@@ -86,7 +88,7 @@ class Gathered:
         self._kinds += known.kind
         self._counters.append(counter)
         self._sizes.append(known.size)
-        self._versions += _VERSION.pack(*known.version)
+        self._versions += _pack_version(*known.version)
         self._digests += known.digest
 
     def add_file(self, name: bytes, status: os.stat_result, size: int, digest: bytes, counter: int) -> None:
@@ -95,7 +97,7 @@ class Gathered:
         self._kinds += FILE
         self._counters.append(counter)
         self._sizes.append(size)
-        self._versions += _VERSION.pack(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        self._versions += _pack_version(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         self._digests += digest
 
     def extend(self, more: Gathered, names: list[bytes]) -> None:
@@ -126,14 +128,26 @@ class Gathered:
         )
 
     @property
+    def columns(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Type bytes, sizes, versions and digests."""
+        return bytes(self._kinds), self._sizes.tobytes(), bytes(self._versions), bytes(self._digests)
+
+    @property
     def bytes(self) -> int:
         """The sizes of all items."""
         return sum(self._sizes)
 
 
+def _pack_version(inode: int, size: int, mtime: int, ctime: int) -> bytes:
+    return _VERSION.pack(inode, size, *divmod(mtime, _SECOND), *divmod(ctime, _SECOND))
+
+
 def unpack_versions(packed: bytes) -> list[tuple[int, ...]]:
     """The fields of the ``Version``s of a ``VerifyItems``."""
-    return list(_VERSION.iter_unpack(packed))
+    return [
+        (inode, size, mtime * _SECOND + part, ctime * _SECOND + rest)
+        for inode, size, mtime, part, ctime, rest in _VERSION.iter_unpack(packed)
+    ]
 
 
 def split_digests(packed: bytes, size: int) -> list[bytes]:

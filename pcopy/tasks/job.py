@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pcopy.fsio.mount_roots import Plain
 from pcopy.fsio.preserve import Preserve as Preserve
 
 Identity = tuple[int, int]
 """A file's (device, inode), as rank 0 sees them."""
+
+Mount = tuple[bytes, Plain]
+"""The path of a mount point, by the names of the roots' directories, and what has to be there."""
 
 
 class Root(NamedTuple):
@@ -40,6 +44,9 @@ def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
 EXISTING = ("replace", "changed", "newer", "skip", "fail")
 """What may become of a target that exists."""
 
+KEEPING = ("newer", "skip", "fail")
+"""Those of them under which nothing may be overwritten that the user has not given up."""
+
 
 class Options(NamedTuple):
     """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic."""
@@ -66,6 +73,16 @@ class Options(NamedTuple):
     drop_cache: bool = False
 
     @property
+    def compares(self) -> bool:
+        """Is what stays compared with the source, by size and time or by contents? Else it may be anything."""
+        return self.existing == "changed"
+
+    @property
+    def keeps(self) -> bool:
+        """Must nothing be overwritten of which it is not certain that it may be?"""
+        return self.existing in KEEPING
+
+    @property
     def signs(self) -> bool:
         """Is the dataset's digest wanted?"""
         return bool(self.signature or self.manifest)
@@ -78,7 +95,8 @@ class Job(NamedTuple):
     with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
     ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970;
     ``resumed`` is that of a later run's. ``own`` are directories, as (number of the root, path below it), which are the
-    job's own although they lie in a source: they are no items of it.
+    job's own although they lie in a source: they are no items of it. ``mounts`` are all that have to be there below the
+    roots, on every host and in every run.
     """
 
     name: str
@@ -90,6 +108,12 @@ class Job(NamedTuple):
     began: int = 0
     resumed: int = 0
     own: tuple[tuple[int, bytes], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+    @property
+    def writer(self) -> str:
+        """What the names of its temporary files carry."""
+        return f"{self.name}-{self.run}"
 
     @property
     def program(self) -> str:
@@ -134,6 +158,7 @@ class Totals(NamedTuple):
     warnings: int = 0
     unsynced: int = 0
     for_link: int = 0
+    for_name: int = 0
     for_finish: int = 0
     for_seal: int = 0
     for_repair: int = 0

@@ -10,22 +10,39 @@ import os
 import stat
 
 from pcopy.engine.driver import Slices
+from pcopy.fsio.close import let_go
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel import SMALL_FILE
+from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
-from pcopy.fsio.source import Version, source_status
+from pcopy.fsio.source import Version, source_status, status_of
 from pcopy.fsio.temporary import put_in_place, remove, verify_name
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.copy_anew import anew
 from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.copy_nodes import copy_one_node
 from pcopy.tasks.hashing import SOCKET, kind_of
+from pcopy.tasks.naming import Naming, discard
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
-from pcopy.tasks.targets import clear_way, look, looked_at_again, may_replace, refuse_anothers
-from pcopy.tasks.values import FailedName, InodeCopied, Known, LinkGroup, MakeLinks, Place, SplitFile, bucket_of
+from pcopy.tasks.targets import clear_way, hold_copy, look, looked_at_again, may_replace, refuse_anothers
+from pcopy.tasks.unnamed import name_later
+from pcopy.tasks.values import (
+    CopyAnew,
+    FailedName,
+    InodeCopied,
+    Known,
+    LinkGroup,
+    MakeLinks,
+    Place,
+    SplitFile,
+    Unnamed,
+    bucket_of,
+)
 from pcopy.tasks.whole_file import Settled, copy_whole
 
 
@@ -41,12 +58,12 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
         if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
             raise changed("stat", "another item has taken its name")
         if not stat.S_ISREG(status.st_mode):
-            settled = copy_one_node(context, result, place, name, task.inode, alone=not split.links)
+            settled = copy_one_node(context, result, place, name, task.inode, alone=not split.links, linked=True)
         elif task.size > SMALL_FILE:
             result.spawn(split, task.size)
             return result.outcome()
         else:
-            settled = yield from copy_whole(context, result, place, name, task.mount, task.inode)
+            settled = yield from copy_whole(context, result, place, name, task.mount, task.inode, linked=True)
             count_settled(context, result, place, name, settled, alone=not split.links)
         after_settled(context, result, split, settled)
     except Problem as problem:
@@ -59,10 +76,11 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
 
     An inode that changes is tried again with all of its names: one that came later alone would be no link any more.
     """
-    made = _made(context, (task.place, task.name)) if isinstance(problem, MetadataProblem) else None
-    if made is not None:  # it is there, though not with all of its metadata
-        known = Known(kind_of(made), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
-        after_representative(context, result, task, made.st_ino, known, shortcoming=problem)
+    made = problem.made if isinstance(problem, MetadataProblem) and not context.keeps else None  # else it has no name
+    there = _made(context, (task.place, task.name)) if made is not None else None
+    if made is not None and there is not None:  # though not with all of its metadata
+        known = Known(kind_of(there), task.size, b"", Version(task.inode, task.size, 0, 0))  # it has no digest
+        after_representative(context, result, task, made, known, shortcoming=problem)
     elif is_tried_again(problem, task.attempt) and task.links and _still_named(context, task):
         names = ((task.place, task.name), *task.links)
         group = LinkGroup(task.mount, task.inode, task.size, names, task.attempt + 1, task.failed)
@@ -74,7 +92,7 @@ def representative_failed(context: Context, result: Result, task: SplitFile, pro
         else:
             failed = (*failed, (task.place, task.name, problem.plain))
         if task.links:
-            _next_represents(result, task, failed)
+            next_represents(result, task, failed)
         elif failed:
             _all_failed(result, task, failed)
 
@@ -107,7 +125,8 @@ def _still_named(context: Context, task: SplitFile) -> bool:
         return False
 
 
-def _next_represents(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:
+def next_represents(result: Result, task: SplitFile, failed: tuple[FailedName, ...]) -> None:
+    """The first of the links, if there are any, is copied, and the others linked to that."""
     if task.links:
         group = LinkGroup(task.mount, task.inode, task.size, task.links, task.attempt, failed)
         result.spawn(group, task.size + len(task.links) * CALL_COST)
@@ -116,10 +135,12 @@ def _next_represents(result: Result, task: SplitFile, failed: tuple[FailedName, 
 def after_settled(context: Context, result: Result, task: SplitFile, settled: Settled) -> None:
     """The first name is copied, or was there and stays. The others become links to that only if it is the same:
     whoever keeps an old file wants no further names of it."""
-    if settled.alike:
-        after_representative(context, result, task, settled.inode, settled.known)
+    if settled.unnamed is not None:
+        name_later(result, context, task, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
+    elif settled.alike and settled.made is not None:
+        after_representative(context, result, task, settled.made, settled.known)
     elif task.links:
-        _next_represents(result, task, task.failed)
+        next_represents(result, task, task.failed)
     elif task.failed:
         _all_failed(result, task, task.failed)
 
@@ -128,7 +149,7 @@ def after_representative(
     context: Context,
     result: Result,
     task: SplitFile,
-    made: int,
+    made: Identity,
     known: Known,
     *,
     chunk: int = 0,
@@ -151,17 +172,23 @@ def after_representative(
     if failed:
         return
     alone = LinkGroup(task.mount, task.inode, task.size, (first,), task.attempt)
-    if _has_more_names(context, task):
-        later = InodeCopied(MakeLinks(alone, made, known, chunk, writers, True), bucket_of(task.inode))
-        result.spawn(later, phase=max(Phase.FINISH, result.phase), owner=later.bucket % context.size)
+    if task.links or task.failed or _has_more_names(context, task):
+        note_copied(context, result, MakeLinks(alone, made, known, chunk, writers, True))
     for place, name, problem in task.failed:
         group = alone._replace(names=(first, (place, name)))
         retry = MakeLinks(group, made, known, chunk, writers, True)
         result.fail(place, name, Problem.from_plain(problem), task.size, retry=retry)
 
 
+def note_copied(context: Context, result: Result, links: MakeLinks) -> None:
+    """For a job that is resumed, and finds more names of the inode."""
+    if context.job.began and context.options.preserve.links:
+        note = InodeCopied(links, bucket_of(links.group.inode))
+        result.spawn(note, phase=max(Phase.FINISH, result.phase), owner=note.bucket % context.size)
+
+
 def _has_more_names(context: Context, task: SplitFile) -> bool:
-    """Has the inode names that were not found, in a job that can be resumed?"""
+    """Has the inode names that were not found?"""
     if not (context.job.began and context.options.preserve.links):
         return False
     try:
@@ -169,120 +196,186 @@ def _has_more_names(context: Context, task: SplitFile) -> bool:
         status = source_status(source, task.name, follow=context.options.dereference)
     except Problem:
         return False
-    return status.st_nlink > 1 + len(task.links) + len(task.failed)
+    return status.st_nlink > 1
 
 
 def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
-    """Links each further name to the first."""
+    """Links each further name to the first, which is held, so that it can't become another one meanwhile."""
     first, *others = task.group.names
     linked, failed = [first], list(task.group.failed)
-    before = _made(context, first) if context.job.run > 1 else None
-    for index, (place, name) in enumerate(others):
-        try:
-            if _link(context, result, task, before, place, name):
-                linked.append((place, name))
-        except Problem as problem:
-            if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
-                rest = tuple(others[index:])
-                group = LinkGroup(task.group.mount, task.group.inode, task.group.size, rest, task.group.attempt)
-                result.spawn(group, task.group.size + len(rest) * CALL_COST)
-                break
-            if failed:
-                failed.append((place, name, problem.plain))
-            else:
-                alone = task._replace(group=task.group._replace(names=(first, (place, name))), more=True)
-                result.fail(place, name, problem, retry=alone)
-        yield
+    held, lost = -1, None
+    try:
+        held, is_known = hold_copy(context, *first, task.made)
+        if not is_known:
+            text = "cannot be told from a later file with its inode's number: further names of it are copied again"
+            _copy_again(result, task, others, text)
+            others = []
+        before = status_of(held)
+    except Problem as problem:
+        if context.keeps:  # it may well have been replaced since: the user's stays, and the others get a second copy
+            _copy_again(result, task, others, "has been replaced since it was copied: further names are copied again")
+            others = []
+        else:
+            lost = problem
+    try:
+        for index, (place, name) in enumerate(others):
+            try:
+                if lost is not None:
+                    raise lost
+                if _link(context, result, task, held, before, place, name):
+                    linked.append((place, name))
+            except Problem as problem:
+                if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
+                    text = "its inode can take no more links: further names of it are linked to a second copy"
+                    _copy_again(result, task, others[index:], text)
+                    break
+                if failed:
+                    failed.append((place, name, problem.plain))
+                else:
+                    alone = task._replace(group=task.group._replace(names=(first, (place, name))), more=True)
+                    result.fail(place, name, problem, retry=alone)
+            yield
+    finally:
+        if held >= 0:
+            let_go(held)
     if failed:
-        _fail_together(result, task.group, linked, failed)
-    elif context.options.verify and task.known.digest and len(linked) > task.more:
+        _fail_together(context, result, task, linked, failed)
+        return result.outcome()
+    if len(linked) > 1:
+        names = tuple(dict.fromkeys((task.copied or first, *linked)))
+        note_copied(context, result, task._replace(group=task.group._replace(names=names), more=True, copied=None))
+    if context.options.verify and task.known.digest and len(linked) > task.more:
         names = tuple(linked[task.more :])
         group = task.group._replace(names=names)
-        counter = counts.HARDLINKS if task.more else counts.of_kind(task.known.kind)
-        verify = VerifyLinks(group, task.made, task.known, counter, task.chunk, task.writers)
-        result.to_verify(len(names), task.known.size)
+        counter = counts.HARDLINKS if task.more and not _is_copied(task, *names[0]) else counts.of_kind(task.known.kind)
+        verify = VerifyLinks(group, task.made.inode, task.known, counter, task.chunk, task.writers)
+        for number, (place, _) in enumerate(names):
+            result.to_verify(1, 0 if number else task.known.size, place)
         result.spawn_elsewhere(verify, task.known.size, task.writers[0], phase=result.verify_phase)
     return result.outcome()
 
 
+def _copy_again(result: Result, task: MakeLinks, names: list[tuple[Place, bytes]], why: str) -> None:
+    """The first of ``names`` is copied, and the others linked to it."""
+    if names:
+        group = task.group
+        result.warn(*group.names[0], why)
+        rest = LinkGroup(group.mount, group.inode, group.size, tuple(names), group.attempt)
+        result.spawn(rest, group.size + len(names) * CALL_COST)
+
+
+def _is_copied(task: MakeLinks, place: Place, name: bytes) -> bool:
+    """Does this name, which is made, count as the copy?"""
+    return task.copied is not None and (place[:2], name) == (task.copied[0][:2], task.copied[1])
+
+
 def _fail_together(
-    result: Result, group: LinkGroup, linked: list[tuple[Place, bytes]], failed: list[FailedName]
+    context: Context, result: Result, task: MakeLinks, linked: list[tuple[Place, bytes]], failed: list[FailedName]
 ) -> None:
     """The first name, and with it the inode, lacks some of its metadata; others have failed, too.
 
     A resumed job copies and links all names anew, also those that count as made.
     """
+    group = task.group
     names = (*linked, *((place, name) for place, name, _ in failed[1:]))
-    retry: LinkGroup | Tried = LinkGroup(group.mount, group.inode, group.size, names, 1)
-    anew = len(linked) - 1
+    again = LinkGroup(group.mount, group.inode, group.size, names, 1)
+    retry: LinkGroup | CopyAnew | Tried = (
+        anew(context, again, task.made.inode, task.made.mark) if context.keeps else again
+    )
     for place, name, problem in failed:
         known = Problem.from_plain(problem)
-        result.fail(place, name, known, group.size, retry=retry, links_anew=anew, touched=True)
-        retry, anew = Tried.WITH_ANOTHER, 0
+        result.fail(place, name, known, group.size, retry=retry, touched=True)
+        retry = Tried.WITH_ANOTHER
+    for place, _ in linked[1:]:
+        result.link_again(place)
 
 
 def _link(
     context: Context,
     result: Result,
     task: MakeLinks,
-    before: os.stat_result | None,
+    held: int,
+    before: os.stat_result,
     place: Place,
     source_name: bytes,
 ) -> bool:
-    """Makes and counts one link, or counts as skipped what is there; returns whether it was made.
+    """Makes and counts one link to what is ``held``, or counts as skipped what is there; returns whether it was made.
 
-    ``before``: the status of the first name when the task began. A file that stays has links of the job's own only if
-    it had been touched then; making one touches it.
+    ``before``: its status when the task began. In a resumed job a file that stays has links of the job's own only if it
+    had been touched then; making one touches it.
     """
-    first = task.group.names[0]
     target, name = context.open_target(place), context.new_name(place, source_name)
-    old_directory = context.open_target(first[0])
-    old_name = context.new_name(*first)
     present = look(target, name)
-    if present is None:
-        _make(old_directory, old_name, target, name)
-        try:
-            verify_name(target, name, task.made)
-        except Problem:
-            remove(target, name)
-            raise
+    if context.keeps:
+        if not _link_unasked(context, task, held, place, source_name, present):
+            skipped(context, result, place, source_name, task.known)
+            return False
+    elif present is None:
+        _make(held, target, name)
+        verify_name(target, name, status_of(held).st_ino)
     else:
-        like = look(old_directory, old_name)
-        linked = like is not None and (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
-        linked = linked and present.st_ino == task.made
+        like = status_of(held)
+        linked = (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
         refuse_anothers(context, place, target, name, present)
-        if not (linked and before is not None and context.is_ours(place, before)):
+        if not (linked and context.job.run > 1 and context.is_ours(place, before)):
             if linked or not _may_relink(context, place, target, name, present, like):
                 skipped(context, result, place, source_name, task.known)
                 return False
             temporary = context.temporary_names.next()
-            _make(old_directory, old_name, target, temporary)
+            _make(held, target, temporary)
             try:
                 clear_way(target, name, present)
-                put_in_place(target, temporary, name, task.made)
+                put_in_place(target, temporary, name, status_of(held).st_ino)
             except Problem:
                 remove(target, temporary)
                 raise
     context.succeeded()
-    result.count(counts.HARDLINKS)
+    counter = counts.of_kind(task.known.kind) if _is_copied(task, place, source_name) else counts.HARDLINKS
+    result.count(counter, 1, place)
+    if counter == counts.FILES:
+        result.count(counts.BYTES, task.known.size, place)
     if task.known.digest:
-        result.digested(place, source_name, task.known, counts.HARDLINKS, verify=False)
+        result.digested(place, source_name, task.known, counter, verify=False)
     elif (context.signs or context.verifies_skipped) and task.known.kind != SOCKET and not task.group.failed:
-        read_too(result, place, source_name, task.known, counts.HARDLINKS)
+        read_too(result, place, source_name, task.known, counter)
     return True
 
 
+def _link_unasked(
+    context: Context, task: MakeLinks, held: int, place: Place, source_name: bytes, present: os.stat_result | None
+) -> bool:
+    """Makes a link where nothing is replaced unasked; False if what is there, or comes meanwhile, stays."""
+    target, name = context.open_target(place), context.new_name(place, source_name)
+    if present is None:
+        try:
+            _make(held, target, name)
+            return True
+        except Problem as problem:
+            if problem.errno != errno.EEXIST:
+                raise
+    item = Unnamed(context.temporary_names.next(), task.made.inode, task.made.mark)
+    _make(held, target, item.temporary)
+    named = False
+    try:
+        named = Naming(context, item, task.known).give(place, source_name)
+    finally:
+        if not named:
+            discard(context, place, item)
+    return named
+
+
 def _may_relink(
-    context: Context, place: Place, target: int, name: bytes, present: os.stat_result, like: os.stat_result | None
+    context: Context, place: Place, target: int, name: bytes, present: os.stat_result, like: os.stat_result
 ) -> bool:
     """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
     if context.options.existing == "changed" and not place.fresh:
         return True
-    return like is None or may_replace(context, place, like, target, name, present)
+    return may_replace(context, place, like, target, name, present)
 
 
-def _make(old_directory: int, old_name: bytes, target: int, name: bytes) -> None:
+def _make(held: int, target: int, name: bytes) -> None:
+    """A further name of the very item that is held. (AT_EMPTY_PATH, which needs no /proc, is for root alone.)"""
     try:
-        os.link(old_name, name, src_dir_fd=old_directory, dst_dir_fd=target, follow_symlinks=False)
+        os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True)
     except OSError as error:
         raise Problem.of("link", error) from error

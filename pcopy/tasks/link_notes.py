@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from pcopy.engine.driver import Slices
 from pcopy.engine.task import Task
+from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.context import CALL_COST, Context
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
-from pcopy.tasks.targets import look
+from pcopy.tasks.targets import hold_copy
 from pcopy.tasks.values import (
     GroupLinks,
     InodeCopied,
@@ -37,10 +38,11 @@ def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
 
 
 def inode_copied(task: InodeCopied, context: Context, result: Result) -> Slices:
-    """A note for a resumed job, which puts it into its bucket; held if anything has failed that is tried again then."""
+    """A note for a resumed job, which puts it into its bucket: held to the end, since names may have to be made anew
+    though nothing has failed."""
     if result.id[0] < context.job.run:
         _put(task, context, result)
-    elif context.begun_with()[counts.FAILED] or context.counters[counts.FAILED]:
+    else:
         result.hold()
     return result.outcome()
     yield
@@ -56,7 +58,7 @@ def _put(task: LinkNote | InodeCopied, context: Context, result: Result) -> None
 
 def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     """One bucket: everything known of its inodes is here now."""
-    groups: dict[tuple[int, int, bool], tuple[int, list[int], list[tuple[Place, bytes]]]] = {}
+    groups: dict[tuple[int, int], tuple[int, list[int], list[tuple[Place, bytes]]]] = {}
     copies: dict[tuple[int, int], list[MakeLinks]] = {}
     backlog = context.links.pop(task.bucket)
     while backlog.count:
@@ -68,28 +70,38 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
             result.settle((packed.id,))
             columns = (unpack_names(note.names), unpack_numbers(note.mounts), unpack_numbers(note.inodes))
             for name, mount, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):
-                _, attempts, names = groups.setdefault((mount, inode, note.attempt > 0), (size, [note.attempt], []))
-                attempts[0] = min(attempts[0], note.attempt)
+                _, attempts, names = groups.setdefault((mount, inode), (size, [], []))
+                attempts.append(note.attempt)
                 names.append((note.place, name))
         yield
     backlog.close()
-    for (mount, inode, _), (size, (attempt,), names) in groups.items():
-        copy = next((links for links in copies.get((mount, inode), ()) if _is_there(context, links)), None)
-        if copy is not None:
-            links = copy._replace(group=copy.group._replace(names=(*copy.group.names, *names)))
+    for (mount, inode), (size, attempts, names) in groups.items():
+        names.sort()
+        is_new = not any(attempts)  # else its size has been counted
+        links = next(filter(None, (_linked(context, each, names) for each in copies.get((mount, inode), ()))), None)
+        if links is not None:
+            if is_new and any((place[:2], name) == _named(links.copied) for place, name in names):
+                result.count(counts.FOUND_BYTES, size, names[0][0])
             result.spawn(links, len(names) * CALL_COST)
             continue
-        if not attempt:
-            result.count(counts.FOUND_BYTES, size)
-        result.spawn(LinkGroup(mount, inode, size, tuple(sorted(names)), attempt), size + len(names) * CALL_COST)
+        if is_new:
+            result.count(counts.FOUND_BYTES, size, names[0][0])
+        result.spawn(LinkGroup(mount, inode, size, tuple(names), min(attempts)), size + len(names) * CALL_COST)
     return result.outcome()
 
 
-def _is_there(context: Context, links: MakeLinks) -> bool:
-    """Is the copy that names are to be linked to still in its place?"""
-    place, name = links.group.names[0]
-    try:
-        present = look(context.open_target(place), context.new_name(place, name))
-    except Problem:
-        return False
-    return present is not None and present.st_ino == links.made
+def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
+    return (item[0][:2], item[1]) if item else None
+
+
+def _linked(context: Context, links: MakeLinks, names: list[tuple[Place, bytes]]) -> MakeLinks | None:
+    """What makes ``names`` further names of a copy that is there; None if nothing is left of that."""
+    known = links.group.names
+    for place, name in known:
+        try:
+            let_go(hold_copy(context, place, name, links.made)[0])
+        except Problem:
+            continue
+        group = links.group._replace(names=((place, name), *names))
+        return links._replace(group=group, copied=known[0])
+    return None

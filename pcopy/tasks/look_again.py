@@ -67,4 +67,4 @@ def _is_lost(context: Context, place: Place, source: int, target: int, name: byt
         return True
     if context.options.existing in _KEEPING or alike(wanted, present, 0, contents=True):
         return False
-    return is_made(context, place, target, new_name, present)
+    return context.options.existing == "fail" or is_made(context, place, target, new_name, present)

@@ -84,7 +84,7 @@ class Merging:
 def write_manifest(task: WriteManifest, context: Context, result: Result) -> Slices:
     """At rank 0: begins, with the root's line."""
     hashing, sign, options = context.hashing, context.sign, context.options
-    writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask)
+    writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask, context.job.writer)
     try:
         writer.__enter__()
     except (OSError, Refused) as error:

@@ -7,10 +7,11 @@ from pcopy.engine.task import TaskId
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.in_place import incomplete
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.temporary import remove
-from pcopy.tasks.context import Context, UnfinishedFile
+from pcopy.fsio.temporary import made_by, remove
+from pcopy.tasks.context import Context
 from pcopy.tasks.result import Result
 from pcopy.tasks.split_file import opened_failed
+from pcopy.tasks.unfinished import UnfinishedFile
 from pcopy.tasks.values import ChunkDone, FileOpened, FinishFile
 
 
@@ -73,8 +74,9 @@ def discard(context: Context, unfinished: UnfinishedFile) -> None:
         return  # the directory itself is gone or was replaced, which fails its items on its own
 
 
-def discard_all(context: Context) -> None:
-    """Removes what an early stop leaves behind."""
-    for unfinished in context.unfinished.values():
-        discard(context, unfinished)
+def discard_all(context: Context, since: int = 1) -> None:
+    """Removes what an early stop leaves behind, if the run ``since``, or a later one, has made it."""
+    for temporary, unfinished in context.unfinished.items():
+        if made_by(temporary)[0] >= since:
+            discard(context, unfinished)
     context.unfinished.clear()

@@ -30,7 +30,16 @@ from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import node_known
 from pcopy.tasks.read_values import Contents, SplitRead, VerifyItems, VerifyLinks
 from pcopy.tasks.result import Result, Tried
-from pcopy.tasks.values import COPIED_BEFORE, Known, LinkGroup, Place, ScanNames, unpack_names, unpack_numbers
+from pcopy.tasks.values import (
+    COPIED_BEFORE,
+    FinishDir,
+    Known,
+    LinkGroup,
+    Place,
+    ScanNames,
+    unpack_names,
+    unpack_numbers,
+)
 
 
 class _Expected(NamedTuple):
@@ -75,7 +84,7 @@ def verify_items(task: VerifyItems, context: Context, result: Result) -> Slices:
         except Problem as problem:
             not_verified(context, result, place, name, known, counter, problem)
         else:
-            verified(result, 1, known.size)
+            verified(result, 1, known.size, place)
         yield
     return result.outcome()
 
@@ -107,7 +116,7 @@ def _verify_small_files(
             counter = expected.counters[index]
             not_verified(context, result, place, expected.names[index], expected.known(index), counter, problem)
         elif is_version(source, expected.names[index], expected.versions[index], follow=follow):
-            verified(result, 1, status.st_size)
+            verified(result, 1, status.st_size, place)
         else:  # it is read once more, and counts then
             careful.append(index)
             continue
@@ -137,7 +146,7 @@ def verify_links(task: VerifyLinks, context: Context, result: Result) -> Slices:
     except Problem as problem:
         links_not_verified(context, result, task.group, known, task.counter, problem)
     else:
-        verified(result, len(task.group.names), known.size)
+        links_verified(result, task.group, known.size)
     return result.outcome()
 
 
@@ -150,11 +159,11 @@ def links_not_verified(
     """
     size = known.size
     again = group._replace(attempt=COPIED_BEFORE)
-    result.count(counts.REFUTED, len(group.names))
     for number, (place, name) in enumerate(group.names):
-        result.count(counts.HARDLINKS if number else counter, -1)
+        result.count(counts.REFUTED, 1, place)
+        result.count(counts.HARDLINKS if number else counter, -1, place)
         if not number and counter == counts.FILES:
-            result.count(counts.BYTES, -size)
+            result.count(counts.BYTES, -size, place)
         if not context.repairs(result.phase):
             result.fail(
                 place, name, problem, size, retry=Tried.WITH_ANOTHER if number else again, retry_in=Phase.REPAIR
@@ -253,25 +262,31 @@ def unlike(text: str) -> Problem:
     return Problem("verify", 0, text=text)
 
 
-def verified(result: Result, items: int, size: int) -> None:
-    """So many more items, with ``size`` bytes together, are proved."""
-    result.count(counts.VERIFIED, items)
-    result.count(counts.CONFIRMED_BYTES, size)
+def verified(result: Result, items: int, size: int, place: Place) -> None:
+    """So many more items of a directory, with ``size`` bytes together, are proved."""
+    result.count(counts.VERIFIED, items, place)
+    result.count(counts.CONFIRMED_BYTES, size, place)
+
+
+def links_verified(result: Result, group: LinkGroup, size: int) -> None:
+    """As ``verified`` for all names of one inode."""
+    for number, (place, _) in enumerate(group.names):
+        verified(result, 1, 0 if number else size, place)
 
 
 def not_verified(
     context: Context, result: Result, place: Place, name: bytes, known: Known, counter: int, problem: Problem
 ) -> None:
     """The item, which has been counted by ``counter``, has failed, or is copied again."""
-    result.count(counts.REFUTED)
+    result.count(counts.REFUTED, 1, place)
     if known.kind == DIRECTORY:
-        directory_failed(context, result, place, problem)
+        directory_failed(context, result, place, problem, FinishDir(place, None, True, -1, again=True))
         return
-    result.count(counter, -1)
+    result.count(counter, -1, place)
     if counter == counts.FILES:
-        result.count(counts.BYTES, -known.size)
+        result.count(counts.BYTES, -known.size, place)
     elif counter == counts.SKIPPED:
-        result.count(counts.SKIPPED_BYTES, -known.size)
+        result.count(counts.SKIPPED_BYTES, -known.size, place)
     again = ScanNames(place, name, 1 if counter == counts.SKIPPED else COPIED_BEFORE)
     if not context.repairs(result.phase) or not is_there(context, place):
         result.fail(place, name, problem, known.size, retry=again, retry_in=Phase.REPAIR)

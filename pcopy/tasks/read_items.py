@@ -12,7 +12,8 @@ from collections.abc import Generator
 from pcopy.engine.driver import Slices
 from pcopy.fsio.close import close_read, let_go
 from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, drop_pages, has_holes
-from pcopy.fsio.nodes import open_node
+from pcopy.fsio.half_written import is_marked, refuse_marked
+from pcopy.fsio.nodes import keep_access_time, open_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.signature.items import FILE
@@ -60,6 +61,9 @@ def _read_small_files(
     inodes = unpack_numbers(task.inodes)
     careful = [index for index, code in enumerate(task.kinds) if code != FILE[0]]
     plain = [index for index, code in enumerate(task.kinds) if code == FILE[0]]
+    if context.options.signs:  # a signature must not vouch for what is half written
+        marked = {index for index in plain if is_marked(source, names[index])}
+        careful, plain = [*careful, *marked], [index for index in plain if index not in marked]
     reads = context.kernel.read_files(source, [names[index] for index in plain])
     for done, (index, read) in enumerate(zip(plain, reads, strict=True)):
         if isinstance(read, int) or read[0].st_ino != inodes[index]:
@@ -92,7 +96,7 @@ def read_failed(
     if counter < 0:
         failed_or_retried(result, place, name, problem, attempt, size)
     else:
-        result.count(counter, -1)
+        result.count(counter, -1, place)
         result.fail(place, name, problem, size, touched=True)
 
 
@@ -100,8 +104,8 @@ def was_read(context: Context, result: Result, place: Place, name: bytes, known:
     """The item's digest is known now; in a copy that counts as skipped, where it doesn't count already."""
     if counter < 0:
         counter = counts.SKIPPED if context.job.copies else counts.of_kind(known.kind)
-        result.count(counter)
-        result.count(counts.SKIPPED_BYTES if context.job.copies else counts.BYTES, known.size)
+        result.count(counter, 1, place)
+        result.count(counts.SKIPPED_BYTES if context.job.copies else counts.BYTES, known.size, place)
     result.digested(place, name, known, counter, verify=context.verifies_skipped and place.target_id != NOWHERE)
 
 
@@ -114,6 +118,8 @@ def _read_file(
     try:
         status = status_of(reading, on_source=True)
         check_found(status, None, inode)
+        if context.options.signs:
+            refuse_marked(reading)
         version = Version.of(status)
         if context.splits(status.st_size):
             known = Known(FILE, status.st_size, b"", version)
@@ -163,6 +169,8 @@ def node_known(hashing: Hashing, held: int, status: os.stat_result, *, on_source
             link = os.readlink(b"", dir_fd=held)
         except OSError as error:
             raise Problem.of("readlink", error, on_source=on_source) from error
+        if not on_source:
+            keep_access_time(held, status)
     return Known(kind_of(status), 0, hashing.node(status, link), Version.of(status))
 
 
@@ -171,8 +179,8 @@ def skipped(context: Context, result: Result, place: Place, name: bytes, known: 
     if known.kind != SOCKET and (context.signs or context.verifies_skipped):
         read_too(result, place, name, known)
     else:
-        result.count(counts.SKIPPED)
-        result.count(counts.SKIPPED_BYTES, known.size)
+        result.count(counts.SKIPPED, 1, place)
+        result.count(counts.SKIPPED_BYTES, known.size, place)
 
 
 def read_too(result: Result, place: Place, name: bytes, known: Known, counter: int = -1) -> None:

@@ -17,7 +17,19 @@ from pcopy.tasks.finish_again import finish_again
 from pcopy.tasks.job import Failure
 from pcopy.tasks.result import Result
 from pcopy.tasks.signing import owner_of
-from pcopy.tasks.values import FailDir, LinkGroup, MakeLinks, Place, ReportFailures, ScanDir, ScanNames, pack_names
+from pcopy.tasks.values import (
+    NOWHERE,
+    CopyAnew,
+    FailDir,
+    LinkGroup,
+    LinkNote,
+    MakeLinks,
+    Place,
+    ReportFailures,
+    ScanDir,
+    ScanNames,
+    pack_names,
+)
 
 
 def report_failures(task: ReportFailures, context: Context, result: Result) -> Slices:
@@ -27,7 +39,10 @@ def report_failures(task: ReportFailures, context: Context, result: Result) -> S
     else:
         if task.failures:
             result.hold()
-        context.tell([Failure(*failure) for failure in task.failures], task.notices)
+        unknown = [text for name, text in task.unknown if ("user", name) not in context.told]
+        context.told.update(("user", name) for name, _ in task.unknown)
+        result.count(counts.WARNINGS, len(unknown))
+        context.tell([Failure(*failure) for failure in task.failures], [*task.notices, *unknown])
     return result.outcome()
     yield
 
@@ -37,7 +52,7 @@ def _try_again(task: ReportFailures, context: Context, result: Result) -> None:
     names: dict[tuple[Place, int, int], list[bytes]] = {}
     for failed in task.retries:
         for counter, number in failed.counted:
-            result.count(counter, -number)
+            result.count(counter, -number, failed.place)
         if not failed.task:
             continue
         retry, phase = decode(failed.task), max(failed.phase, result.phase)
@@ -54,10 +69,12 @@ def _try_again(task: ReportFailures, context: Context, result: Result) -> None:
 def _spawn(context: Context, result: Result, retry: Any, phase: int, cost: int = 0) -> None:
     owner = ANYBODY
     if isinstance(retry, ScanDir):
-        result.count(counts.UNSCANNED)
+        result.count(counts.UNSCANNED, 1, Place(retry.root, retry.path, retry.source_id, NOWHERE, False, False))
     elif isinstance(retry, FailDir):  # which takes it from the copied ones
-        result.count(counts.DIRECTORIES)
+        result.count(counts.DIRECTORIES, 1, retry.place)
         owner = owner_of(retry.place.path, context.size)
+    elif isinstance(retry, LinkNote):
+        owner = retry.bucket % context.size
     result.spawn(retry, cost, phase=phase, expands=phase == 0, owner=owner)
     for place in _places(retry):
         finish_again(context, result, place, phase)
@@ -67,9 +84,9 @@ def _places(retry: Any) -> set[Place]:
     """The directories that a retry puts something into."""
     if isinstance(retry, ScanDir):
         return {retry.parent} if retry.parent else set()
-    if isinstance(retry, ScanNames):
+    if isinstance(retry, ScanNames | LinkNote):
         return {retry.place}
-    if isinstance(retry, MakeLinks):
+    if isinstance(retry, MakeLinks | CopyAnew):
         retry = retry.group
     return {place for place, _ in retry.names} if isinstance(retry, LinkGroup) else set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -11,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from pcopy.engine.driver import Outcome
-from pcopy.engine.task import ANYBODY, Spawn, TaskId
+from pcopy.engine.task import ANYBODY, Share, Spawn, TaskId
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
@@ -22,7 +21,21 @@ from pcopy.tasks.job import Failure
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import Contents, SplitRead
 from pcopy.tasks.sign_values import StoredEntries
-from pcopy.tasks.values import COPIED_BEFORE, Known, Place, ReportFailures, Retry, ScanNames
+from pcopy.tasks.values import (
+    COPIED_BEFORE,
+    Known,
+    Place,
+    ReportFailures,
+    Retry,
+    ScanNames,
+    Unmark,
+    label_of,
+    pack_names,
+    pack_numbers,
+)
+from pcopy.text import shown
+
+_DUE = frozenset(counts.PUT_ASIDE.values())
 
 _LOOKED_AT = ("open", "stat", "readdir", "scan")
 """What is done with an item of the source before anything is made of it."""
@@ -40,12 +53,14 @@ class Result:
     """Gathers what one task spawns, counts and reports."""
 
     __slots__ = (
-        "_context", "_counts", "_entries", "_failures", "_held", "_notices", "_own", "_retries", "_settled", "_spawned",
-        "_verifications", "attempt", "id", "phase",
+        "_context", "_counts", "_elsewhere", "_entries", "_failures", "_held", "_notices", "_over", "_own", "_place",
+        "_retries", "_settled", "_spawned", "_unknown", "_verifications", "attempt", "id", "phase",
     )  # fmt: skip
 
-    def __init__(self, context: Context, phase: int, task_id: TaskId) -> None:
+    def __init__(self, context: Context, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
+        """``found`` is the directory that the task is about, and a name in it."""
         self._context = context
+        self._place = found[0] if found else None
         self.phase = int(phase)
         self.id = task_id
         self.attempt = 0
@@ -53,13 +68,16 @@ class Result:
         self._held = False
         self._settled: list[TaskId] = []
         self._counts = [0] * counts.COUNTERS
+        self._elsewhere: dict[bytes, list[int]] = {}
         self._own: list[Spawn] = []
         self._spawned: Iterable[Spawn] = self._own
         self._failures: list[Failure] = []
         self._retries: list[Retry] = []
         self._notices: list[str] = []
+        self._unknown: list[tuple[str, str]] = []
         self._entries: defaultdict[tuple[int, bytes], Gathered] = defaultdict(Gathered)
-        self._verifications: defaultdict[Place, Gathered] = defaultdict(Gathered)
+        self._verifications: defaultdict[tuple[Place, int], Gathered] = defaultdict(Gathered)
+        self._over: defaultdict[Place, list[tuple[bytes, int]]] = defaultdict(list)
 
     def spawn(
         self,
@@ -94,8 +112,20 @@ class Result:
         self._settled += (task for task in tasks if task != self.id)
         self._held = False
 
-    def count(self, counter: int, number: int = 1) -> None:
+    def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
+        """``place`` is the directory of the item, where that may be another than the task's."""
         self._counts[counter] += number
+        if place is not None and (self._place is None or place[:2] != self._place[:2]):
+            self._elsewhere.setdefault(label_of(place), [0] * counts.COUNTERS)[counter] += number
+
+    def _shares(self) -> Iterator[Share]:
+        """What was counted in which directory: if that has gone when the job is resumed, it counts no more."""
+        here = self._counts
+        for label, elsewhere in self._elsewhere.items():
+            here = [one - other for one, other in zip(here, elsewhere, strict=True)]
+            yield label, _shared(elsewhere)
+        if self._place is not None:
+            yield label_of(self._place), _shared(here)
 
     def digested(
         self,
@@ -118,12 +148,12 @@ class Result:
             self._entries[side, path].add(entry, known)
         if not (verify and context.options.verify):
             return
-        self.to_verify(1, known.size)
+        self.to_verify(1, known.size, place)
         if chunk:
             contents = Contents(place, name, known, False, 0, counter, chunk, writers)
             self.spawn_elsewhere(SplitRead(contents), known.size, writers[0], phase=self.verify_phase)
         else:
-            self._verifications[place].add(name, known, counter)
+            self._verifications[place, writers[0] if writers else context.hosts.here].add(name, known, counter)
 
     def digested_files(self, place: Place, files: Gathered) -> None:
         """As ``digested`` for many ``files`` at once."""
@@ -134,13 +164,13 @@ class Result:
             names = [context.entry(place, name)[2] for name in files.names] if item else files.names
             self._entries[side, path].extend(files, names)
         if context.options.verify:
-            self.to_verify(len(files.names), files.bytes)
-            self._verifications[place].extend(files, files.names)
+            self.to_verify(len(files.names), files.bytes, place)
+            self._verifications[place, context.hosts.here].extend(files, files.names)
 
-    def to_verify(self, items: int, size: int) -> None:
-        """So many items, with ``size`` bytes together, will be read back."""
-        self.count(counts.TO_VERIFY, items)
-        self.count(counts.TO_VERIFY_BYTES, size)
+    def to_verify(self, items: int, size: int, place: Place) -> None:
+        """So many items in a directory, with ``size`` bytes together, will be read back."""
+        self.count(counts.TO_VERIFY, items, place)
+        self.count(counts.TO_VERIFY_BYTES, size, place)
 
     def found_directory(self, place: Place) -> None:
         """The directory is one of the dataset's."""
@@ -162,31 +192,33 @@ class Result:
         *,
         retry: tuple[Any, ...] | Tried = Tried.BY_NAME,
         retry_in: int = Phase.COPY,
-        links_anew: int = 0,
         touched: bool = False,
     ) -> None:
         """The item ``name`` (``b""``: the directory itself) is not in the target as it should be.
 
-        A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task. ``links_anew`` hard links
-        that count are made once more by it. ``touched``: the item may be there, whatever the ``problem``.
+        A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task. ``touched``: the item may be
+        there, whatever the ``problem``.
         """
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
             counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
         for counter, number in counted:
-            self.count(counter, number)
+            self.count(counter, number, place)
         self._context.failed(problem)
-        counted.append((counts.HARDLINKS, links_anew))
         if retry is Tried.NEVER:
             self._retries.append(Retry())
         elif retry is Tried.WITH_ANOTHER:
-            self._retries.append(Retry(counted=tuple(counted)))
+            self._retries.append(Retry(counted=tuple(counted), place=place))
         else:
             again = ScanNames(place, name, max(1, self.attempt)) if retry is Tried.BY_NAME else retry
             untouched = not touched and self.is_untouched(place, problem)
-            self._retries.append(Retry(encode(again), int(retry_in), tuple(counted), untouched))
+            self._retries.append(Retry(encode(again), int(retry_in), tuple(counted), untouched, place))
         path = self._context.shown(place, name, on_source=problem.on_source)
         self._failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
+
+    def link_again(self, place: Place) -> None:
+        """A hard link in ``place`` that counts is made once more by the retry of an item that has failed."""
+        self._retries.append(Retry(counted=((counts.HARDLINKS, 1),), place=place))
 
     def is_untouched(self, place: Place, problem: Problem) -> bool:
         """Is it certain that this job has made nothing of an item that has met ``problem``?
@@ -199,6 +231,10 @@ class Result:
         is_first = job.run == 1 or place.since[0] == job.run
         return is_first and not job.options.inplace and problem.on_source and problem.operation in _LOOKED_AT
 
+    def written_over(self, place: Place, name: bytes, inode: int) -> None:
+        """The existing file ``name`` is whole again, and still marked."""
+        self._over[place].append((name, inode))
+
     def report(self, path: bytes, problem: Problem) -> None:
         """A failure that is no item's."""
         self._retries.append(Retry())
@@ -208,14 +244,22 @@ class Result:
         """What was excused or is worth a notice when metadata was set: told, and counted, the first time."""
         if self.attempt >= COPIED_BEFORE:
             return
-        self.count(counts.EXCUSED, applied.excused)
+        self.count(counts.EXCUSED, applied.excused, place)
         for notice in applied.notices:
             self.warn(place, name, notice)
+        context = self._context
+        for attribute in applied.unknown:
+            if ("rank 0", attribute) in context.told:
+                continue
+            context.told.add(("rank 0", attribute))
+            path = shown(context.shown(place, name, on_source=False))
+            text = f"{attribute} is left out, here and elsewhere: the file system does not know it"
+            self._unknown.append((attribute, f"{path}: {text}"))
 
     def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
         """Something that the user should know of an item, and no failure."""
-        self.count(counts.WARNINGS)
-        self._notices.append(os.fsdecode(self._context.shown(place, name, on_source=on_source)) + ": " + text)
+        self.count(counts.WARNINGS, 1, place)
+        self._notices.append(f"{shown(self._context.shown(place, name, on_source=on_source))}: {text}")
 
     def outcome(self) -> Outcome:
         """Everything at once, failures as a note for rank 0."""
@@ -223,12 +267,22 @@ class Result:
             again = 2 * (self._context.job.run - 1) + (self.phase >= Phase.REPAIR)
             entries = StoredEntries(gathered.entries(side, path, again))
             self.spawn(entries, phase=Phase.SIGN, owner=self._context.rank)
-        here = self._context.hosts.here
-        for place, gathered in self._verifications.items():
-            self.spawn_elsewhere(gathered.verification(place, here), gathered.bytes, here, phase=self.verify_phase)
-        if self._failures or self._notices:
+        for place, files in self._over.items():
+            names, inodes = zip(*files, strict=True)
+            link = Phase.REPAIR_LINK if self.phase >= Phase.REPAIR else Phase.LINK
+            unmark = Unmark(place, pack_names([*names]), pack_numbers([*inodes]))
+            self.spawn(unmark, len(files) * CALL_COST, phase=max(link, self.phase))
+        for (place, writer), gathered in self._verifications.items():
+            self.spawn_elsewhere(gathered.verification(place, writer), gathered.bytes, writer, phase=self.verify_phase)
+        if self._failures or self._notices or self._unknown:
             failures = tuple(tuple(failure) for failure in self._failures)
-            note = ReportFailures(failures, tuple(self._notices), tuple(self._retries))  # type: ignore[arg-type]
+            note = ReportFailures(failures, tuple(self._notices), tuple(self._retries), tuple(self._unknown))  # type: ignore[arg-type]
             self.spawn(note, owner=0)
         self._context.sync_directories()
-        return Outcome(self._spawned, self._counts, self._settled, self._held)
+        shares = tuple(self._shares()) if self._context.job.began else ()
+        return Outcome(self._spawned, self._counts, self._settled, self._held, shares)
+
+
+def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    """Without what only tells that a phase is due."""
+    return tuple((at, number) for at, number in enumerate(numbers) if number and at not in _DUE)

@@ -10,6 +10,7 @@ from pcopy.engine.task import ANYBODY, Task
 from pcopy.tasks import read_values, sign_values, values
 from pcopy.tasks.codec import decode
 from pcopy.tasks.context import Context
+from pcopy.tasks.copy_anew import copy_anew
 from pcopy.tasks.copy_chunk import copy_chunk
 from pcopy.tasks.copy_files import copy_files
 from pcopy.tasks.copy_nodes import copy_nodes
@@ -20,6 +21,7 @@ from pcopy.tasks.finish_file import finish_file
 from pcopy.tasks.link_group import link_group, make_links
 from pcopy.tasks.link_notes import group_links, inode_copied, link_note
 from pcopy.tasks.manifest_lines import lines_note, read_manifest, send_lines, write_manifest
+from pcopy.tasks.name_items import name_group, name_items
 from pcopy.tasks.open_files import chunk_done, file_opened
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_back import verify_items, verify_links
@@ -32,6 +34,8 @@ from pcopy.tasks.send_entries import deepest_note, entries_note, send_entries, s
 from pcopy.tasks.split_file import split_file
 from pcopy.tasks.split_read import chunk_read, read_chunk, read_opened, split_read
 from pcopy.tasks.sync_files import sync_files
+from pcopy.tasks.unmark import unmark
+from pcopy.tasks.whereabouts import place_of
 
 _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     values.ScanDir: scan_dir,
@@ -43,6 +47,7 @@ _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     values.CopyChunk: copy_chunk,
     values.ChunkDone: chunk_done,
     values.FinishFile: finish_file,
+    values.Unmark: unmark,
     values.LinkNote: link_note,
     values.GroupLinks: group_links,
     values.LinkGroup: link_group,
@@ -53,6 +58,9 @@ _RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
     values.SealDirs: seal_dirs,
     values.FailDir: fail_dir,
     values.SyncFiles: sync_files,
+    values.NameItems: name_items,
+    values.NameGroup: name_group,
+    values.CopyAnew: copy_anew,
     values.ReportFailures: report_failures,
     read_values.ReadItems: read_items,
     read_values.VerifyItems: verify_items,
@@ -87,6 +95,13 @@ def is_work(task: Task) -> bool:
     return task.owner == ANYBODY or isinstance(decode(task.payload), _LONG)
 
 
+def _with_attempt(value: Any) -> Any:
+    """What of a task knows which attempt it is."""
+    if isinstance(value, values.FinishFile):
+        return value.file.split
+    return value.split if isinstance(value, values.NameGroup) else value
+
+
 class TaskRunner:
     """Runs tasks in one rank's context."""
 
@@ -96,8 +111,8 @@ class TaskRunner:
     def __call__(self, task: Task) -> Slices:
         self._context.begin(task.phase)
         value = decode(task.payload)
-        result = Result(self._context, task.phase, task.id)
-        result.attempt = getattr(value.file.split if isinstance(value, values.FinishFile) else value, "attempt", 0)
+        result = Result(self._context, task.phase, task.id, place_of(value))
+        result.attempt = getattr(_with_attempt(value), "attempt", 0)
         if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
             result.hold()
         return _RUNNERS[type(value)](value, self._context, result)

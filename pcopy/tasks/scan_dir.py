@@ -25,6 +25,7 @@ from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context, is_since
 from pcopy.tasks.entering import let_us_in, open_up
 from pcopy.tasks.fail_dir import directory_failed
+from pcopy.tasks.finish_again import finish_again
 from pcopy.tasks.followed import check_followed
 from pcopy.tasks.names_spool import NamesSpool
 from pcopy.tasks.phases import Phase
@@ -42,7 +43,10 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
     result.count(counts.UNSCANNED, -1)
     place = Place(task.root, task.path, task.source_id, NOWHERE, False, False)
     try:
+        is_anew = task.source_id == NOWHERE
         task = _as_mounted(task, context)
+        if is_anew and task.parent is not None:
+            finish_again(context, result, task.parent, result.phase)
         source = context.sources[task.root].open(task.path, task.source_id)
         status = status_of(source, on_source=True)
         reads = not context.job.copies or (task.parent is not None and task.parent.target_id == NOWHERE)
@@ -104,13 +108,20 @@ def _count_read(context: Context, result: Result, complete: bool) -> None:
 def _as_mounted(task: ScanDir, context: Context) -> ScanDir:
     """The task with the identity of what is mounted there, if that was mounted after the directory was found.
 
+    What was mounted there when the job began is known, and has been compared. Else it is new:
     An automounter mounts when a directory is entered, not when its status is asked for. Nobody else's directory comes
     in that way: it needs a mount, where a swapped directory would be on the file system around it.
     """
     if task.parent is None:
         return task
-    found = context.sources[task.root].identity(task.path)
-    return task if found[0] == task.parent.source_id[0] else task._replace(source_id=found)
+    if task.source_id == NOWHERE:  # what a resumed job makes anew is whatever there is now
+        above = context.sources[task.root].identity(task.parent.path)
+        found = context.sources[task.root].identity(task.path)
+        return task._replace(source_id=found, parent=task.parent._replace(source_id=above))
+    sources = context.sources[task.root]
+    found = sources.identity(task.path)
+    is_mounted = task.path in sources.mounted or found[0] != task.parent.source_id[0]
+    return task._replace(source_id=found) if is_mounted else task
 
 
 def _is_left_out(task: ScanDir, context: Context) -> bool:
@@ -181,10 +192,10 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
     if path:
         name = path.rpartition(b"/")[2]
         parent = context.open_above(task.parent, task.root)
-        around = task.parent or Place(task.root, b"", task.source_id, (0, 0), False, False)
+        around = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
         around = around._replace(since=task.since)
         fresh = _make_directory(context, around, parent, name, source)
-        if not fresh:
+        if not fresh or not capable(CAP_DAC_OVERRIDE):  # what it has inherited may keep us out of a new one, too
             present = look(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
                 return None
@@ -197,8 +208,19 @@ def _make_target(task: ScanDir, context: Context, source: os.stat_result) -> Pla
     inherits = may_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         drop_inherited_acls(target)
+        _take_all_rights(target, status)
         inherits = status.st_uid != os.geteuid()
-    return Place(task.root, task.path, task.source_id, targets.identity(path), fresh, inherits, task.since)
+    identity = targets.identity(path, made=fresh)
+    return Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+
+
+def _take_all_rights(target: int, made: os.stat_result) -> None:
+    """What was inherited may have left us less than was asked for; raises ``Problem``."""
+    if stat.S_IMODE(made.st_mode) & 0o777 != 0o700:
+        try:
+            os.chmod(target, stat.S_IMODE(made.st_mode) & ~0o777 | 0o700)
+        except OSError as error:
+            raise Problem.of("chmod", error) from error
 
 
 def _make_directory(context: Context, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
@@ -213,7 +235,7 @@ def _make_directory(context: Context, around: Place, parent: int, name: bytes, s
             raise Problem.of("mkdir", error) from error
         present = look(parent, name)
         if present is not None and stat.S_ISDIR(present.st_mode):
-            own = is_own(context, around, parent, name, present) and _is_unfinished(present)
+            own = is_own(context, around, parent, name, present) and _is_unfinished(present) and not context.keeps
             return own and is_since(context.job, around, birth_of(parent, name))  # else we have only touched it
         if present is not None:
             if not may_replace(context, around, source, parent, name, present):

@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from pcopy.engine.driver import Slices
+from pcopy.fsio.half_written import SIDECAR, of_sidecar
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.patience import PASSING, patiently
 from pcopy.fsio.problem import Problem, changed
@@ -17,7 +19,7 @@ from pcopy.tasks.context import CALL_COST, SCAN_COST, Context
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_values import ReadItems
 from pcopy.tasks.result import Result
-from pcopy.tasks.retry import failed_or_retried
+from pcopy.tasks.retry import ATTEMPTS, failed_or_retried
 from pcopy.tasks.targets import looked_at_again
 from pcopy.tasks.values import (
     NOWHERE,
@@ -133,6 +135,7 @@ class Sorter:
         self._links_kept = context.options.preserve.links and not alone
         self._device = context.source_device(place)
         self._mounts = context.sources[place.root].mounts
+        self._mounted = context.sources[place.root].mounted
         self._files: tuple[list[bytes], list[int], list[int]] = ([], [], [])  # names, inodes, sizes
         self._files_bytes = 0
         self._nodes: tuple[list[bytes], list[int]] = ([], [])
@@ -146,6 +149,7 @@ class Sorter:
         look, is_file, is_directory = os.stat, stat.S_ISREG, stat.S_ISDIR
         follow = self._context.options.dereference
         file_names, file_inodes, file_sizes = self._files
+        mounted = self._mounted.names_in(self._place.path)
         for number, name in enumerate(names):
             if not number % NAMES_PER_SLICE:
                 yield
@@ -157,10 +161,18 @@ class Sorter:
                     status = _look_again(source, name, first, follow)
                 except OSError as error:
                     problem = _unseen(source, name, error, follow)
-                    failed_or_retried(self._result, self._place, name, problem, self._attempt)
+                    failed_or_retried(self._result, self._place, name, problem, self._attempt, at_once=True)
                     continue
             mode = status.st_mode
-            if is_directory(mode):
+            if name in mounted and not is_directory(mode):
+                try:
+                    self._mounted.check_file(self._path(name), source, name)
+                except Problem as problem:
+                    failed_or_retried(self._result, self._place, name, problem, self._attempt)
+                    continue
+            if name.startswith(SIDECAR) and is_file(mode):
+                failed_or_retried(self._result, self._place, name, of_sidecar(name), ATTEMPTS)
+            elif is_directory(mode):
                 self._directory(name, status)
             elif self._reads is not None:
                 self._found_bytes += status.st_size if is_file(mode) else 0
@@ -194,7 +206,7 @@ class Sorter:
         task = ScanDir(
             self._place.root,
             path,
-            (self._mounts.code(path, status.st_dev, self._place.source_id[0]), status.st_ino),
+            Identity(self._mounts.code(path, status.st_dev, self._place.source_id.mount), status.st_ino),
             self._place,
             self._place.since,
         )

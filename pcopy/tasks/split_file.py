@@ -6,11 +6,14 @@ The chunk is chosen when the file's turn comes, from what is known by then: abou
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Generator
 
 from pcopy.engine.driver import Slices
+from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import set_size
+from pcopy.fsio.identity import identity_of
 from pcopy.fsio.in_place import incomplete, open_over
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
@@ -21,7 +24,7 @@ from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.link_group import after_settled, representative_failed
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
-from pcopy.tasks.targets import look
+from pcopy.tasks.targets import inherits_acl, kept_identity, look
 from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, OpenFile, SplitFile
 from pcopy.tasks.whole_file import copy_whole, settled_already
 
@@ -32,7 +35,7 @@ def split_file(task: SplitFile, context: Context, result: Result) -> Slices:
         if context.splits(task.size):
             yield from _split(task, context, result)
         else:
-            settled = yield from copy_whole(context, result, task.place, task.name, task.mount, task.inode)
+            settled = yield from copy_whole(context, result, task.place, task.name, task.mount, task.inode, linked=True)
             count_settled(context, result, task.place, task.name, settled, alone=not task.links)
             after_settled(context, result, task, settled)
     except Problem as problem:
@@ -52,6 +55,8 @@ def opened_failed(context: Context, result: Result, file: OpenFile, problem: Pro
         if problem.changed:
             text = "has changed since the job was interrupted; its copy begins anew"
             result.warn(task.place, task.name, text, on_source=True)
+    elif file.over and not problem.changed:
+        problem.again = False  # what has taken the file's place in this run is not written over
     split_failed(context, result, task, problem)
 
 
@@ -72,22 +77,29 @@ def _split(task: SplitFile, context: Context, result: Result) -> Generator[None,
         check_found(status, context.source_device(task.place, task.mount), task.inode)
         new_name = context.new_name(task.place, task.name)
         present = look(target, new_name)
+        temporary = context.temporary_names.next()
         over = None
         if present is not None:
             skipped = yield from settled_already(context, task.place, reading, status, target, new_name, present)
             if skipped is not None:
                 count_settled(context, result, task.place, task.name, skipped)
+                if skipped.alike:
+                    skipped = skipped._replace(made=kept_identity(task.place, target, new_name, present))
                 after_settled(context, result, task, skipped)
                 return
             if context.options.inplace:
-                over = open_over(target, new_name, present, status, context.options.preserve)
-        temporary = context.temporary_names.next()
-        writing = create(target, temporary) if over is None else over
-        was = (present.st_mode, present.st_uid, present.st_gid) if present is not None and over is not None else ()
+                over = open_over(
+                    target, new_name, present, status, context.options.preserve, context.job.name, temporary
+                )
+        writing = create(target, temporary) if over is None else over.descriptor
+        was = () if over is None else over.before
         try:
             try:
                 new = status_of(writing)
-                file = OpenFile(task, Version.of(status), temporary, new.st_ino, was)
+                if over is None and (inherits_acl(context, task.place, target) or stat.S_IMODE(new.st_mode) != 0o600):
+                    free_from_acl(writing)  # the chunks open it again
+                made = identity_of(writing, new, task.place.target_id.mount, made=True)
+                file = OpenFile(task, Version.of(status), temporary, made, was)
                 cloned = context.mover.clone(reading, writing, (status.st_dev, new.st_dev))
                 if not cloned:
                     set_size(writing, status.st_size)

@@ -17,11 +17,20 @@ from pcopy.fsio.contents import digest_contents, drop_pages, has_holes
 from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
 from pcopy.tasks import counts
-from pcopy.tasks.context import Context, UnfinishedRead
-from pcopy.tasks.read_back import check_source, links_not_verified, not_verified, open_copy, unlike, verified
+from pcopy.tasks.context import Context
+from pcopy.tasks.read_back import (
+    check_source,
+    links_not_verified,
+    links_verified,
+    not_verified,
+    open_copy,
+    unlike,
+    verified,
+)
 from pcopy.tasks.read_items import read_failed, reads_directly, was_read
 from pcopy.tasks.read_values import ChunkRead, Contents, ReadChunk, ReadOpened, SplitRead
 from pcopy.tasks.result import Result
+from pcopy.tasks.unfinished import UnfinishedRead
 
 
 def split_read(task: SplitRead, context: Context, result: Result) -> Slices:
@@ -32,7 +41,8 @@ def split_read(task: SplitRead, context: Context, result: Result) -> Slices:
     number = context.next_read()
     starts = range(0, size, chunk)
     result.spawn(ReadOpened(number, contents, len(starts)), owner=context.rank)
-    alone = contents._replace(group=None)  # many links must not travel with each chunk
+    # What is as long as the file has chunks, or an inode has names, must not travel with each chunk.
+    alone = contents._replace(group=None, writers=b"")
     for index, start in enumerate(starts):
         end = min(start + chunk, size)
         part = ReadChunk(alone, start, end, number, index, context.rank)
@@ -149,4 +159,7 @@ def _settle(context: Context, result: Result, unfinished: UnfinishedRead) -> Non
         else:
             links_not_verified(context, result, contents.group, known, contents.counter, found)
     else:
-        verified(result, len(contents.group.names) if contents.group else 1, known.size)
+        if contents.group is None:
+            verified(result, 1, known.size, place)
+        else:
+            links_verified(result, contents.group, known.size)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from pcopy.engine.driver import Slices
+from pcopy.errors import NOT_SYNCED
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.stable import open_for_sync
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
+from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
 from pcopy.tasks.values import SyncFiles
 
@@ -27,11 +29,17 @@ LONG = 1.0
 
 
 def sync_files(task: SyncFiles, context: Context, result: Result) -> Slices:
-    """The file systems of all roots, or one that was met below them."""
-    for descriptor_of in _wanted(task, context):
+    """The file systems of all roots, or one that was met below them.
+
+    Before anything gets its name each rank syncs those that it has met. If that fails, the job stops: what is not
+    durable must not be named.
+    """
+    for descriptor_of in _wanted(task, context, result.phase):
         try:
             yield from _synced(context, descriptor_of())
         except Problem as problem:
+            if result.phase == Phase.STORE:
+                context.stop(f"{NOT_SYNCED}: {problem.strerror}")
             result.hold()  # a job that is resumed has to sync again
             result.count(counts.UNSYNCED)
             place = task.place
@@ -40,13 +48,18 @@ def sync_files(task: SyncFiles, context: Context, result: Result) -> Slices:
     return result.outcome()
 
 
-def _wanted(task: SyncFiles, context: Context) -> Iterator[Callable[[], int]]:
+def _wanted(task: SyncFiles, context: Context, phase: int) -> Iterator[Callable[[], int]]:
     """What gives the descriptor of each file system, or raises ``Problem``."""
     if task.place is not None:
         yield partial(context.open_for_sync, task.place)
-    else:
+        return
+    if context.rank in context.leaders:
         for device, number in context.root_devices.items():
             yield partial(_of_root, context, device, number)
+    if phase == Phase.STORE:
+        for device, descriptor in tuple(context.synced.items()):
+            if device not in context.root_devices:
+                yield partial(int, descriptor)
 
 
 def _of_root(context: Context, device: int, number: int) -> int:
@@ -75,7 +88,10 @@ def _synced(context: Context, descriptor: int) -> Generator[None, None, None]:
             errors.append(error)
         is_over.set()
 
-    threading.Thread(target=sync, name="sync", daemon=True).start()
+    try:
+        threading.Thread(target=sync, name="sync", daemon=True).start()
+    except RuntimeError:  # no thread is to be had: then it is waited for
+        sync()
     while not is_over.wait(NAP):
         yield
     if errors:

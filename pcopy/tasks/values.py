@@ -5,7 +5,9 @@
 a ``ChunkDone`` note to the file's owner, the rank that got ``FileOpened``; the last note spawns ``FinishFile``.
 ``LinkNote`` tells the owner of an inode the names of it, ``GroupLinks`` gathers them, ``LinkGroup`` copies one and
 links the others to it; ``InodeCopied`` tells that there may be more of them. ``FinishDir`` gives a directory its
-metadata, ``SealDirs`` those that come last; ``FailDir`` tells that one has failed.
+metadata, ``SealDirs`` those that come last; ``FailDir`` tells that one has failed. Where nothing is overwritten
+unasked, what is copied has a temporary name until ``NameItems`` or ``NameGroup`` gives it its own; ``CopyAnew`` removes
+what an earlier run has named and could not give all of its metadata.
 """
 
 from __future__ import annotations
@@ -14,16 +16,16 @@ from array import array
 from typing import NamedTuple
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.mounts import Identity
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Plain
 from pcopy.fsio.source import Version
 
-NOWHERE: Identity = (-1, -1)
-"""The target of a directory that is only read."""
+NOWHERE = Identity(-1, -1)
+"""The target of a directory that is only read; the source of one that nobody has looked at yet."""
 
 
 class Place(NamedTuple):
-    """A directory of a root, on both sides: its path below the root and the (mount code, inode)s that it must have.
+    """A directory of a root, on both sides: its path below the root, and the identities that it must have.
 
     ``fresh``: this job made the target directory. ``inherits``: what is made in it inherits an ACL. ``since``: the run
     before which nothing was made of what is copied into it, and its start (``Job.resumed``); 0 if that is the first.
@@ -38,6 +40,11 @@ class Place(NamedTuple):
     since: tuple[int, int] = (0, 0)
 
 
+def label_of(place: Place) -> bytes:
+    """What is counted of items in a directory, and of itself, is counted under this label."""
+    return b"%d/%b" % (place.root, place.path)
+
+
 FailedName = tuple[Place, bytes, Plain]
 """A name of an inode that could not be copied, and why."""
 
@@ -45,7 +52,7 @@ FailedName = tuple[Place, bytes, Plain]
 class ScanDir(NamedTuple):
     """Makes the directory ``path`` and finds what is in it. ``parent`` is the directory around it, None at a root.
 
-    ``since`` as in ``Place``.
+    With the ``source_id`` NOWHERE it is whatever is there when the task runs. ``since`` as in ``Place``.
     """
 
     root: int
@@ -115,13 +122,13 @@ class OpenFile(NamedTuple):
     """A split file under way: its version when it was opened, and the temporary file that is being filled.
 
     ``over``: mode, owner and group of the existing file that is written over instead. Then there is no temporary file:
-    ``temporary`` is a name for messages between ranks only, and ``temporary_inode`` is the existing file's.
+    ``temporary`` is a name for messages between ranks only, and ``made`` is the existing file.
     """
 
     split: SplitFile
     version: Version
     temporary: bytes
-    temporary_inode: int
+    made: Identity
     over: tuple[int, ...] = ()
     cloned: bool = False
 
@@ -166,6 +173,55 @@ class FinishFile(NamedTuple):
     writers: bytes
 
 
+class Unmark(NamedTuple):
+    """Files of one directory that were written over and are whole: safe on storage they lose their marks."""
+
+    place: Place
+    names: bytes
+    inodes: bytes
+
+
+class Unnamed(NamedTuple):
+    """What is whole and has a temporary name; ``inode`` and ``mark`` (``pcopy.fsio.identity``) tell which it is."""
+
+    temporary: bytes
+    inode: int
+    mark: bytes
+
+
+class NameItems(NamedTuple):
+    """Gives items of one directory their names. One column for each field of ``Unnamed`` and of ``Known``.
+
+    ``writer`` is the host that has written them.
+    """
+
+    place: Place
+    names: bytes
+    temporaries: bytes
+    inodes: bytes
+    marks: tuple[bytes, ...]
+    kinds: bytes
+    sizes: bytes
+    versions: bytes
+    digests: bytes
+    attempt: int
+    writer: int
+
+
+class NameGroup(NamedTuple):
+    """Gives an item the first name of ``split`` that is free; the others become links to it.
+
+    ``chunk`` and ``writers`` as in ``pcopy.tasks.read_values.Contents``. ``shortcoming``: what its metadata lacks.
+    """
+
+    split: SplitFile
+    unnamed: Unnamed
+    known: Known
+    chunk: int
+    writers: bytes
+    shortcoming: Plain | None = None
+
+
 class LinkNote(NamedTuple):
     """Names in one directory of inodes with several links, all of one bucket; ``attempt`` as in ``ScanNames``."""
 
@@ -199,25 +255,42 @@ class LinkGroup(NamedTuple):
 
 
 class MakeLinks(NamedTuple):
-    """Links the names of ``group`` to the first one's copy, which is the inode ``made`` and holds what is ``known``.
+    """Links the names of ``group`` to the first one's copy, which is ``made`` and holds what is ``known``.
 
     ``chunk`` and ``writers`` as in ``pcopy.tasks.read_values.Contents``. ``more``: these are further names, and the
     first name is verified with others. If any have ``failed`` already, the first of them is the first name itself,
-    whose metadata could not all be set.
+    whose metadata could not all be set. ``copied`` is the name that counts as the copy, where that is another than the
+    first: it was removed since, and may be among those to be made.
     """
 
     group: LinkGroup
-    made: int
+    made: Identity
     known: Known
     chunk: int
     writers: bytes
     more: bool
+    copied: tuple[Place, bytes] | None = None
+
+
+class CopyAnew(NamedTuple):
+    """The names of ``group`` that are the item ``inode`` with that ``mark``, and have the size and mtime in ``known``
+    still, are removed: an earlier run made it, and not all of its metadata could be set. Then the group is copied.
+
+    If it ``is_whole``, all of its metadata was set; then what was written to since is the user's, and no failure.
+    """
+
+    group: LinkGroup
+    inode: int
+    mark: bytes
+    known: tuple[int, int]
+    is_whole: bool = False
 
 
 class InodeCopied(NamedTuple):
-    """Tells the owner of an inode that has names which were not found how they are made if a resumed job finds them.
+    """Tells the owner of an inode with several names how others are made that only a resumed job finds.
 
-    ``links`` has the first name only.
+    Those may be in a directory that could not be read, or that is made anew. Any name of ``links`` may serve to make
+    them; the first of them counts as the copy, even if it has gone.
     """
 
     links: MakeLinks
@@ -272,21 +345,27 @@ class Retry(NamedTuple):
     """What a resumed job does about a failure: it counts ``counted`` (counters and numbers) back, and runs a task.
 
     The ``task`` is packed, and empty where there is none; ``phase`` is the first in which it may run. ``untouched``:
-    for certain this job has made nothing yet of what the task copies.
+    for certain this job has made nothing yet of what the task copies. The item was counted in the directory ``place``.
     """
 
     task: bytes = b""
     phase: int = 0
     counted: tuple[tuple[int, int], ...] = ()
     untouched: bool = False
+    place: Place | None = None
 
 
 class ReportFailures(NamedTuple):
-    """Tells rank 0 of failures: (path, operation, errno, message) each, with what a resumed job does about it."""
+    """Tells rank 0 of failures: (path, operation, errno, message) each, with what a resumed job does about it.
+
+    ``unknown`` are extended attributes that a file system doesn't know, each with the text of a notice, which is told
+    once however many ranks meet it.
+    """
 
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
     retries: tuple[Retry, ...]
+    unknown: tuple[tuple[str, str], ...] = ()
 
 
 def bucket_of(inode: int) -> int:

@@ -1,4 +1,4 @@
-"""What a task is about, in words: read only once its rank has been silent, and by another thread than runs it."""
+"""What a task is about. In words that is read only once its rank has been silent, by another thread than runs it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ _DOING: dict[type[Any], str] = {
     values.FileOpened: "waiting for the chunks of",
     values.CopyChunk: "copying a part of",
     values.FinishFile: "finishing",
+    values.Unmark: "syncing what was written over in",
     values.LinkNote: "noting links of",
     values.LinkGroup: "copying and linking",
     values.MakeLinks: "linking",
     values.FinishDir: "finishing",
     values.SealDir: "finishing",
     values.FailDir: "finishing",
+    values.NameItems: "naming copies of",
+    values.NameGroup: "naming the copy of",
+    values.CopyAnew: "looking at",
     values.SyncFiles: "syncing the destination",
     read_values.ReadItems: "reading files of",
     read_values.VerifyItems: "reading back the copies of",
@@ -44,23 +48,25 @@ def whereabouts(task: Task, context: Context) -> str:
     """For instance ``copying files of data/run7``: the path on the source's side."""
     value = decode(task.payload)
     doing = _DOING.get(type(value), type(value).__name__)
-    found = _place(value)
+    found = place_of(value)
     return doing if found is None else f"{doing} {shown(context.shown(*found, on_source=True))}"
 
 
-def _place(value: Any) -> tuple[values.Place, bytes] | None:
-    """The directory, and the name in it, that a task is about."""
+def place_of(value: Any) -> tuple[values.Place, bytes] | None:
+    """The directory, and the name in it, that a task is about: the first, if there are several."""
     if isinstance(value, values.ScanDir):
-        return values.Place(value.root, value.path, value.source_id, (0, 0), False, False), b""
-    if isinstance(value, values.MakeLinks | read_values.VerifyLinks):
-        return _place(value.group)
+        return values.Place(value.root, value.path, value.source_id, values.NOWHERE, False, False), b""
+    if isinstance(value, values.NameGroup):
+        return place_of(value.split)
+    if isinstance(value, values.MakeLinks | values.CopyAnew | read_values.VerifyLinks):
+        return place_of(value.group)
     if isinstance(value, values.LinkGroup):
         return value.names[0]
     if isinstance(value, values.SealDir):
-        return _place(value.finish)
+        return place_of(value.finish)
     if isinstance(value, values.CopyChunk | values.FinishFile | values.FileOpened):
-        return _place(value.file.split)
+        return place_of(value.file.split)
     if isinstance(value, read_values.SplitRead | read_values.ReadOpened | read_values.ReadChunk):
-        return _place(value.contents)
+        return place_of(value.contents)
     place = getattr(value, "place", None)
     return None if place is None else (place, getattr(value, "name", b""))

@@ -10,7 +10,8 @@ from pcopy.fsio.attributes import Applied, apply_attributes, read_attributes
 from pcopy.fsio.close import abandon, close_read, close_written
 from pcopy.fsio.compare import same_contents
 from pcopy.fsio.existing import alike
-from pcopy.fsio.in_place import drop_old_xattrs, incomplete, open_over
+from pcopy.fsio.identity import Identity, identity_of
+from pcopy.fsio.in_place import drop_old_xattrs, incomplete, open_over, status_before
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import create, put_in_place, remove
@@ -18,27 +19,34 @@ from pcopy.signature.items import FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.result import Result
-from pcopy.tasks.targets import clear_way, kept_from, look, may_replace
-from pcopy.tasks.values import Known, Place
+from pcopy.tasks.targets import clear_way, inherits_acl, is_linkable, kept_from, kept_identity, look, may_replace
+from pcopy.tasks.unnamed import unnamed
+from pcopy.tasks.values import Known, Place, Unnamed
 
 
 class Settled(NamedTuple):
-    """What became of an item: ``copied`` (else skipped), and the inode of the target that there is now.
+    """What became of an item: ``copied`` (else skipped), and which is the target that there is now.
 
     ``known`` is what the source holds. ``alike``: further names may be linked to the target; what was skipped may be
-    anything.
+    anything. ``made`` is only told where such names are wanted. ``unnamed``: it is to be named yet, though its metadata
+    may have a ``shortcoming``.
     """
 
     copied: bool
     known: Known
-    inode: int
+    made: Identity | None
     alike: bool = True
+    unnamed: Unnamed | None = None
+    shortcoming: MetadataProblem | None = None
 
 
 def copy_whole(
-    context: Context, result: Result, place: Place, name: bytes, mount: int, inode: int
+    context: Context, result: Result, place: Place, name: bytes, mount: int, inode: int, *, linked: bool = False
 ) -> Generator[None, None, Settled]:
-    """Copies the file if it is wanted; raises ``Problem``, and leaves the old target then."""
+    """Copies the file if it is wanted; raises ``Problem``, and leaves the old target then.
+
+    ``linked``: there may be further names of it.
+    """
     source = context.open_source(place)
     reading = open_source(source, name, follow=context.options.dereference)
     try:
@@ -49,10 +57,13 @@ def copy_whole(
         present = look(target, new_name)
         if present is not None:
             skipped = yield from settled_already(context, place, reading, status, target, new_name, present)
+            if skipped is not None and linked and skipped.alike:
+                return skipped._replace(made=kept_identity(place, target, new_name, present))
             if skipped is not None:
                 return skipped
-        made, known = yield from _write(context, result, place, name, reading, status, target, new_name, present)
-        return Settled(True, known, made)
+        return (
+            yield from _write(context, result, place, name, reading, status, target, new_name, present, linked=linked)
+        )
     finally:
         close_read(reading)
 
@@ -72,8 +83,11 @@ def settled_already(
     known = Known(FILE, status.st_size, b"", Version.of(status))
     if context.options.checksum:
         same = yield from same_contents(reading, status, target, new_name, present)
-        return Settled(False, known, present.st_ino) if same else None
-    return Settled(False, known, present.st_ino, alike(status, present, context.options.modify_window))
+        if not same:
+            return None
+    else:
+        same = context.options.compares and alike(status, present, context.options.modify_window)
+    return Settled(False, known, None, same and is_linkable(context, status, present))
 
 
 def _write(
@@ -86,21 +100,26 @@ def _write(
     target: int,
     new_name: bytes,
     present: os.stat_result | None,
-) -> Generator[None, None, tuple[int, Known]]:
-    """The new file's inode, and what it holds."""
+    *,
+    linked: bool,
+) -> Generator[None, None, Settled]:
     version = Version.of(status)
     options = context.options
+    temporary = context.temporary_names.next()
     kept = kept_from(context, place, status, target, new_name, present)
     over = None
-    if options.inplace and present is not None:
-        over = open_over(target, new_name, present, status, options.preserve)
-    temporary = context.temporary_names.next()
-    writing = create(target, temporary) if over is None else over
+    if options.inplace and present is not None and kept is not None:
+        over = open_over(target, new_name, present, status, options.preserve, context.job.name, temporary)
+    if over is None:
+        writing = create(target, temporary)
+    else:
+        writing, kept = over.descriptor, status_before(over.before)
     done = False
     shortcoming: MetadataProblem | None = None
     try:
         try:
             new = status_of(writing)
+            made = identity_of(writing, new, place.target_id.mount, made=True) if linked else None
             hasher = context.hasher()
             for moved in context.mover.fill(reading, writing, status, (status.st_dev, new.st_dev), hasher):
                 context.counters[counts.MOVED] += moved
@@ -116,15 +135,18 @@ def _write(
                     options.preserve,
                     options.umask,
                     kept=kept,
-                    inherits=place.inherits or over is not None,
+                    inherits=over is not None or inherits_acl(context, place, target),
                 )
             except MetadataProblem as problem:
                 applied, shortcoming = Applied(), problem
+            item = unnamed(writing, temporary, new.st_ino) if context.keeps and over is None else None
         except BaseException:
             abandon(writing)
             raise
         close_written(writing, sync=context.syncs_items(place))
-        if over is None:
+        if over is not None:
+            result.written_over(place, name, new.st_ino)
+        elif item is None:
             clear_way(target, new_name, present)
             put_in_place(target, temporary, new_name, new.st_ino)
         done = True
@@ -135,9 +157,11 @@ def _write(
     finally:
         if not done and over is None:
             remove(target, temporary)
-    if shortcoming is not None:
+    if shortcoming is not None and item is None:
+        shortcoming.made = made
         raise shortcoming  # the contents are whole and in their place
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
-    if hasher is None:
-        return new.st_ino, Known(FILE, status.st_size, b"", version)
-    return new.st_ino, Known(FILE, hasher.size, context.hashing.file(hasher), version)
+    known = Known(FILE, status.st_size, b"", version)
+    if hasher is not None:
+        known = Known(FILE, hasher.size, context.hashing.file(hasher), version)
+    return Settled(True, known, made, unnamed=item, shortcoming=shortcoming)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pcopy.cli import mounts
 from pcopy.engine.task import Spawn, Task
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.python_kernel import PythonKernel
@@ -76,6 +77,8 @@ def surroundings(
     digest = Hashing(options.hash, options.block_size).whole if options.hash else None
     kernel = PythonKernel(options.preserve, options.umask, digest=digest)
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
+    with closing(mounts.Place.of(job, opened)) as place:
+        job = job._replace(mounts=mounts.agree_on_mounts(job, place))
     context = Context(job, rank, ranks, opened, kernel, sink=told)
     try:
         yield context, told

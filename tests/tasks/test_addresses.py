@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from pcopy.engine.task import ANYBODY, Task
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import TemporaryNames, made_by
 from pcopy.tasks.addresses import readdress
@@ -28,7 +29,7 @@ from pcopy.tasks.values import (
     bucket_of,
 )
 
-PLACE = Place(0, b"a", (0, 1), (0, 2), False, False)
+PLACE = Place(0, b"a", Identity(0, 1), Identity(0, 2), False, False)
 VERSION = Version(5, 10, 0, 0)
 
 
@@ -55,7 +56,9 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
         first = chance.randrange(1, 9)
         sizes = [chance.randrange(1, 9) for _ in range(4)]
         rank, told_in = chance.randrange(first), chance.randrange(4)
-        file = OpenFile(SplitFile(PLACE, b"f", 0, 5, 10, 0, ()), VERSION, TemporaryNames("j", 1, rank).next(), 7, ())
+        file = OpenFile(
+            SplitFile(PLACE, b"f", 0, 5, 10, 0, ()), VERSION, TemporaryNames("j", 1, rank).next(), Identity(0, 7), ()
+        )
         opened = task_of(FileOpened(file, 3, 4), owner=rank)
         chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, rank)), sizes[0])
         assert chunk is not None
@@ -82,7 +85,7 @@ def test_what_is_made_anew_is_left_out() -> None:
 
 def test_a_copy_is_known_where_the_names_of_its_inode_meet() -> None:
     group = LinkGroup(0, 131, 10, ((PLACE, b"f"),), 0)
-    links = MakeLinks(group, 7, Known(b"f", 10, b"", VERSION), 0, b"\0", True)
+    links = MakeLinks(group, Identity(0, 7), Known(b"f", 10, b"", VERSION), 0, b"\0", True)
     bucket = bucket_of(131)
     copied = readdress(task_of(InodeCopied(links, bucket), owner=bucket % 2, phase=Phase.FINISH), 5)
     names = readdress(task_of(LinkNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)

@@ -46,6 +46,15 @@ def at_each(kind: type[Any], action: Any) -> Any:
     return before
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_nothing_loses_a_mark_that_was_only_named_last(places: tuple[Path, Path], ranks: int) -> None:
+    source, target = places
+    (target / "large").unlink()
+    copied = copy(root_of(source, target), existing="skip", ranks=ranks, chunk_size=BLOCK, block_size=BLOCK)
+    assert consistent(copied).files == 1
+    assert "Unmark" not in copied.kinds
+
+
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
 def test_nobody_else_may_read_it_before_it_is_finished(places: tuple[Path, Path], kind: type[Any]) -> None:
     source, target = places
@@ -59,8 +68,8 @@ def test_nobody_else_may_read_it_before_it_is_finished(places: tuple[Path, Path]
 
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
-def test_it_keeps_what_is_not_preserved_but_for_set_id_bits(places: tuple[Path, Path], kind: type[Any]) -> None:
-    """Only the file itself knows that after a crash."""
+def test_what_is_not_preserved_comes_back(places: tuple[Path, Path], kind: type[Any]) -> None:
+    """Meanwhile the file is ours alone; its mark knows what it had."""
     require_root("give files away")
     source, target = places
     os.chown(target / "large", NOBODY, 1)
@@ -74,7 +83,8 @@ def test_it_keeps_what_is_not_preserved_but_for_set_id_bits(places: tuple[Path, 
 
     preserve = Preserve(mode=False, ownership=False)
     totals = consistent(copy(root_of(source, target), before=look, preserve=preserve, **OVER))
-    assert (totals.files, found) == (1, {(NOBODY, 1, 0o751)})
+    assert (totals.files, found) == (1, {(0, 0, 0o600)})
+    assert ((target / "large").stat().st_uid, (target / "large").stat().st_gid) == (NOBODY, 1)
     assert stat.S_IMODE((target / "large").stat().st_mode) == 0o6751
     assert (target / "large").read_bytes() == (source / "large").read_bytes()
 

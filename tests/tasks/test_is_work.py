@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pcopy.engine.task import ANYBODY, Task
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
 from pcopy.tasks import read_values, values
 from pcopy.tasks.codec import encode
 from pcopy.tasks.runner import is_work
 
-PLACE = values.Place(0, b"directory", (1, 2), (3, 4), False, False)
+PLACE = values.Place(0, b"directory", Identity(1, 2), Identity(3, 4), False, False)
 CONTENTS = read_values.Contents(
     PLACE, b"name", values.Known(b"-", 9, bytes(16), Version(1, 9, 0, 0)), False, 0, 3, 1 << 20, b"\0"
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Task
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import TemporaryNames
@@ -204,7 +205,7 @@ def test_what_an_earlier_run_left_undone_is_no_attempt_of_this_run(
         context.job = context.job._replace(run=2)
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
         split = SplitFile(place, b"large", 0, status.st_ino, SIZE, 1)
-        file = OpenFile(split, Version.of(status), TemporaryNames("test", made_in, 0).next(), 1)
+        file = OpenFile(split, Version.of(status), TemporaryNames("test", made_in, 0).next(), Identity(0, 1))
         task = Task((made_in, 0, 1), int(Phase.LINK), encode(FinishFile(file, b"", BLOCK, b"\0")), 0)
         slices = TaskRunner(context)(task)
         with pytest.raises(StopIteration) as ended:

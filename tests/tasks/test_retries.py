@@ -12,6 +12,7 @@ import pytest
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Spawn, Task
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
 from pcopy.tasks.codec import decode, encode
@@ -111,7 +112,7 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
 
     def is_ours(run: int, since: tuple[int, int], changed: int) -> bool:
         Surroundings.job.run = run
-        place = Place(0, b"", (0, 1), (0, 2), False, False, since)
+        place = Place(0, b"", Identity(0, 1), Identity(0, 2), False, False, since)
         status = os.stat_result([0] * 10 + [0, 0, changed // 10**9] + [0, 0, changed])
         assert status.st_ctime_ns == changed
         surroundings: Any = Surroundings()

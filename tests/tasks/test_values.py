@@ -37,6 +37,7 @@ GROUP = st.builds(values.LinkGroup, NUMBER, NUMBER, NUMBER, LINKS, NUMBER)
 FINISH = st.builds(values.FinishDir, PLACE, st.none() | ATTRIBUTES, st.booleans(), NUMBER, st.booleans())
 KNOWN = st.builds(values.Known, BYTES, NUMBER, BYTES, VERSION)
 MAKING = st.builds(values.MakeLinks, GROUP, NUMBER, KNOWN, NUMBER, BYTES, st.booleans())
+UNNAMED = st.builds(values.Unnamed, BYTES, NUMBER, BYTES)
 CONTENTS = st.builds(
     read_values.Contents, PLACE, NAME, KNOWN, st.booleans(), NUMBER, NUMBER, NUMBER, BYTES, st.none() | GROUP
 )
@@ -58,6 +59,7 @@ TASKS: dict[type[Any], st.SearchStrategy[Any]] = {
     values.CopyChunk: st.builds(values.CopyChunk, FILE, NUMBER, NUMBER, NUMBER, NUMBER),
     values.ChunkDone: st.builds(values.ChunkDone, BYTES, PROBLEM, NUMBER, BYTES, NUMBER),
     values.FinishFile: st.builds(values.FinishFile, FILE, BYTES, NUMBER, BYTES),
+    values.Unmark: st.builds(values.Unmark, PLACE, BYTES, BYTES),
     values.LinkNote: st.builds(values.LinkNote, PLACE, BYTES, BYTES, BYTES, BYTES, NUMBER),
     values.GroupLinks: st.builds(values.GroupLinks, NUMBER),
     values.LinkGroup: GROUP,
@@ -68,6 +70,11 @@ TASKS: dict[type[Any], st.SearchStrategy[Any]] = {
     values.SealDirs: st.builds(values.SealDirs),
     values.FailDir: st.builds(values.FailDir, PLACE, PROBLEM, st.none() | FINISH),
     values.SyncFiles: st.builds(values.SyncFiles, st.none() | PLACE),
+    values.NameItems: st.builds(
+        values.NameItems, PLACE, *[BYTES] * 3, st.lists(BYTES, max_size=3).map(tuple), *[BYTES] * 4, NUMBER, NUMBER
+    ),
+    values.NameGroup: st.builds(values.NameGroup, SPLIT, UNNAMED, KNOWN, NUMBER, BYTES, PROBLEM),
+    values.CopyAnew: st.builds(values.CopyAnew, GROUP, NUMBER, BYTES, st.tuples(NUMBER, NUMBER)),
     values.ReportFailures: st.builds(
         values.ReportFailures,
         st.lists(st.tuples(BYTES, TEXT, NUMBER, TEXT), max_size=3).map(tuple),

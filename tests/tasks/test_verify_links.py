@@ -11,6 +11,7 @@ import pytest
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.hosts import Hosts
@@ -99,7 +100,7 @@ def test_whoever_makes_the_links_it_is_not_the_writer_who_reads(area: Path, writ
     for directory in (source, target):
         directory.mkdir()
         (directory / "one").write_bytes(b"one")
-    made = (target / "one").stat().st_ino
+    made = Identity(0, (target / "one").stat().st_ino)
     options = Options(hash="xxh3-128", verify=True)
     with surroundings([root_of(source, target)], options, ranks=2) as (context, _):
         context.hosts = Hosts(["here", "there"], 0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Task
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
 from pcopy.tasks.codec import encode
 from pcopy.tasks.job import Options
@@ -17,7 +18,7 @@ from pcopy.tasks.values import Known, LinkGroup, Place
 from pcopy.tasks.whereabouts import whereabouts
 from tests.tasks.one_rank import root_of, surroundings
 
-PLACE = Place(0, b"sub", (0, 1), (0, 2), False, False)
+PLACE = Place(0, b"sub", Identity(0, 1), Identity(0, 2), False, False)
 KNOWN = Known(b"f", 3, b"digest", Version(1, 3, 0, 0))
 CONTENTS = Contents(PLACE, b"large", KNOWN, False, 0, 3, 0, b"\0")
 GROUP = LinkGroup(0, 1, 3, ((PLACE, b"one"), (PLACE, b"two")), 0)

@@ -1,0 +1,159 @@
+"""NameItems and NameGroup: what is whole and durable gets its final name, and nothing is replaced unasked.
+
+Whether an item counts as copied is settled here; how it gets its name, in ``pcopy.tasks.naming``.
+"""
+
+from __future__ import annotations
+
+from pcopy.engine.driver import Slices
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import Version
+from pcopy.signature.items import FILE
+from pcopy.tasks import counts
+from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
+from pcopy.tasks.copy_anew import anew
+from pcopy.tasks.hashing import split_digests, unpack_versions
+from pcopy.tasks.link_group import after_representative, next_represents
+from pcopy.tasks.naming import Naming, discard
+from pcopy.tasks.read_items import skipped
+from pcopy.tasks.result import Result, Tried
+from pcopy.tasks.retry import is_tried_again
+from pcopy.tasks.values import (
+    FailedName,
+    Known,
+    LinkGroup,
+    NameGroup,
+    NameItems,
+    Place,
+    ScanNames,
+    SplitFile,
+    Unnamed,
+    unpack_names,
+    unpack_numbers,
+)
+
+
+def name_items(task: NameItems, context: Context, result: Result) -> Slices:
+    """One after the other; none depends on another."""
+    place = task.place
+    names = unpack_names(task.names)
+    width = context.hashing.algorithm.size if context.digests else 0
+    digests = split_digests(task.digests, width) if width else [b""] * len(names)
+    columns = (
+        unpack_names(task.temporaries), unpack_numbers(task.inodes), task.marks, task.kinds,
+        unpack_numbers(task.sizes), unpack_versions(task.versions), digests,
+    )  # fmt: skip
+    writers = bytes((task.writer,))
+    for number, (name, temporary, inode, mark, kind, size, version, digest) in enumerate(
+        zip(names, *columns, strict=True)
+    ):
+        known = Known(bytes((kind,)), size, digest, Version(*version))
+        item = Unnamed(temporary, inode, mark)
+        try:
+            named = Naming(context, item, known).give(place, name)
+        except Problem as problem:
+            discard(context, place, item)
+            if is_tried_again(problem, task.attempt):  # somebody has removed what an earlier run has named
+                result.spawn(ScanNames(place, name, task.attempt + 1), phase=result.phase, expands=True)
+            else:
+                result.fail(place, name, problem, size, touched=True)
+        else:
+            if named:
+                _count(context, result, place, name, known, writers=writers)
+            else:
+                discard(context, place, item)
+                skipped(context, result, place, name, known)
+        if not number % FILES_PER_SLICE:
+            yield
+    return result.outcome()
+
+
+def name_group(task: NameGroup, context: Context, result: Result) -> Slices:
+    """The first of the names that can be given; of those before it some are kept, and others have failed.
+
+    In another directory the item is copied again: it is given no names but in its own (``Naming``).
+    """
+    split, known = task.split, task.known
+    failed: list[FailedName] = []
+    names = [(split.place, split.name), *split.links]
+    first = -1
+    naming = Naming(context, task.unnamed, known)
+    for index, (place, name) in enumerate(names):
+        if place[:2] != split.place[:2]:
+            discard(context, split.place, task.unnamed)
+            next_represents(result, split._replace(links=tuple(names[index:])), (*split.failed, *failed))
+            return result.outcome()
+        try:
+            if naming.give(place, name):
+                first = index
+                break
+            skipped(context, result, place, name, known)
+        except Problem as problem:
+            failed.append((place, name, problem.plain))
+        yield
+    if first < 0:
+        discard(context, split.place, task.unnamed)
+        if failed and all(is_tried_again(Problem.from_plain(problem), split.attempt) for _, _, problem in failed):
+            again = tuple((place, name) for place, name, _ in (*split.failed, *failed))
+            group = LinkGroup(split.mount, split.inode, split.size, again, split.attempt + 1)
+            result.spawn(group, split.size + len(again) * CALL_COST, phase=result.phase)
+            return result.outcome()
+        _all_failed(result, split, failed)
+        return result.outcome()
+    place, name = names[first]
+    split = split._replace(place=place, name=name, links=tuple(names[first + 1 :]), failed=(*split.failed, *failed))
+    _after_named(task, split, context, result)
+    return result.outcome()
+
+
+def _after_named(task: NameGroup, split: SplitFile, context: Context, result: Result) -> None:
+    """``split`` begins with the name that the item has now."""
+    known, item = task.known, task.unnamed
+    shortcoming = None
+    if task.shortcoming is None:
+        alone = not split.links
+        _count(context, result, split.place, split.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
+    else:
+        operation, number, text, *_ = task.shortcoming
+        shortcoming = MetadataProblem(operation, number, text=text)
+    if shortcoming is not None and not (split.links or split.failed):
+        group = LinkGroup(split.mount, split.inode, split.size, ((split.place, split.name),), max(1, split.attempt))
+        retry = anew(context, group, item.inode, item.mark)
+        result.fail(split.place, split.name, shortcoming, split.size, retry=retry, touched=True)
+        return
+    made = Identity(split.place.target_id.mount, item.inode, item.mark)
+    after_representative(
+        context, result, split, made, known, chunk=task.chunk, writers=task.writers, shortcoming=shortcoming
+    )
+
+
+def _count(
+    context: Context,
+    result: Result,
+    place: Place,
+    name: bytes,
+    known: Known,
+    *,
+    alone: bool = True,
+    chunk: int = 0,
+    writers: bytes = b"",
+) -> None:
+    context.succeeded()
+    counter = counts.of_kind(known.kind)
+    result.count(counter, 1, place)
+    if known.kind == FILE:
+        result.count(counts.BYTES, known.size, place)
+    if context.digests:
+        result.digested(place, name, known, counter, verify=alone, chunk=chunk, writers=writers)
+
+
+def _all_failed(result: Result, split: SplitFile, failed: list[FailedName]) -> None:
+    """A resumed job tries them together, so that they become links of each other."""
+    names = tuple((place, name) for place, name, _ in (*split.failed, *failed))
+    group = LinkGroup(split.mount, split.inode, split.size, names, max(1, split.attempt))
+    retry: LinkGroup | Tried = group
+    for place, name, problem in (*split.failed, *failed):
+        again = Tried.BY_NAME if len(names) == 1 else retry
+        result.fail(place, name, Problem.from_plain(problem), split.size, retry=again, touched=True)
+        retry = Tried.WITH_ANOTHER

@@ -1,0 +1,207 @@
+"""Gives one item its final name, where nothing may be replaced unasked.
+
+A name that is taken is looked at: if it is the very item, an earlier run has named it; if not, it is the user's, and
+``--existing`` decides. What gives way to a newer item is exchanged for it and looked at once more: if it is not what
+was decided on, it goes back. Where a file system knows no exchange, what is saved between the look and the
+rename is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pcopy.fsio.close import let_go
+from pcopy.fsio.identity import Identity, Likeness, identity_of
+from pcopy.fsio.naming import Given, is_placeholder
+from pcopy.fsio.nodes import open_node
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import made_by, remove
+from pcopy.signature.items import FILE
+from pcopy.tasks.context import Context
+from pcopy.tasks.targets import clear_way, gives_way, look, may_replace
+from pcopy.tasks.values import Known, NameGroup, NameItems, Place, Unnamed, unpack_names, unpack_numbers
+
+_TRIES = 5
+"""How often others may be quicker."""
+
+_TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
+
+
+class _Source(NamedTuple):
+    """Of an item's source what decides whether something gives way to it."""
+
+    st_mode: int
+    st_size: int
+    st_mtime_ns: int
+    st_rdev: int = 0
+
+
+class Naming:
+    """One item that waits for its name in the directory that it gets it in; ``known`` is what it holds.
+
+    It is never moved to another one: whoever owns the directory may have put something of his own there, under the
+    temporary name, and that would end in a directory of somebody else's.
+    """
+
+    def __init__(self, context: Context, item: Unnamed, known: Known) -> None:
+        self._context = context
+        self._item = item
+        self._known = known
+
+    def give(self, place: Place, name: bytes) -> bool:
+        """The item is called ``name`` in ``place`` now; False if what is there stays. Raises ``Problem``."""
+        context, item = self._context, self._item
+        target = context.open_target(place)
+        new_name, device = context.new_name(place, name), context.target_device(place)
+        for _ in range(_TRIES):
+            given = context.namer.give(target, item.temporary, device, new_name)
+            present = look(target, new_name)
+            if given is Given.GIVEN:
+                if present is None or present.st_ino != item.inode:
+                    raise Problem("rename", errno.ESTALE, text="something else was put in its place meanwhile")
+                return True
+            if present is not None and is_it(context, place, new_name, present, item, self._known):
+                return self._was_given(target, device, new_name)
+            if present is not None and self._is_left_over(target, device, present):
+                if self._rename(target, new_name):
+                    return True
+                continue
+            if present is not None and not may_replace(
+                context, place, self._source(present), target, new_name, present
+            ):
+                return False
+            if given is Given.GONE:
+                raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
+            if present is not None and self._replace(target, device, new_name, present):
+                return True
+        raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
+
+    def _source(self, present: os.stat_result) -> _Source:
+        """A device is never of another type than what it is compared with: only its own time decides."""
+        kind = _TYPES.get(self._known.kind, stat.S_IFMT(present.st_mode))
+        return _Source(kind, self._known.size, self._known.version.mtime)
+
+    def _was_given(self, target: int, device: int, name: bytes) -> bool:
+        """An earlier try, or an earlier run, gave it the name; what has the temporary one?"""
+        left = look(target, self._item.temporary)
+        if left is None:
+            return True
+        if left.st_ino == self._item.inode:
+            remove(target, self._item.temporary)
+            return True
+        return self._settle(target, device, name, left)
+
+    def _replace(self, target: int, device: int, name: bytes, present: os.stat_result) -> bool:
+        """``present`` may give way; False: look again. Raises ``Problem``."""
+        if stat.S_ISDIR(present.st_mode):
+            clear_way(target, name, present)
+            return False
+        try:
+            if not self._context.namer.exchange(target, self._item.temporary, device, name):
+                return self._rename(target, name)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Problem.of("rename", error) from error
+        left = look(target, self._item.temporary)
+        return left is None or self._settle(target, device, name, left)
+
+    def _is_left_over(self, target: int, device: int, present: os.stat_result) -> bool:
+        """Was an earlier run killed while it gave the name? Raises ``Problem``."""
+        context = self._context
+        if context.job.run == 1 or not is_placeholder(present):
+            return False
+        return context.namer.needs_placeholders(target, device, context.temporary_names.next())
+
+    def _rename(self, target: int, name: bytes) -> bool:
+        """Replaces what has the name; False if one of the two is gone. Raises ``Problem``."""
+        try:
+            os.rename(self._item.temporary, name, src_dir_fd=target, dst_dir_fd=target)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Problem.of("rename", error) from error
+        return True
+
+    def _settle(self, target: int, device: int, name: bytes, left: os.stat_result) -> bool:
+        """``left`` has come out of an exchange: it is removed, or goes back (False). Raises ``Problem``."""
+        if not gives_way(self._context, self._source(left), target, self._item.temporary, left):
+            self._take_back(target, device, name)
+            return False
+        if stat.S_ISDIR(left.st_mode):
+            try:
+                clear_way(target, self._item.temporary, left)
+            except Problem:
+                self._take_back(target, device, name)
+                raise
+        else:
+            remove(target, self._item.temporary)
+        return True
+
+    def _take_back(self, target: int, device: int, name: bytes) -> None:
+        """Exchanges once more. What was saved over the item meanwhile gets its name again at once."""
+        exchange, temporary = self._context.namer.exchange, self._item.temporary
+        try:
+            exchange(target, temporary, device, name)
+            came = look(target, temporary)
+            if came is None or came.st_ino == self._item.inode:
+                return
+            exchange(target, temporary, device, name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Problem.of("rename", error) from error
+        text = f"it was replaced several times at once; an older version may have been left as {os.fsdecode(temporary)}"
+        raise Problem("rename", errno.ESTALE, text=text)
+
+
+def is_it(context: Context, place: Place, name: bytes, present: os.stat_result, item: Unnamed, known: Known) -> bool:
+    """Is what is there as ``name`` in the target, with the status ``present``, this very item? Raises ``Problem``.
+
+    Where inodes alone can be compared, size and time must be the source's, too.
+    """
+    if present.st_ino != item.inode:
+        return False
+    mount = place.target_id[0]
+    held = open_node(context.open_target(place), name, on_source=False)
+    try:
+        found = identity_of(held, status_of(held), mount, made=True)
+    finally:
+        let_go(held)
+    likeness = Identity(mount, item.inode, item.mark).compare(found)
+    if likeness is Likeness.UNTOLD:
+        same_size = known.kind != FILE or present.st_size == known.size
+        return same_size and present.st_mtime_ns // 10**9 == known.version.mtime // 10**9
+    return likeness is Likeness.SAME
+
+
+def discard_named_later(context: Context, value: Any, since: int) -> None:
+    """Removes what a task would have named, in a job that stops, if a run has made it that is not kept.
+
+    ``since`` is the first of these.
+    """
+    items: Iterable[Unnamed] = ()
+    if isinstance(value, NameGroup):
+        place, items = value.split.place, (value.unnamed,)
+    elif isinstance(value, NameItems):
+        columns = unpack_names(value.temporaries), unpack_numbers(value.inodes), value.marks
+        place, items = value.place, map(Unnamed, *columns)
+    for item in items:
+        if made_by(item.temporary)[0] >= since:
+            discard(context, place, item)
+
+
+def discard(context: Context, home: Place, item: Unnamed) -> None:
+    """Removes the item, which gets no name; whatever else has its temporary name stays."""
+    try:
+        directory = context.open_target(home)
+        present = look(directory, item.temporary)
+        if present is not None and present.st_ino == item.inode:
+            remove(directory, item.temporary)
+    except Problem:
+        return  # its directory is gone, or can't be written: which is told by what fails there

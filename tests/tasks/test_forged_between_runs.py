@@ -1,0 +1,188 @@
+"""A resumed job finds items that somebody else has made since, with the numbers of those that are on record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pcopy.engine.task import Task
+from pcopy.fsio.identity import Identity, identity_of
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.source import Version
+from pcopy.fsio.temporary import TemporaryNames
+from pcopy.tasks.codec import decode, encode
+from pcopy.tasks.context import Context
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.values import (
+    CopyFiles,
+    FinishDir,
+    FinishFile,
+    Known,
+    LinkGroup,
+    MakeLinks,
+    OpenFile,
+    Place,
+    SplitFile,
+    pack_names,
+    pack_numbers,
+)
+from tests.support import filesystems
+from tests.support.attributes import DEFAULT_ACL, acl
+from tests.support.users import NOBODY, as_user, require_root
+from tests.tasks.one_rank import root_of, surroundings
+from tests.tasks.test_verify_links import run
+
+MIB = 1 << 20
+OPEN_TO_ALL = acl(7, 7, 7, {NOBODY: 7})
+
+
+@pytest.fixture
+def places(on: filesystems.Place) -> Iterator[tuple[Path, Path]]:
+    """A source, and a directory of another user's to copy it to, where numbers are given out again at once."""
+    require_root("be attacked by an ordinary user")
+    there = on("ext4")
+    for name in ("source", "target"):
+        (there / name).mkdir()
+    os.chown(there / "target", NOBODY, NOBODY)
+    umask = os.umask(0o077)  # as the program does
+    yield there / "source", there / "target"
+    os.umask(umask)
+
+
+def resumed(context: Context) -> None:
+    context.job = context.job._replace(run=2)
+
+
+def place_of(context: Context, path: bytes = b"", *, told: bool = True) -> Place:
+    source, target = context.sources[0].identity(path), context.targets[0].identity(path)
+    return Place(0, path, source, target if told else target._replace(mark=b""), True, False)
+
+
+def remade(path: Path, make: Callable[[Path], object], remove: Callable[[Path], object]) -> None:
+    """The other user's, with the same inode; others keep the numbers that came before."""
+    number = path.stat().st_ino
+
+    def again() -> None:
+        remove(path)
+        for attempt in range(100):
+            trial = path.with_name(f"try-{attempt}")
+            make(trial)
+            if trial.stat().st_ino == number:
+                trial.rename(path)
+                return
+        raise AssertionError("the inode's number was never used again")
+
+    as_user(again)
+    assert path.stat().st_ino == number
+
+
+def forged(path: Path) -> None:
+    path.write_bytes(b"#!/bin/sh\n")
+    os.truncate(path, MIB)
+
+
+@pytest.mark.parametrize("attacked", [False, True])
+def test_a_set_id_program_that_was_renamed_before_that_was_on_record(places: tuple[Path, Path], attacked: bool) -> None:
+    source, target = places
+    program, copy = source / "program", target / "program"
+    program.write_bytes(os.urandom(MIB))
+    program.chmod(0o4755)
+    status = program.stat()
+    copy.write_bytes(program.read_bytes())  # whole, and the power failed before it was dressed
+    copy.chmod(0o600)
+    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+        resumed(context)
+        place = place_of(context)
+        with open(copy, "rb") as file:
+            made = identity_of(file.fileno(), os.fstat(file.fileno()), 0, made=True)
+        if attacked:
+            remade(copy, forged, Path.unlink)
+        split = SplitFile(place, b"program", 0, status.st_ino, MIB, 0)
+        opened = OpenFile(split, Version.of(status), TemporaryNames("test", 1, 0).next(), made)
+        task = encode(FinishFile(opened, b"", MIB, b"\0"))
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
+    again = bool(outcome.spawned)
+    owner, mode = copy.stat().st_uid, copy.stat().st_mode & 0o7777
+    if attacked:
+        assert (owner, mode & 0o6000, again) == (NOBODY, 0, True)
+    else:
+        assert (owner, mode, again) == (0, 0o4755, False)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, Path], told: bool) -> None:
+    """Where identities can't be told nothing is copied so that its ACL lets anybody in."""
+    source, target = places
+    (source / "directory").mkdir()
+    private = source / "directory" / "private"
+    private.write_bytes(b"secret")
+    private.chmod(0o600)
+    (target / "directory").mkdir(mode=0o700)
+    with surroundings([root_of(source, target)], Options(Preserve())) as (context, sink):
+        resumed(context)
+        place = place_of(context, b"directory", told=told)
+        context.targets[0].close()
+
+        def make(path: Path) -> None:
+            path.mkdir()
+            os.setxattr(path, DEFAULT_ACL, OPEN_TO_ALL)
+            path.chmod(0o777)
+
+        remade(target / "directory", make, Path.rmdir)
+        names, inodes = pack_names([b"private"]), pack_numbers([private.stat().st_ino])
+        task = encode(CopyFiles(place, names, inodes, pack_numbers([6]), 0))
+        run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
+    made = list((target / "directory").iterdir())
+    assert len(made) == (not told), sink.failed
+    assert not any(acls_of(path) for path in made)
+
+
+def test_a_directory_of_ours_that_has_got_acls_since(places: tuple[Path, Path]) -> None:
+    """By a restore, or by hand: a record that says that it has none is older than they are."""
+    source, target = places
+    for tree in places:
+        (tree / "directory").mkdir(mode=0o700)
+    (source / "directory" / "file").write_bytes(b"content")
+    os.setxattr(target / "directory", DEFAULT_ACL, OPEN_TO_ALL)
+    status = (source / "directory" / "file").stat()
+    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+        resumed(context)
+        place = place_of(context, b"directory")
+        tasks = (
+            CopyFiles(place, b"file", pack_numbers([status.st_ino]), pack_numbers([7]), 0),
+            FinishDir(place, None, True, -1),
+        )
+        for number, task in enumerate(tasks):
+            run(TaskRunner(context), Task((1, 0, number), int(Phase.COPY), encode(task), 0))
+    assert (target / "directory" / "file").read_bytes() == b"content"
+    assert acls_of(target / "directory") == acls_of(target / "directory" / "file") == []
+
+
+@pytest.mark.parametrize("owner", [0, NOBODY])
+def test_names_are_copied_rather_than_linked_where_one_side_cannot_tell(places: tuple[Path, Path], owner: int) -> None:
+    """But in a directory that nobody else may write in."""
+    source, target = places
+    os.chown(target, owner, owner)
+    for path in (source / "one", target / "one"):
+        path.write_bytes(b"one")
+    os.link(source / "one", source / "two")
+    inode = (source / "one").stat().st_ino
+    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+        place = place_of(context)
+        made = Identity(place.target_id.mount, (target / "one").stat().st_ino)
+        group = LinkGroup(0, inode, 3, ((place, b"one"), (place, b"two")), 0)
+        task = MakeLinks(group, made, Known(b"f", 3, b"", Version(inode, 3, 0, 0)), 0, b"\0", False)
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
+    spawned = [decode(spawn.payload) for spawn in outcome.spawned]
+    again = [value.names for value in spawned if isinstance(value, LinkGroup)]
+    assert again == ([((place, b"two"),)] if owner else [])
+    assert (target / "two").exists() == (not owner)
+
+
+def acls_of(path: Path) -> list[str]:
+    return [name for name in os.listxattr(path) if "acl" in name]

@@ -1,0 +1,115 @@
+"""What was mounted below a root when the job began, and is not when a task comes to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pcopy.tasks.values import ScanDir
+from tests.support.files import write
+from tests.support.filesystems import mounted
+from tests.support.users import require_root
+from tests.tasks.one_rank import Hook, copy, root_of
+
+
+class Bound:
+    """A bind mount that a hook takes away."""
+
+    def __init__(self, what: Path, where: Path) -> None:
+        require_root("mount")
+        self._where = where
+        subprocess.run(["mount", "--bind", what, where], check=True)
+        self._is_there = True
+
+    def unmount(self) -> None:
+        if self._is_there:
+            subprocess.run(["umount", "--lazy", self._where], check=True)
+        self._is_there = False
+
+
+@pytest.fixture
+def other(session_scratch: Path) -> Iterator[Path]:
+    with mounted("tmpfs", session_scratch) as point:
+        write(point / "inside", b"content")
+        yield point
+
+
+@pytest.fixture
+def trees(area: Path) -> tuple[Path, Path]:
+    for name in ("source/m", "target/m"):
+        (area / name).mkdir(parents=True)
+    write(area / "source/m/below", b"not to be copied")
+    write(area / "source/z", b"content")
+    return area / "source", area / "target"
+
+
+def at(path: bytes, bound: Bound) -> Hook:
+    def before(value: object) -> None:
+        if isinstance(value, ScanDir) and value.path == path:
+            bound.unmount()
+
+    return before
+
+
+@pytest.mark.parametrize("when", [b"", b"m"])
+@pytest.mark.parametrize("same_device", [False, True])
+def test_what_is_no_longer_mounted_in_the_source_fails(
+    trees: tuple[Path, Path], other: Path, area: Path, when: bytes, same_device: bool
+) -> None:
+    """Whether it goes before it is found, or after that."""
+    source, target = trees
+    write(area / "same/inside", b"content")
+    bound = Bound(area / "same" if same_device else other, source / "m")
+    try:
+        copied = copy(root_of(source, target), before=at(when, bound))
+    finally:
+        bound.unmount()
+    (failure,) = copied.failures
+    assert failure[:3] == (bytes(source / "m"), "open", errno.ESTALE)
+    assert "mounted" in failure.message
+    assert os.listdir(target / "m") == []
+    assert (target / "z").read_bytes() == b"content"
+    assert (copied.totals.found, copied.totals.failed) == (3, 1)
+
+
+def test_nothing_is_written_below_what_is_no_longer_mounted(trees: tuple[Path, Path], other: Path) -> None:
+    source, target = trees
+    bound = Bound(other, target / "m")
+    try:
+        copied = copy(root_of(source, target), before=at(b"m", bound))
+    finally:
+        bound.unmount()
+    (failure,) = copied.failures
+    assert failure[:3] == (bytes(target / "m"), "open", errno.ESTALE)
+    assert os.listdir(target / "m") == []
+    assert os.listdir(other) == ["inside"]
+
+
+def test_a_file_is_no_longer_mounted_on_another(trees: tuple[Path, Path], other: Path) -> None:
+    source, target = trees
+    bound = Bound(other / "inside", source / "z")
+    try:
+        copied = copy(root_of(source, target), before=at(b"", bound))
+    finally:
+        bound.unmount()
+    assert [failure.path for failure in copied.failures] == [bytes(source / "z")]
+    assert not (target / "z").exists()
+    assert (target / "m/below").exists()
+
+
+def test_what_stays_mounted_is_copied(trees: tuple[Path, Path], other: Path) -> None:
+    source, target = trees
+    bounds = Bound(other, source / "m"), Bound(other / "inside", source / "z")
+    try:
+        copied = copy(root_of(source, target))
+    finally:
+        for bound in bounds:
+            bound.unmount()
+    assert copied.failures == []
+    assert os.listdir(target / "m") == ["inside"]
+    assert (target / "z").read_bytes() == b"content"

@@ -1,0 +1,92 @@
+"""The owner of one destination directory plants files there, which must get no names in directories of others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio import nodes
+from pcopy.tasks.values import NameGroup
+from tests.support.users import NOBODY, require_root
+from tests.tasks.one_rank import consistent, copy, root_of
+from tests.tasks.test_links import Once
+
+SECOND = 10**9
+
+
+@pytest.fixture
+def trees(area: Path) -> tuple[Path, Path]:
+    """One file with a name in ``his`` and one in ``ours``, and the directories of a destination."""
+    source, target = area / "source", area / "target"
+    for tree in source, target:
+        for name in ("his", "ours"):
+            (tree / name).mkdir(parents=True)
+    (source / "his" / "file").write_bytes(b"the content")
+    os.link(source / "his" / "file", source / "ours" / "file")
+    return source, target
+
+
+@pytest.mark.parametrize("existing", ["skip", "newer"])
+def test_no_temporary_file_is_moved_to_another_directory(trees: tuple[Path, Path], existing: str) -> None:
+    source, target = trees
+
+    def plant(task: NameGroup) -> None:
+        home = target / os.fsdecode(task.split.place.path)
+        (home / "part").write_bytes(b"planted")
+        (home / "part").rename(home / os.fsdecode(task.unnamed.temporary))
+        (home / "file").write_bytes(b"a name that is taken")
+
+    once = Once(NameGroup, plant)
+    consistent(copy(root_of(source, target), before=once, existing=existing))
+    home = os.fsdecode(once.value.split.place.path)
+    other = "ours" if home == "his" else "his"
+    assert (target / home / "file").read_bytes() == b"a name that is taken"
+    assert (target / other / "file").read_bytes() == b"the content"
+
+
+@pytest.mark.parametrize("options", [{"existing": "changed"}, {"existing": "changed", "checksum": True}])
+@pytest.mark.parametrize("planted", ["owner", "mode", "nothing"])
+def test_what_is_kept_gets_no_further_names_if_others_can_write_to_it(
+    trees: tuple[Path, Path], planted: str, options: dict[str, Any]
+) -> None:
+    require_root("give files away")
+    source, target = trees
+    kept = target / "his" / "file"
+    kept.write_bytes(b"the content")
+    os.utime(kept, ns=(SECOND, (source / "his" / "file").stat().st_mtime_ns))
+    if planted == "owner":
+        os.chown(kept, NOBODY, NOBODY)
+    elif planted == "mode":
+        kept.chmod(0o666)
+    totals = consistent(copy(root_of(source, target), **options))
+    assert totals.skipped == 1
+    assert (target / "ours" / "file").read_bytes() == b"the content"
+    assert kept.samefile(target / "ours" / "file") == (planted == "nothing")
+
+
+def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by what has its name a moment later."""
+    source, target = trees
+    for name in ("his", "ours"):
+        (source / name / "file").unlink()
+    os.mkfifo(source / "his" / "file", 0o600)
+    os.link(source / "his" / "file", source / "ours" / "file")
+    real = nodes.copy_node
+    planted: list[int] = []
+
+    def copy_and_swap(*words: Any, **more: Any) -> Any:
+        made = real(*words, **more)
+        if not planted:
+            os.unlink(words[4], dir_fd=words[3])
+            os.mkfifo(words[4], 0o666, dir_fd=words[3])
+            planted.append(os.stat(words[4], dir_fd=words[3]).st_ino)
+        return made
+
+    monkeypatch.setattr("pcopy.tasks.copy_nodes.copy_node", copy_and_swap)
+    copied = copy(root_of(source, target), existing="skip")
+    inodes = {path.stat().st_ino: path for path in target.glob("*/file")}
+    assert len(inodes) == len(list(target.glob("*/file")))  # his stays where he has put it, and has one name
+    assert copied.totals.failed <= 1
