@@ -64,11 +64,13 @@ class ManifestWriter:
     the system refuses.
     """
 
-    def __init__(self, path: Path, algorithm: Algorithm, block_size: int, umask: int | None = None) -> None:
-        """``block_size`` in bytes, as that of the signature; the file gets mode 0666 without ``umask``."""
+    def __init__(
+        self, path: Path, algorithm: Algorithm, block_size: int, umask: int | None = None, writer: str = ""
+    ) -> None:
+        """``block_size`` in bytes, as that of the signature; ``umask`` and ``writer`` as for ``replacing``."""
         self._path = os.fsencode(path)
         self._header = b"%b %b %b %d\n" % (MAGIC, VERSION, algorithm.name.encode(), block_size)
-        self._replacing: AbstractContextManager[BinaryIO] = replacing(path, umask)
+        self._replacing: AbstractContextManager[BinaryIO] = replacing(path, umask, writer)
         self._last: bytes | None = None
         self._stream: BinaryIO
 

@@ -21,16 +21,18 @@ _BUFFER = 1 << 18
 
 
 @contextmanager
-def replacing(path: Path, umask: int | None = None) -> Iterator[BinaryIO]:
+def replacing(path: Path, umask: int | None = None, writer: str = "") -> Iterator[BinaryIO]:
     """A stream for the new contents of ``path``, which get mode 0666 without ``umask`` (default: the process's own).
 
-    On an error the temporary file is removed and ``path`` is as before. Raises ``Refused`` if ``path`` is there and is
-    no regular file, ``OSError`` for what the system refuses.
+    The temporary file's name begins with ``.pcopy-WRITER-``: so it is known whose it is if the process is killed. On an
+    error it is removed, and ``path`` is as before. Raises ``Refused`` if ``path`` is there and is no regular file,
+    ``OSError`` for what the system refuses.
     """
     target = os.fsencode(path)
     _refuse_what_is_no_file(target)
     directory = os.path.dirname(target) or b"."
-    temporary = os.path.join(directory, b".pcopy-" + os.urandom(8).hex().encode())
+    mine = [writer] if writer else []
+    temporary = os.path.join(directory, "-".join([".pcopy", *mine, os.urandom(8).hex()]).encode())
     with with_umask(umask):
         opened = open(temporary, "xb", buffering=_BUFFER)  # noqa: SIM115 (closed below)
     with opened as stream:

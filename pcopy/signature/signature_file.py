@@ -55,14 +55,14 @@ def is_block_size(number: int) -> bool:
     return LEAST_BLOCK_SIZE <= number <= MOST_BLOCK_SIZE and is_power_of_two(number)
 
 
-def write_signature(path: Path, signature: Signature, umask: int | None = None) -> None:
-    """Writes ``path`` anew, durably, with mode 0666 without ``umask``, or leaves it as it was.
+def write_signature(path: Path, signature: Signature, umask: int | None = None, writer: str = "") -> None:
+    """Writes ``path`` anew, durably, or leaves it as it was; ``umask`` and ``writer`` as for ``replacing``.
 
     Raises ``Refused`` if ``path`` is there and is no file, ``OSError`` for what the system refuses.
     """
     known: tuple[str | int, ...] = (FORMAT, VERSION, *signature[:-1])
     contents = dump(zip(_KEYS, known, strict=True), signature.others, time="created")
-    with replacing(path, umask) as stream:
+    with replacing(path, umask, writer) as stream:
         stream.write(contents)
 
 
