@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "pcopy.engine.task",
         "pcopy.errors",
         "pcopy.fsio.birth",
+        "pcopy.fsio.file_system",
         "pcopy.text",
     ),
     "signature": ("pcopy.signature", "pcopy.errors", "pcopy.text"),

@@ -6,6 +6,7 @@ argparse is imported only when there is something to parse, so that ``--version`
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy.errors import Refused
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from argparse import Action, ArgumentParser
 
 MINIMUM_BLOCK = 64 << 10
+_UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+PROGRESS = ("auto", "bar", "plain", "json", "none")
 
 
 def make_parser(program: str, usage: str, description: str, examples: str) -> ArgumentParser:
@@ -23,7 +26,9 @@ def make_parser(program: str, usage: str, description: str, examples: str) -> Ar
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value; unknown:")
+            message = message.removeprefix("argument ").replace(
+                "ignored explicit argument", "takes no value; unknown letter or value:"
+            )
             raise Refused(f"{harmless(message)}; see {program} --help")
 
     return Parser(
@@ -35,6 +40,27 @@ def make_parser(program: str, usage: str, description: str, examples: str) -> Ar
         add_help=False,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
     )
+
+
+def names_of(parser: ArgumentParser) -> list[str]:
+    """All options, as they are written."""
+    return [name for action in parser._actions for name in action.option_strings]
+
+
+def add_progress(add: Callable[..., object]) -> None:
+    add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
+        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
+
+
+def with_progress(words: Sequence[str]) -> list[str]:
+    """``words`` in which a ``--progress`` that stands before something else than its value has one."""
+    said = list(words)
+    for number, word in enumerate(words):
+        if word == "--":
+            break
+        if word == "--progress" and words[number + 1 : number + 2] not in [[how] for how in PROGRESS]:
+            said[number] = f"--progress={PROGRESS[0]}"
+    return said
 
 
 def wishes_in_order() -> type[Action]:
@@ -93,6 +119,14 @@ def seconds(text: str) -> float:
     if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
         raise ValueError("not a number of seconds above 0")
     return float(text)
+
+
+def age(text: str) -> float:
+    """Seconds; raises ``ValueError``."""
+    number, unit = text[:-1], _UNITS_OF_TIME.get(text[-1:])
+    if unit is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
+        raise ValueError(f"not an age: a number and one of {', '.join(_UNITS_OF_TIME)}, as in 7d")
+    return float(number) * unit
 
 
 def chunk_size(text: str) -> int:

@@ -8,15 +8,17 @@ is narrow, the less important goes first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
 from pcopy.cli.gauge import Reading, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.cli.screen import Clock, FailureLog, Screen
+from pcopy.cli.streams import Drawing, Tolerant
 from pcopy.cli.units import show_clock
 from pcopy.tasks.job import Totals
+from pcopy.text import drawable
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console, Group, OverflowMethod
     from rich.live import Live
 
 _LEAST_BAR = 8
@@ -47,22 +49,25 @@ class BarScreen(Screen):
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         live = self._started()
-        live.update(render(phase, reading, silent, live.console.width), refresh=True)
+        console = live.console
+        live.update(render(phase, reading, silent, console.width, plain=console.options.ascii_only), refresh=True)
 
-    def _print(self, line: str) -> None:
+    def _show(self, line: str) -> None:
         if self._live is None:
-            super()._print(line)
+            super()._show(line)
             return
         from rich.text import Text
 
-        self._live.console.print(Text(line), soft_wrap=True)
+        console = self._live.console
+        console.print(Text(drawable(line, console.encoding)), soft_wrap=True)
 
     def _started(self) -> Live:
         if self._live is None:
             from rich.console import Console
             from rich.live import Live
 
-            console = self._console or Console(file=self._stream)
+            drawing = Drawing(cast(Tolerant, self._stream))
+            console = self._console or Console(file=cast(TextIO, drawing))
             self._live = Live(
                 console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )
@@ -71,14 +76,15 @@ class BarScreen(Screen):
         return self._live
 
 
-def render(phase: str, reading: Reading, silent: Sequence[int], width: int) -> Group:
-    """The two lines, for a terminal of ``width`` columns."""
+def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, plain: bool = False) -> Group:
+    """The two lines, for a terminal of ``width`` columns; ``plain``: in ASCII."""
     from rich.cells import cell_len
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
+    overflow: OverflowMethod = "crop" if plain else "ellipsis"
     right = " ".join(filter(None, [percent(reading), remaining(reading)]))
     room = width - cell_len(phase) - len(right) - 2
     first: Table | Text
@@ -93,8 +99,8 @@ def render(phase: str, reading: Reading, silent: Sequence[int], width: int) -> G
         first = Table.grid(padding=(0, 1, 0, 0))
         first.add_row(Text(phase, no_wrap=True), bar, Text(right, no_wrap=True))
     else:
-        first = Text(f"{phase} {right}", no_wrap=True, overflow="ellipsis")
-    second = Text(details(reading, silent, width), no_wrap=True, overflow="ellipsis")
+        first = Text(f"{phase} {right}", no_wrap=True, overflow=overflow)
+    second = Text(details(reading, silent, width), no_wrap=True, overflow=overflow)
     return Group(first, second)
 
 

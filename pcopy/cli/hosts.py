@@ -85,24 +85,28 @@ def neighbour(hellos: Sequence[Hello], rank: int) -> int | None:
     return None if following == rank else following
 
 
-def show_same_directory(transport: Any, hellos: Sequence[Hello], directory: int, path: bytes, name: str) -> None:
+def show_same_directory(
+    transport: Any, hellos: Sequence[Hello], directory: int, path: bytes, name: str, *, required: bool = True
+) -> None:
     """Every place shows that its ``directory`` (a descriptor, ``path`` for people) is rank 0's. Collective.
 
-    ``name`` is that of the file that is made for it, and removed again. Raises ``Refused`` on every rank alike.
+    ``name`` is that of the file that is made for it, and removed again. Unless that is ``required`` what rank 0 can't
+    write is not shown. Raises ``Refused`` on every rank alike.
     """
     places = [hello.place for hello in hellos]
     readers = [places.index(place) for place in dict.fromkeys(places)][1:]
     if not readers:
         return
-    before = os.stat(directory)
     nonce = os.urandom(16).hex()
-    trouble = _make(directory, name, nonce.encode()) if transport.rank == 0 else ""
+    before, trouble = _make(directory, name, nonce.encode()) if transport.rank == 0 else (None, "")
     try:
         if trouble := transport.broadcast(trouble):
+            if not required:
+                return
             raise Refused(f"{shown(path)}: cannot be written, so that other hosts can't be shown it: {trouble}")
         told = transport.gather(_read(directory, name) if transport.rank in readers else "")
     finally:
-        if transport.rank == 0:
+        if before is not None:
             _remove(directory, name, before)
     nonce = transport.broadcast(nonce)
     for reader in readers:
@@ -110,17 +114,19 @@ def show_same_directory(transport: Any, hellos: Sequence[Hello], directory: int,
             raise Refused(f"{shown(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}")
 
 
-def _make(directory: int, name: str, content: bytes) -> str:
-    """Makes the file; returns what went wrong."""
+def _make(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
+    """Makes the file; returns what the directory was before, and what went wrong."""
+    before = None
     try:
+        before = os.stat(directory)
         descriptor = os.open(name, _MAKE, 0o600, dir_fd=directory)
         try:
             os.write(descriptor, content)
         finally:
             os.close(descriptor)
     except OSError as error:
-        return error.strerror or str(error)
-    return ""
+        return before, error.strerror or str(error)
+    return before, ""
 
 
 def _remove(directory: int, name: str, before: os.stat_result) -> None:

@@ -3,23 +3,64 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Sequence
 
-from pcopy.cli.jobs import discard, listing, to_standard_error
+from pcopy.checkpoint.jobs import Listed, last_worked_on, state_directory, unfinished
+from pcopy.cli.job_table import locks, name_of, way
+from pcopy.cli.jobs import discard, job_path, listing, to_standard_error
 from pcopy.cli.launcher import speaks
 from pcopy.cli.leftovers import remove_temporaries
 from pcopy.cli.options import parse
+from pcopy.errors import NotAllDone, Refused
+from pcopy.text import shown
 
 
 def answer(words: Sequence[str]) -> str | None:
-    """What ``words`` ask of stored jobs, done; None if they ask for a copy. Raises ``Refused``."""
+    """What ``words`` ask of stored jobs, done; None if they ask for a copy. Raises ``PcopyError``."""
     arguments = parse(words)
-    if not (arguments.asked.jobs or arguments.asked.discard is not None):
+    asked = arguments.asked
+    if not (asked.jobs or asked.discard is not None):
         return None
     if not speaks(os.environ):
         return ""
-    if arguments.asked.jobs:
+    if asked.jobs:
         return "\n".join(listing(arguments.json))
-    assert arguments.asked.discard is not None
-    discard(arguments.asked.discard, remove_temporaries, to_standard_error)
-    return "discarded"
+    if asked.discard is not None and len(asked.discard) == 1:
+        discard(asked.discard[0], remove_temporaries, to_standard_error)
+        return "" if arguments.quiet else "discarded"
+    if asked.older_than is None:
+        jobs = {path: shown(word) for word in asked.discard or () for path in (job_path(word),)}
+    else:
+        jobs = {listed.path: _told(listed) for listed in _older(asked.older_than)}
+    _discard_all(jobs, quiet=arguments.quiet)
+    return "" if jobs or arguments.quiet else "nothing to discard"
+
+
+def _discard_all(jobs: dict[bytes, str], *, quiet: bool) -> None:
+    """Each by itself; raises ``PcopyError`` with what is in the way of the last one, after all others."""
+    troubles = []
+    for path, told in jobs.items():
+        try:
+            discard(path, remove_temporaries, to_standard_error)
+        except Refused as refused:
+            troubles.append(refused)
+        else:
+            if not quiet:
+                print(f"discarded {told}", flush=True)
+    for trouble in troubles[:-1]:
+        print(f"pcopy: {trouble}", file=sys.stderr)
+    if troubles:
+        raise troubles[-1] if len(troubles) == len(jobs) else NotAllDone(str(troubles[-1]))
+
+
+def _older(age: float) -> list[Listed]:
+    """The jobs on which nobody works, nor has worked for ``age`` seconds."""
+    before = time.time() - age
+    found = [listed for listed in unfinished(state_directory()) if listed.file is not None and not locks(listed)]
+    return [listed for listed in found if last_worked_on(listed) <= before]
+
+
+def _told(listed: Listed) -> str:
+    return f"{name_of(listed)}: {way(listed.file)}" if listed.file else name_of(listed)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pcopy.cli.argument_types import absolute, seconds, taking
+from pcopy.cli.argument_types import absolute, age, seconds, taking
 from pcopy.errors import Refused
 from pcopy.tasks.job import Options
 from pcopy.text import shown
@@ -23,7 +23,7 @@ NO_CHECKPOINT = "none"
 ALONE = b""
 """What ``--resume`` means without a job: the only one that there is."""
 
-USAGES = ("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --discard JOB")
+USAGES = ("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --discard JOB...", "pcopy --discard --older-than AGE")
 
 _TELLING = frozenset(("json", "quiet", "verbose"))
 MAY_CHANGE = _TELLING | {
@@ -32,7 +32,7 @@ MAY_CHANGE = _TELLING | {
 }
 """What may be given with ``--resume``, as names in the namespace: nothing of it shows in the destination."""
 
-_WITH: dict[str, frozenset[str]] = {"resume": MAY_CHANGE, "jobs": _TELLING, "discard": _TELLING}
+_WITH: dict[str, frozenset[str]] = {"resume": MAY_CHANGE, "jobs": _TELLING, "discard": _TELLING | {"older_than"}}
 
 _RENEWED = {"max_errors": "max_errors", "termination": "termination", "no_sync": "sync"}
 _NOT_ASKED = {*_RENEWED.values(), "umask"}
@@ -54,12 +54,16 @@ class Checkpoint(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is to be done with an older job, if anything; ``given`` are the options that came with that."""
+    """What is to be done with older jobs, if anything; ``given`` are the options that came with that.
+
+    ``discard`` names jobs, or is empty where all that nobody has worked on for ``older_than`` seconds are meant.
+    """
 
     resume: bytes | None = None
     jobs: bool = False
-    discard: bytes | None = None
+    discard: tuple[bytes, ...] | None = None
     given: frozenset[str] = frozenset()
+    older_than: float | None = None
 
     @property
     def anything(self) -> bool:
@@ -72,13 +76,16 @@ def add_job_options(parser: ArgumentParser) -> None:
     add("--resume", metavar="JOB|DIR", nargs="?", type=taking(_job), const=ALONE, default=None,
         help="go on with an unfinished job, by name or directory (default: the only one that there is)")  # fmt: skip
     add("--jobs", action="store_true", help="list unfinished jobs")
-    add("--discard", metavar="JOB", type=taking(_job), default=None,
-        help="remove an unfinished job, by its name or directory, and its temporary files")  # fmt: skip
+    add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_job), default=None,
+        help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
+    add("--older-than", metavar="AGE", type=taking(age), default=None,
+        help="with --discard: all jobs on which nobody has worked for so long (7d, 12h; also s, m, w), none that "
+        "runs")  # fmt: skip
     add("--checkpoint", metavar="DIR", type=taking(_path), default=None,
         help="keep the job in this directory, and go on with the one that is there; none: keep none "
         "(default: below the state directory)")  # fmt: skip
     add("--checkpoint-interval", metavar="SECONDS", type=taking(seconds), default=defaults.interval,
-        help="time between two checkpoints (default 60)")  # fmt: skip
+        help="longest time between two checkpoints (default 60); the first come sooner")  # fmt: skip
     add("--checkpoint-store", choices=STORES, metavar="HOW", default=defaults.store,
         help="where waiting work is held: pickle (in memory), lmdb (in files), auto (default: in memory while that "
         "lasts)")  # fmt: skip
@@ -110,10 +117,17 @@ def asked_of(
     """
     modes = [mode for mode in _WITH if getattr(values, mode) not in (None, False)]
     if not modes:
+        if values.older_than is not None:
+            raise Refused("--older-than says which jobs to --discard: give that, too; see pcopy --help")
         return Asked()
     mode = modes[0]
     if len(modes) > 1:
         raise Refused(f"--{mode} and --{modes[1]}: one at a time; see pcopy --help")
+    discard = None
+    if mode == "discard":
+        discard, operands = (*values.discard, *operands), ()
+        if bool(discard) == (values.older_than is not None):
+            raise Refused("--discard: name jobs, or give --older-than AGE, and not both; pcopy --jobs lists them")
     if operands:
         what = "SRC and DST, which the job knows" if mode == "resume" else "SRC or DST"
         raise Refused(f"--{mode} takes no {what}: leave out {shown(operands[0])}")
@@ -122,7 +136,7 @@ def asked_of(
         if name != mode and name not in _WITH[mode]:
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise Refused(f"{option} cannot be given with --{mode}: {why}; leave it out")
-    return Asked(values.resume, values.jobs, values.discard, frozenset(given) - {mode})
+    return Asked(values.resume, values.jobs, discard, frozenset(given) - {mode}, values.older_than)
 
 
 def asked_for(

@@ -6,16 +6,13 @@ that somebody works on.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from pcopy.checkpoint.job_file import RUNNING, JobFile, JobRoot
+from pcopy.checkpoint.job_file import JobRoot
 from pcopy.checkpoint.jobs import (
     Listed,
     StoredJob,
@@ -28,18 +25,16 @@ from pcopy.checkpoint.jobs import (
     take,
     unfinished,
 )
-from pcopy.checkpoint.lock import Holder, Lock, holders
+from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import Gone, check_roots, check_targets, lost
 from pcopy.cli.argument_types import absolute
 from pcopy.cli.job_options import ALONE
-from pcopy.cli.paths import source_of, target_of
-from pcopy.cli.units import show_size
+from pcopy.cli.job_table import json_line, locks, table
+from pcopy.cli.mounts import refuse_lost_mounts
 from pcopy.errors import Refused
-from pcopy.tasks.job import Totals
 from pcopy.text import shown
 
 Tell = Callable[[str], object]
-_HEADS = ("JOB", "BEGUN", "SOURCE -> DESTINATION", "STATE", "COPIED", "LOCKED BY")
 
 
 class Resumed(NamedTuple):
@@ -85,10 +80,10 @@ def listing(as_json: bool) -> list[str]:
     state = state_directory()
     found = unfinished(state)
     if as_json:
-        return [_as_json(listed) for listed in found]
+        return [json_line(listed) for listed in found]
     if not found:
         return [f"no unfinished jobs in {shown(state)}"]
-    return _table(found)
+    return table(found)
 
 
 def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
@@ -105,9 +100,30 @@ def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell
         remove_unreadable(path)
         tell(f"{unreadable}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
         return
+    _discard(job, lock, remove_temporaries, tell)
+
+
+def discard_superseded(found: Sequence[Listed], remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
+    """Removes those jobs that are still what they were when they were ``found``; what is in the way is told."""
+    for listed in found:
+        with suppress(Refused):  # it is over, or somebody works on it
+            job, lock = hold_job(listed.path)
+            if job.file != listed.file:
+                lock.close()
+                continue
+            try:
+                _discard(job, lock, remove_temporaries, tell)
+            except Refused as refused:
+                tell(str(refused))
+
+
+def _discard(job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
+    """As ``discard``, for a job that is ours; gives the lock back."""
+    path = job.path
     try:
         try:
             check_targets(job.file)
+            refuse_lost_mounts(job.file)
         except Gone as gone:
             tell(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {gone}")
         except Refused as refused:
@@ -136,91 +152,15 @@ def _only_one(tell: Tell) -> bytes:
     state = state_directory()
     listed_all = unfinished(state)
     found = [listed for listed in listed_all if listed.file is not None]
-    free = [listed for listed in found if not _locks(listed)]
+    free = [listed for listed in found if not locks(listed)]
     if len(free) == 1:
         return free[0].path
     if not found and listed_all:
-        tell("\n".join(_table(listed_all)))
+        tell("\n".join(f"cannot be used: {listed.trouble}" for listed in listed_all))
         raise Refused(f"no unfinished job in {shown(state)} can be used as it is; name another directory: --resume DIR")
     if not found:
         raise Refused(f"there is no unfinished job in {shown(state)}; name its directory: --resume DIR")
-    tell("\n".join(_table(found)))
+    tell("\n".join(table(found)))
     if not free:
         raise Refused("all unfinished jobs are being worked on: wait for their end, or end them first")
     raise Refused(f"{len(free)} unfinished jobs can be meant; name one: pcopy --resume JOB")
-
-
-def _table(found: Sequence[Listed]) -> list[str]:
-    rows = [_HEADS] + [_row(listed, listed.file) for listed in found if listed.file is not None]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return lines[len(rows) == 1 :] + [f"cannot be used: {listed.trouble}" for listed in found if listed.file is None]
-
-
-def _row(listed: Listed, job: JobFile) -> tuple[str, ...]:
-    totals, locked = _totals(job), _locks(listed)
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.created))
-    copied = f"{totals.copied:,} of {totals.found:,}, {show_size(totals.bytes)}"
-    return _name(listed), begun, _way(job), _state(job, locked), copied, _places(locked)
-
-
-def _name(listed: Listed) -> str:
-    """What ``--resume`` wants to hear: the directory's name."""
-    return shown(os.path.basename(listed.path))
-
-
-def _way(job: JobFile) -> str:
-    first = job.roots[0]
-    sources = shown(source_of(first)) if len(job.roots) == 1 else f"{len(job.roots)} sources"
-    return f"{sources} -> {shown(target_of(first) if len(job.roots) == 1 else first.target)}"
-
-
-def _state(job: JobFile, locked: Sequence[Holder]) -> str:
-    if locked:
-        return RUNNING
-    return "interrupted" if job.state == RUNNING else job.state
-
-
-def _places(locked: Sequence[Holder]) -> str:
-    """``3 ranks on a, b``; ``-`` for none."""
-    if not locked:
-        return "-"
-    hosts = ", ".join(dict.fromkeys(holder.host for holder in locked))
-    return f"{len(locked)} {'rank' if len(locked) == 1 else 'ranks'} on {hosts}"
-
-
-def _as_json(listed: Listed) -> str:
-    values: dict[str, object] = {
-        "job": _name(listed),
-        "directory": shown(listed.path),
-        "directory_b64": base64.b64encode(listed.path).decode("ascii"),
-    }
-    job = listed.file
-    if job is None:
-        return json.dumps({**values, "state": None, "message": listed.trouble})
-    totals, locked = _totals(job), _locks(listed)
-    values |= {
-        "begun": job.created,
-        "sources": [shown(source_of(root)) for root in job.roots],
-        "destination": shown(job.roots[0].target if len(job.roots) > 1 else target_of(job.roots[0])),
-        "state": _state(job, locked),
-        "runs": job.runs,
-        "found": totals.found,
-        "copied": totals.copied,
-        "skipped": totals.skipped,
-        "failed": totals.failed,
-        "bytes": totals.bytes,
-        "locked": [holder._asdict() for holder in locked],
-    }
-    return json.dumps(values)
-
-
-def _locks(listed: Listed) -> list[Holder]:
-    try:
-        return holders(listed.path)
-    except Refused:  # it has ended in this moment
-        return []
-
-
-def _totals(job: JobFile) -> Totals:
-    return Totals(**{name: count for name, count in job.totals.items() if name in Totals._fields})

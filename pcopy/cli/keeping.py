@@ -1,8 +1,9 @@
 """How a job is kept, so that it can be gone on with: on rank 0 the job's file and its end, on each rank its journal.
 
-In the state directory nothing is written before the first cut. Then rank 0 makes the job directory, and every other
-rank waits until it sees there the very job that it works on: a job directory that hosts do not share would lose what
-they record. A directory that the user has named is made, and looked at by all hosts, before the first task.
+In the state directory the job's file is there before the first task, but not waited for: short jobs pay nothing. At the
+first cut it becomes durable, and every other rank waits until it sees there the very job that it works on: a job
+directory that hosts do not share would lose what they record. A directory that the user has named is made durably, and
+looked at by all hosts, before the first task.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pcopy.checkpoint.jobs import NoJob, StoredJob, open_job
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.lock import Lock, hold
 from pcopy.checkpoint.record import Record, Window
-from pcopy.checkpoint.roots import type_of_file_system
 from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.node import Node
 from pcopy.engine.restore import restore
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
+from pcopy.fsio.file_system import type_of_file_system
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Storage
 from pcopy.fsio.syncer import Syncer
@@ -44,8 +45,8 @@ class Keeping(NamedTuple):
     """What every rank has to know. ``directory`` is an absolute path, or empty: the job is not kept.
 
     ``interval`` is in seconds, ``memory`` in bytes of waiting work on one host (0: automatic). A resumed job goes on
-    with ``phase``; ``counts`` are what its earlier runs have counted. ``at_start``: the job is in its directory before
-    the first task.
+    with ``phase``; ``counts`` are what its earlier runs have counted. ``at_start``: the job is durably in its directory
+    before the first task.
     """
 
     directory: bytes = b""
@@ -63,8 +64,11 @@ class Keeping(NamedTuple):
 class Keeper(Protocol):
     """What rank 0 has for its store."""
 
+    def note(self) -> None:
+        """Makes the job's directory, unless that is there, without waiting for storage; one that can't be is left."""
+
     def create(self) -> tuple[StoredJob, Lock]:
-        """Makes the job's directory, unless that is there; raises ``Refused``."""
+        """Makes the job's directory, unless that is there, durable; raises ``Refused``."""
 
     def give_up(self) -> None:
         """Removes the job's directory, if it is there; raises ``Refused``."""

@@ -19,21 +19,22 @@ from pcopy.checkpoint.jobs import (
     is_in_state_directory,
     remove,
     remove_rest,
+    settle,
     state_directory,
-    unfinished,
     update,
 )
 from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
 from pcopy.cli.keeping import Keeping, naming
-from pcopy.cli.paths import filled_by, lies_in, source_of, target_of
+from pcopy.cli.missing import Missing
+from pcopy.cli.paths import filled_by, lies_in, source_of
 from pcopy.cli.spool import refusing, spool_in
 from pcopy.engine.task import Task
-from pcopy.errors import INCOMPLETE, OK, Refused
+from pcopy.errors import INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.addresses import readdress
-from pcopy.tasks.job import Job, Options, Root, Totals
+from pcopy.tasks.addresses import readdress, waits_for_others
+from pcopy.tasks.job import Job, Mount, Options, Root, Totals
 from pcopy.tasks.phases import Phase
 from pcopy.text import shown
 
@@ -48,8 +49,16 @@ END_PATIENCE = 0.4
 class KeptJob:
     """Rank 0's knowledge of where a job is kept. ``keeping`` is for all ranks."""
 
-    def __init__(self, keeping: Keeping, file: JobFile, directory: bytes | None, lock: Lock | None = None) -> None:
-        """``directory`` is None for one that is to be made below the state directory."""
+    def __init__(
+        self,
+        keeping: Keeping,
+        file: JobFile,
+        directory: bytes | None,
+        lock: Lock | None = None,
+        notices: Sequence[str] = (),
+    ) -> None:
+        """``directory`` is None for one that is to be made below the state directory. ``notices`` are for the user."""
+        self.notices = tuple(notices)
         self.keeping = keeping
         self._file = file
         self._directory = directory
@@ -76,11 +85,23 @@ class KeptJob:
             self._given_up = stored
             remove(stored, lock)
 
+    def note(self) -> None:
+        """Puts the job into its directory, as far as that can be had without waiting for storage.
+
+        Killed from now on, it can be gone on with. Where that is not possible the first record says why.
+        """
+        if self._stored is None:
+            with suppress(Refused, OSError):
+                self._stored, self._lock = create(self._directory, self._file, durable=False)
+                self._file = self._stored.file
+
     def create(self) -> tuple[StoredJob, Lock]:
-        """Makes the job's directory unless it is there; raises ``Refused``. May run in another thread."""
+        """Makes the job's directory unless it is there, durably; raises ``Refused``. May run in another thread."""
         if self._stored is None or self._lock is None:
             self._stored, self._lock = create(self._directory, self._file)
             self._file = self._stored.file
+        elif self._stored.unsynced:
+            self._stored = settle(self._stored)
         return self._stored, self._lock
 
     def note_targets(self) -> None:
@@ -91,8 +112,17 @@ class KeptJob:
         roots = tuple(map(with_made, self._file.roots))
         if roots != self._file.roots and self._stored is not None:
             file = self._file._replace(roots=roots)
-            update(self._stored._replace(file=file))
+            self._stored = settle(self._stored._replace(file=file))
             self._file = file
+
+    def note_mounts(self, mounts: tuple[Mount, ...]) -> None:
+        """Puts on record what is mounted below the roots."""
+        if mounts != self._file.mounts:
+            self._file = self._file._replace(mounts=mounts)
+            if self._stored is not None:
+                self._stored = self._stored._replace(file=self._file)
+                with suppress(Refused):  # these have come by themselves, and will again
+                    update(self._stored)
 
     @property
     def is_stored(self) -> bool:
@@ -129,7 +159,7 @@ class KeptJob:
 
     def _store_end(self, job: StoredJob) -> None:
         if self.look():
-            update(job)
+            settle(job)
 
 
 class _InTime(threading.Thread):
@@ -139,17 +169,23 @@ class _InTime(threading.Thread):
         super().__init__(name="end", daemon=True)
         self._action = action
         self._trouble: Refused | None = None
-        self.start()
+        try:
+            self.start()
+        except RuntimeError:  # no thread is to be had: then it is waited for
+            self.run()
 
     def run(self) -> None:
         try:
             self._action()
         except Refused as refused:
             self._trouble = refused
+        except OSError as error:
+            self._trouble = Refused(f"what is stored of the job may not tell how it has ended: {hindrance(error)}")
 
     def is_done(self, patience: float | None) -> bool:
         """Is it done within ``patience`` seconds? Raises ``Refused``."""
-        self.join(patience)
+        if self.ident is not None:
+            self.join(patience)
         if self._trouble is not None:
             raise self._trouble
         return not self.is_alive()
@@ -215,24 +251,6 @@ def _refuse_inside(directory: bytes, roots: Sequence[Root]) -> None:
             )
 
 
-def other_jobs(roots: Sequence[Root]) -> list[str]:
-    """What there is to say of unfinished jobs with the same destination."""
-    try:
-        listed = unfinished(state_directory())
-    except Refused:
-        return []  # it will be said when this job is to be stored
-    mine = [target_of(root) for root in roots]
-    told = []
-    for path, file in ((job.path, job.file) for job in listed if job.file):
-        theirs = [target_of(root) for root in file.roots]
-        goes_on = f"{resuming(path)} goes on with it"
-        if any(lies_in(target, other) for target in mine for other in theirs):
-            told.append(f"job {file.name} has not finished with this destination: {goes_on}")
-        elif inner := [other for target in mine for other in theirs if lies_in(other, target)]:
-            told.append(f"job {file.name} has not finished with {shown(inner[0])} in this destination: {goes_on}")
-    return told
-
-
 def as_stored(resumed: Resumed) -> tuple[tuple[Root, ...], Options]:
     """What the job copies, and how, as it was asked for; raises ``Refused``."""
     return tuple(Root(*root[:8]) for root in resumed.roots), _options_from_primitives(resumed.job.file.options)
@@ -252,15 +270,19 @@ def go_on(
     def address(task: Task) -> Task | None:
         nonlocal least
         new = readdress(task, size)
-        if new is not None:
+        if new is not None and not waits_for_others(new):
             least = min(least, new.phase)
         return new
 
     if not has_begun(resumed.job.path):
-        return _begin_again(resumed, Job(file.name, file.runs + 1, roots, options, began=file.t0), checkpoint)
+        job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts)
+        return _begin_again(resumed, job, checkpoint)
+    missing = Missing(roots, spool_in(checkpoint.spool), keeps=options.keeps)
     with naming(resumed.job.path), refusing(checkpoint.spool):
-        remaining = compact(resumed.job.path, size, address=address, open_spool=spool_in(checkpoint.spool))
-    job = Job(file.name, remaining.run, roots, options, began=file.t0)
+        remaining = compact(
+            resumed.job.path, size, address=address, mending=missing, open_spool=spool_in(checkpoint.spool)
+        )
+    job = Job(file.name, remaining.run, roots, options, began=file.t0, mounts=file.mounts)
     job = job._replace(resumed=_destination_time(job))
     file = file._replace(runs=remaining.run, state=RUNNING)
     update(StoredJob(resumed.job.path, file))
@@ -268,7 +290,7 @@ def go_on(
     keeping = unkept(checkpoint)._replace(
         directory=resumed.job.path, nonce=file.nonce, resumed=True, phase=phase, counts=remaining.counts
     )
-    return job, KeptJob(keeping, file, resumed.job.path, resumed.lock)
+    return job, KeptJob(keeping, file, resumed.job.path, resumed.lock, missing.notices)
 
 
 def _begin_again(resumed: Resumed, job: Job, checkpoint: Checkpoint) -> tuple[Job, KeptJob]:

@@ -10,20 +10,23 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
 from pcopy.checkpoint.jobs import StoredJob
 from pcopy.checkpoint.resume import has_begun, load
-from pcopy.cli.jobs import to_standard_error
+from pcopy.cli.outputs import remove_unfinished, written_by
 from pcopy.cli.spool import refusing, spool_in
+from pcopy.cli.streams import tell
 from pcopy.errors import Refused
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import remove_leftovers
 from pcopy.tasks.codec import decode
-from pcopy.tasks.values import FinishDir, Place, ReportFailures, ScanDir, ScanNames, SealDir, unpack_names
+from pcopy.tasks.removed import places_in
+from pcopy.tasks.values import FinishDir, ReportFailures, ScanDir, ScanNames, SealDir, unpack_names
 from pcopy.text import shown
 
 REMEMBERED = 1 << 16
@@ -42,6 +45,8 @@ def remove_temporaries(job: StoredJob) -> None:
 
 
 def _remove(job: StoredJob, clearing: Clearing) -> None:
+    for line in remove_unfinished(written_by(job.file.options), job.file.name):
+        tell("pcopy", line)
     try:
         for number, root in enumerate(job.file.roots):
             if root.item:
@@ -53,7 +58,7 @@ def _remove(job: StoredJob, clearing: Clearing) -> None:
             for task in tasks:
                 clearing.clear_after(decode(task.payload), first=remaining.run == 1)
     except Refused as refused:
-        to_standard_error(f"pcopy: temporary files (.pcopy-{job.file.name}-*) were left in the destination: {refused}")
+        tell("pcopy", f"temporary files (.pcopy-{job.file.name}-*) were left in the destination: {refused}")
 
 
 class Clearing:
@@ -74,7 +79,7 @@ class Clearing:
                 if retry.task:
                     self.clear_after(decode(retry.task), first=first)
         elif not (first and isinstance(value, FinishDir | SealDir)):
-            for place in _places(value):
+            for place in places_in(value):
                 self.clear(place.root, place.path)
         if isinstance(value, ScanNames):
             for name in unpack_names(value.names):
@@ -90,13 +95,13 @@ class Clearing:
 
     def _clear(self, root: int, path: bytes) -> None:
         try:
-            remove_leftovers(self._open(root, path), self._job.name)
+            directory = self._open(root, path)
+            with _keeping_times(directory):
+                remove_leftovers(directory, self._job.name)
         except Problem as problem:
             if problem.errno not in _NOT_THERE:
                 place = shown(os.path.join(self._job.roots[root].target, self._below_target(root, path)))
-                to_standard_error(
-                    f"pcopy: temporary files may be left in {place}: {problem.operation}: {problem.strerror}"
-                )
+                tell("pcopy", f"temporary files may be left in {place}: {problem.operation}: {problem.strerror}")
 
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
         """Their names; none where they can't be read, which has been told."""
@@ -129,10 +134,12 @@ class Clearing:
             os.close(base)
 
 
-def _places(value: Any) -> Iterator[Place]:
-    """All that are named in a task, however deep."""
-    if isinstance(value, Place):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _places(part)
+@contextmanager
+def _keeping_times(directory: int) -> Iterator[None]:
+    """It may be finished, by another job."""
+    before = status_of(directory)
+    yield
+    now = status_of(directory)
+    if (now.st_atime_ns, now.st_mtime_ns) != (before.st_atime_ns, before.st_mtime_ns):
+        with suppress(OSError):
+            os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))

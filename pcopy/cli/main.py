@@ -7,12 +7,12 @@ srun it tells them the job. Only rank 0 writes to standard output.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pcopy import errors
+from pcopy.cli import interrupts
 
 if TYPE_CHECKING:
     from pcopy.cli.command import Preparation
@@ -34,12 +34,14 @@ def _answer(words: Sequence[str]) -> str | None:
         return None
     from pcopy.cli.job_commands import answer
 
+    interrupts.raise_again()
     return answer(words)
 
 
 def _prepare(words: Sequence[str]) -> Preparation:
     from pcopy.cli.prepare import CopyPreparation
 
+    interrupts.raise_again()
     return CopyPreparation(words)
 
 
@@ -64,7 +66,8 @@ def run_command(
         try:
             status = _run(name, words, early_answer, prepare, streams)
         except KeyboardInterrupt:  # before signals stop a job in order, and before anything is touched
-            status = 128 + signal.SIGINT
+            sys.stderr.write(interrupts.line(name))
+            status = interrupts.STATUS
         return streams.settle(status, name, status_of_loss)
 
 
@@ -100,7 +103,9 @@ def _run(
 
         return run_locally(words, command)
     except errors.PcopyError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        from pcopy.cli.streams import tell
+
+        tell(name, error)
         return error.status
     except Exception as error:  # never Python's own status 1, which says something else
         from pcopy.cli.unexpected import tell_unexpected

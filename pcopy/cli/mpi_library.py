@@ -21,6 +21,7 @@ from typing import Any
 
 from pcopy.cli.launcher import Launch, Wire, conflicting
 from pcopy.errors import Refused
+from pcopy.text import shown
 
 OPEN_MPI = ("Open MPI",)
 MPICH_AND_KIN = ("MPICH", "MPICH2", "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPICH")
@@ -32,6 +33,7 @@ _ADVICE = {
     Wire.PMIX: "for MPICH and its kin: srun --mpi=pmi2",
     Wire.NOTHING: "for Open MPI: srun --mpi=pmix; for MPICH and its kin: srun --mpi=pmi2",
 }
+_MPICH = "libmpi.so.12"
 _ANCESTORS = 4
 """Processes between a rank and its launcher: a shell script, time, numactl and the like."""
 
@@ -52,12 +54,16 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     except (ImportError, RuntimeError, OSError) as error:
         _start_anew(launch, words)
         reason = str(error).partition("\n")[0]
-        raise Refused(f"{_started(launch)}, but mpi4py finds no MPI library that fits: {reason}") from None
+        advice = _advice(launch.wire, "")
+        raise Refused(
+            f"{_started(launch)}, but mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
+        ) from None
     if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
         return mpi
     if mpi.is_switchable():
         _start_anew(launch, words)
-    raise Refused(f"{_started(launch)}, but mpi4py loads {mpi.vendor()}, which doesn't fit: {_ADVICE[launch.wire]}")
+    advice = _advice(launch.wire, _ADVICE[launch.wire])
+    raise Refused(f"{_started(launch)}, but mpi4py loads {mpi.vendor()}, which doesn't fit: {advice}")
 
 
 def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
@@ -101,12 +107,28 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
 def candidates(wire: Wire) -> Iterator[str]:
     """Libraries that may fit, the likeliest first: beside the launcher, then where the system and Python look."""
     open_mpi = wire in (Wire.OPEN_MPI, Wire.PMIX)
-    soname = "libmpi.so.40" if open_mpi else "libmpi.so.12"
+    soname = "libmpi.so.40" if open_mpi else _MPICH
+    yield from _installed(soname)
+    yield soname
+
+
+def _installed(soname: str) -> Iterator[str]:
     prefixes = [*_launchers(), *filter(None, [os.environ.get("OPAL_PREFIX"), os.environ.get("MPI_HOME")]), sys.prefix]
     for prefix in prefixes:
         for directory in ("lib", "lib64", "lib/*-linux-gnu", "lib/release", "lib/openmpi/lib", "lib64/openmpi/lib"):
             yield from sorted(glob.glob(os.path.join(glob.escape(prefix), directory, soname)))
-    yield soname
+
+
+def _advice(wire: Wire, other: str) -> str:
+    """How to make Debian's MPICH known, if that is there; else ``other``.
+
+    It has a name of its own, while what mpi4py's wheels load asks the system for libmpi.so.12 by that name.
+    """
+    renamed = next(_installed("libmpich.so.12"), "") if wire is Wire.PMI else ""
+    if not renamed:
+        return other
+    link = f"mkdir DIR && ln -s {shown(os.fsencode(renamed))} DIR/{_MPICH}"
+    return f"Debian's MPICH is there under another name: {link}, and start again with DIR in LD_LIBRARY_PATH"
 
 
 def _launchers() -> Iterator[str]:

@@ -13,18 +13,23 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from pcopy.cli import hosts
 from pcopy.cli.command import Command, Preparation
+from pcopy.cli.interrupts import raise_again
 from pcopy.cli.keeping import Keeping, check_shared
+from pcopy.cli.kept_job import resuming
 from pcopy.cli.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
 from pcopy.cli.local_run import begin, run_locally, store
+from pcopy.cli.mounts import Place, agree_on_mounts, show_same_mounts
 from pcopy.cli.mpi_library import alone, load
 from pcopy.cli.rank import open_roots, run_rank
 from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StoppedBefore, StopSignals
-from pcopy.cli.unexpected import tell_unexpected
+from pcopy.cli.streams import tell
+from pcopy.cli.unexpected import missing_package, tell_unexpected
 from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.context import RootDescriptors
@@ -37,12 +42,16 @@ INIT_PATIENCE_PER_RANK = 0.1
 SPEAKER_PATIENCE = 5.0
 """Seconds that the other ranks leave rank 0 to tell of a refusal, where its launcher would kill it with them."""
 
+TELLING_PATIENCE = 1.0
+"""Seconds for rank 0 to tell why and how to go on, before a rank that misses another one has all of them killed."""
+
 DISORDER_PATIENCE = 5.0
 """Seconds that a rank waits for the others to end with it, before it has all of them killed."""
 
 
 def run_under_launcher(words: Sequence[str], command: Command) -> int:
     """Runs this rank; returns the exit status on which all ranks agree. Raises ``PcopyError`` if it is alone."""
+    raise_again()
     try:
         launch = identify(os.environ)
         transport = None if launch.alone else _join(launch, words, command)
@@ -55,7 +64,7 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     except KeyboardInterrupt:
         transport.abort(128 + signal.SIGINT)
     except PcopyError as error:
-        print(f"{command.name}: {error}", file=sys.stderr, flush=True)
+        tell(command.name, error)
         transport.abort(error.status)
     except Exception as error:  # without an end of MPI the others would wait for this rank
         status = tell_unexpected(command.name, error)
@@ -94,7 +103,7 @@ def _leave(refusal: Refused, command: Command) -> int:
         if not speaks_for_host(os.environ):
             return refusal.status
         refusal = Refused(f"on {socket.gethostname()}: {refusal}")
-    print(f"{command.name}: {refusal}", file=sys.stderr, flush=True)
+    tell(command.name, refusal)
     return refusal.status
 
 
@@ -121,8 +130,13 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
         roots = _open_roots(transport, job, hellos)
         where = job.roots[0]
         name = f".pcopy-{job.name}-probe"
-        if job.copies:  # else nothing may be written there
-            hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
+        with closing(Place.of(job, roots)) as place:
+            job = job._replace(mounts=agree_on_mounts(job, place, transport, hellos))
+            if job.copies:  # else nothing may be written there
+                hosts.show_same_directory(transport, hellos, roots[0].target, where.target, name)
+                show_same_mounts(transport, hellos, place, job)
+        if preparation is not None and preparation.kept is not None:
+            preparation.kept.note_mounts(job.mounts)
         _store(transport, preparation, keeping, hellos, signals)
     except (Refused, StoppedBefore) as refused:
         return _refuse(transport, refused, command, preparation)
@@ -134,6 +148,9 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
         else:
             with open_screen(preparation.arguments, sys.stderr) as screen:
                 preparation.announce()
+                kept = preparation.kept
+                # Launchers kill all ranks at once when one is lost: nobody can say this then.
+                advice = "" if kept is None or preparation.arguments.quiet else f"if ranks are lost: {kept.command}"
                 sink, settle = preparation.sink(screen), preparation.settle
                 ended = run_rank(
                     job,
@@ -145,13 +162,17 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
                     hosts=names,
                     settle=settle,
                     keeping=keeping,
-                    keeper=preparation.kept,
+                    keeper=kept,
+                    advice=advice,
                 )
             status = preparation.tell_end(ended, transport.size)
     except JobAborted as abort:
+        advice = ""
         if preparation is not None:
             preparation.tell_how_to_go_on()
-        return _end_in_disorder(transport, str(abort))
+        elif os.path.lexists(os.path.join(keeping.directory, b"job")):
+            advice = f"{command.name}: to go on: {resuming(keeping.directory)}\n"
+        return _end_in_disorder(transport, str(abort), abort.status, advice)
     transport.end()
     return status
 
@@ -168,6 +189,10 @@ def _prepare(transport: Any, words: Sequence[str], command: Command) -> tuple[Pr
             )
     except Refused as refusal:
         return None, refusal
+    except ImportError as error:  # all ranks end in order, with one status
+        if text := missing_package(error):
+            return None, Refused(text)
+        raise
     return preparation, None
 
 
@@ -245,15 +270,18 @@ def _refuse(
     """Ends all ranks in order, after rank 0 has said why."""
     status = max(transport.gather(refusal.status if refusal else 0))
     if refusal is not None and transport.rank == 0:
-        print(f"{command.name}: {refusal}", file=sys.stderr, flush=True)
+        tell(command.name, refusal)
         if preparation is not None and isinstance(refusal, StoppedBefore):
             preparation.tell_how_to_go_on()
     transport.end()
     return int(status)
 
 
-def _end_in_disorder(transport: Any, text: str) -> int:
-    """Ends all ranks, each with its own status if all still come here; ``text`` is told by rank 0 if that can."""
+def _end_in_disorder(transport: Any, text: str, status: int, advice: str = "") -> int:
+    """Ends all ranks, each with its own status if all still come here; ``text`` is told by rank 0 if that can.
+
+    ``advice`` is what rank 0 has told besides; if that is gone, the rank that has noticed it tells it.
+    """
     if transport.rank == 0:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -261,13 +289,17 @@ def _end_in_disorder(transport: Any, text: str) -> int:
         missing = None if transport.end_within(DISORDER_PATIENCE) else 0
     except PcopyError as error:
         missing = error.rank if isinstance(error, PeerLost) else transport.rank
+        if missing == 0:
+            text += advice
     if missing is None:
-        return INTERNAL
+        return status
     if transport.rank and missing == 0:
         sys.stderr.write(text)
         sys.stderr.flush()
-    transport.abort(INTERNAL)
-    return INTERNAL
+    elif transport.rank and missing != transport.rank:
+        time.sleep(TELLING_PATIENCE)
+    transport.abort(status)
+    return status
 
 
 def _to_primitives(preparation: Preparation) -> tuple[Any, ...]:

@@ -10,6 +10,8 @@ import contextlib
 import os
 import select
 
+from pcopy.fsio.close import let_go
+
 _READ_BYTES = 64 << 10
 
 
@@ -21,11 +23,11 @@ class Notes:
         self._rest = b""
         self._turn, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.write(writing, b"\0")
-        os.close(writing)
+        let_go(writing)
 
     def keep(self, rank: int) -> None:
         """Gives up the end that ``rank`` does not need."""
-        os.close(self._reading if rank else self._writing)
+        let_go(self._reading if rank else self._writing)
 
     def fileno(self) -> int:
         """What rank 0 waits for."""
@@ -39,13 +41,16 @@ class Notes:
 
     def claim(self) -> bool:
         """Whether this rank is the first of all to ask: what befalls all of them alike is told by one."""
-        return bool(os.read(self._turn, 1))
+        try:
+            return bool(os.read(self._turn, 1))
+        except OSError:  # it may be told twice, but it is told
+            return True
 
     def take(self) -> list[tuple[int, str]]:
         """At rank 0: what has come, as (rank, text)."""
         try:
             data = os.read(self._reading, _READ_BYTES)
-        except BlockingIOError:
+        except OSError:  # there is nothing, or it comes with the next look
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
         pairs = (line.decode("utf-8", "replace").partition(" ") for line in lines)

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from pcopy import __version__
 from pcopy.cli.argument_types import (
     absolute,
+    add_progress,
     at_least_0,
     at_least_1,
     block_size,
     chunk_size,
     make_parser,
+    names_of,
     owner,
     seconds,
     taking,
     wishes_in_order,
+    with_progress,
 )
 from pcopy.cli.job_options import USAGES, Asked, Checkpoint, add_job_options, asked_of, checkpoint_of
 from pcopy.errors import Refused
@@ -33,9 +36,9 @@ from pcopy.text import shown
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-PROGRESS = ("auto", "bar", "plain", "json", "none")
 _ALL = "all"
-_FLAGS = "aRrLxTuqvh"  # letters that may stand together, as in -arv
+_ARCHIVE = "pdPltgoDHAXS"  # letters that users of cp and rsync add, and that say what is the default here
+_FLAGS = f"aRrLxTuqvh{_ARCHIVE}"  # letters that may stand together, as in -arv
 _USAGE = "pcopy [options] SRC... DST"
 _DESCRIPTION = """\
 Copies files and directory trees faithfully, with several processes at once.
@@ -98,14 +101,16 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
 
     Raises ``Refused`` with one line on what is wrong with it.
     """
-    words = [os.fsdecode(word) for word in argv]
+    words = with_progress([os.fsdecode(word) for word in argv])
     end = words.index("--") if "--" in words else len(words)
+    parser = _parser()
     # Without positionals of its own argparse hands back operands and unknown options in their order.
-    values, others = _parser().parse_known_args(words[:end])
+    values, others = parser.parse_known_args(words[:end])
     for word in others:
         if word.startswith("-") and word != "-":
-            name = shown(os.fsencode(word.partition("=")[0]))
-            raise Refused(f"unknown option {name}; see pcopy --help (for a file of that name write ./{name})")
+            from pcopy.cli.mistakes import NOT_YET, unknown_option
+
+            raise unknown_option("pcopy", word, names_of(parser), NOT_YET)
     _refuse_what_names_no_file(values)
     operands = [os.fsencode(word) for word in others + words[end + 1 :]]
     asked = asked_of(values, operands, words[:end], _parser)
@@ -206,6 +211,8 @@ def _attributes(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> ArgumentParser:
+    from argparse import SUPPRESS  # argparse knows it by identity, not by what it says
+
     usages = (_USAGE, *USAGES)
     parser, wish = make_parser("pcopy", "\n       ".join(usages), _DESCRIPTION, _EXAMPLES), wishes_in_order()
     defaults = Options()
@@ -227,7 +234,9 @@ def _parser() -> ArgumentParser:
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
-        help="accepted, without effect: trees are copied whole, with all attributes, by default")  # fmt: skip
+        help=f"accepted, without effect, as are -{' -'.join(_ARCHIVE)}: trees are copied whole, with all attributes, "
+        "by default")  # fmt: skip
+    add(*[f"-{letter}" for letter in _ARCHIVE], dest="archive", action="store_true", help=SUPPRESS)
 
     kept = parser.add_argument_group(
         "what copies keep",
@@ -257,14 +266,13 @@ def _parser() -> ArgumentParser:
 
     told = parser.add_argument_group("what it tells")
     add = told.add_argument
-    add("-q", "--quiet", action="store_true", help="no progress; errors are shown all the same")
+    add("-q", "--quiet", action="store_true", help="nothing at all when all goes well; errors always")
     add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
     add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
     add("--max-errors", metavar="N", type=taking(at_least_0), default=defaults.max_errors,
         help="give up after N failed items (default 0: never)")  # fmt: skip
     add("--json", action="store_true", help="the summary as JSON")
-    add("--progress", choices=PROGRESS, metavar="HOW", default="auto",
-        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
+    add_progress(add)
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
     add("--version", action="store_true", help="print the version and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")

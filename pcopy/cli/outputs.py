@@ -10,13 +10,15 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pcopy import __version__
 from pcopy.cli.paths import filled_by, lies_in, source_of
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
+from pcopy.fsio.temporary import remove_leftovers
 from pcopy.signature.signature_file import Signature, write_signature
-from pcopy.tasks.job import Options, Root
+from pcopy.tasks.job import Job, Options, Root
 from pcopy.tasks.signing import Tally
 from pcopy.text import shown
 
@@ -148,8 +150,32 @@ def _entries(path: bytes) -> int:
         os.close(descriptor)
 
 
-def write_result(options: Options, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:
+def written_by(options: Mapping[str, Any]) -> list[bytes]:
+    """The files that a job with these options writes in the end."""
+    return [path for path in (options.get("signature"), options.get("manifest")) if path]
+
+
+def remove_unfinished(outputs: Iterable[bytes], job: str, run: int | None = None) -> list[str]:
+    """Removes what runs of ``job`` before ``run`` (None: all) have left beside ``outputs`` when they were killed.
+
+    Returns what could not be removed.
+    """
+    told = []
+    for path in sorted({os.path.dirname(output) or b"." for output in outputs}):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                remove_leftovers(descriptor, job, run)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            told.append(f"temporary files (.pcopy-{job}-*) may be left in {shown(path)}: {error.strerror}")
+    return told
+
+
+def write_result(job: Job, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:
     """Writes the signature file, if that is wanted; returns what went wrong, or nothing."""
+    options = job.options
     if not options.signature:
         return ""
     signature = Signature(
@@ -162,7 +188,7 @@ def write_result(options: Options, digest: bytes, tally: Tally, sources: Iterabl
         generator=f"pcopy {__version__}",
     )
     try:
-        write_signature(options.signature, signature, options.umask)
+        write_signature(options.signature, signature, options.umask, job.writer)
     except (OSError, Refused) as error:
         return unwritten("signature", options.signature, error)
     return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,13 @@ from pcopy.checkpoint.job_file import JobRoot
 from pcopy.errors import Refused
 from pcopy.tasks.job import Identity, Root
 from pcopy.text import shown
+
+_NODES = (
+    (stat.S_ISBLK, "block device"),
+    (stat.S_ISCHR, "character device"),
+    (stat.S_ISFIFO, "FIFO"),
+    (stat.S_ISSOCK, "socket"),
+)
 
 
 class _Source(NamedTuple):
@@ -55,6 +63,7 @@ def resolve(
         raise Refused("nothing to copy: give SRC and DST")
     found = [_look_at_source(path, follow) for path in sources]
     wanted = _look_at_destination(destination)
+    _refuse_node(found, wanted)
     if len(found) > 1:
         _refuse_mixture(found, wanted, no_target_directory)
     targets = [_target(source, wanted, no_target_directory) for source in found]
@@ -116,6 +125,7 @@ def is_same_source(path: bytes, given: bytes, root: Root, *, follow: bool = Fals
 def _look_at_source(path: bytes, follow: bool) -> _Source:
     if not path:
         raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")
+    _refuse_elsewhere(path)
     stem, contents = _split(path)
     parent, name = os.path.split(stem)
     try:
@@ -142,6 +152,7 @@ def _look_at_source(path: bytes, follow: bool) -> _Source:
 def _look_at_destination(path: bytes) -> _Destination:
     if not path:
         raise Refused("DST is the empty string: name a file or a directory (. for the current one)")
+    _refuse_elsewhere(path)
     stem, slash = _split(path)
     parent, name = os.path.split(stem)
     with _explaining(path):
@@ -161,6 +172,30 @@ def _look_at_destination(path: bytes) -> _Destination:
     if directory is None and name in {b".", b".."}:
         raise Refused(f"{shown(path)}: does not exist; make the directory first")
     return _Destination(path, slash, directory, entry, parent or b".", name)
+
+
+def _refuse_elsewhere(path: bytes) -> None:
+    """``user@host:path`` is a place on another host to rsync and scp, and would be a file of that name here."""
+    first = path.partition(b"/")[0]
+    if re.fullmatch(rb"[^@:]+@[^@:]+:.*", first, re.DOTALL) and not os.path.lexists(first):
+        raise Refused(
+            f"{shown(path)}: on another host? Those are out of reach: use rsync, or mount its file system here; "
+            f"for a file of that name write ./{shown(path)}"
+        )
+
+
+def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
+    """A file would take its name, while the user wants to write into it, most likely."""
+    try:
+        mode = os.stat(destination.given).st_mode
+    except OSError:  # nothing, or a link to nothing
+        mode = destination.entry.st_mode if destination.entry else 0
+    kind = next((kind for is_one, kind in _NODES if is_one(mode)), "")
+    if kind:
+        source, target = shown(sources[0].given), shown(destination.given)
+        into = f"dd if={source} of={target} bs=4M" if stat.S_ISBLK(mode) else f"cat {source} > {target}"
+        way = f"; to write into it: {into}" if sources[0].item else ""
+        raise Refused(f"{target}: a {kind}, which is not replaced{way}")
 
 
 def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.jobs import is_job
+from pcopy.cli.earlier_jobs import Earlier, earlier_jobs
 from pcopy.cli.job_options import asked_for
 from pcopy.cli.keeping import Keeping, refuse_unsynced
 from pcopy.cli.kept_job import (
@@ -20,19 +21,21 @@ from pcopy.cli.kept_job import (
     for_shell,
     go_on,
     keep_new,
-    other_jobs,
     resuming,
     unkept,
 )
+from pcopy.cli.mounts import refuse_other_mounts
 from pcopy.cli.options import parse
-from pcopy.cli.outputs import check_outputs, holds_more, unwritten, write_result
+from pcopy.cli.outputs import check_outputs, holds_more, remove_unfinished, unwritten, write_result, written_by
 from pcopy.cli.paths import is_same_source, places_in, resolve, target_of
 from pcopy.cli.rank import Ended
 from pcopy.cli.report import summary_json, summary_lines
 from pcopy.cli.signals import status_of, told
+from pcopy.cli.streams import tell
 from pcopy.cli.verbose import Verbose
-from pcopy.errors import INCOMPLETE, OK, Refused
-from pcopy.tasks.job import Job, Totals
+from pcopy.errors import INCOMPLETE, OK, Refused, hindrance
+from pcopy.signature.algorithms import algorithm
+from pcopy.tasks.job import Job, Options, Totals
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
 from pcopy.text import shown
@@ -55,6 +58,7 @@ class CopyPreparation:
         if arguments.checkpoint.spool and not os.access(arguments.checkpoint.spool, os.W_OK | os.X_OK):
             raise Refused(f"--spool {shown(arguments.checkpoint.spool)}: not a directory that can be written")
         self.kept: KeptJob | None = None
+        self._earlier = Earlier()
         self._resumed = self._to_resume()
         if self._resumed is None:
             roots = resolve(
@@ -65,11 +69,15 @@ class CopyPreparation:
             )
             options = arguments.options._replace(umask=_umask())
             check_outputs(roots, options, arguments.errors)
+            _check_digest(options)
+            self._earlier = earlier_jobs(roots, options, alone=arguments.checkpoint.directory is None)
             self.arguments = arguments._replace(options=options)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
         self._signature: str | None = None
         self._unwritten = ""
         self._remarks: list[str] = []
+        self._hints = list(self._earlier.told)
+        """What is said too, but not with ``-q`` when all goes well."""
 
     def _to_resume(self) -> Resumed | None:
         """The stored job that is meant, if one is, locked for this process."""
@@ -85,7 +93,9 @@ class CopyPreparation:
         try:
             if directory is not None:
                 self._refuse_different(directory, resumed)
-            check_outputs(*as_stored(resumed), arguments.errors)
+            roots, options = as_stored(resumed)
+            check_outputs(roots, options, arguments.errors)
+            _check_digest(options)
         except BaseException:
             resumed.lock.close()
             raise
@@ -125,15 +135,17 @@ class CopyPreparation:
         arguments = self.arguments
         if self._resumed is not None:
             given = arguments.asked.given
+            refuse_other_mounts(self._resumed.job.file, *as_stored(self._resumed))
             self.job, self.kept = go_on(self._resumed, ranks, arguments.checkpoint, arguments.options, given)
             self.arguments = arguments._replace(options=arguments.options._replace(umask=self.job.options.umask))
+            self._remarks += self.kept.notices
+            self._remarks += remove_unfinished(written_by(self.job.options._asdict()), self.job.name, self.job.run)
             _umask()
         elif arguments.checkpoint.wanted:
-            self._remarks += other_jobs(self.job.roots)
             self._keep()
         if self.kept and (own := places_in(self.kept.keeping.directory, self.job.roots)):
             self.job = self.job._replace(own=own)
-            self._remarks.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
+            self._hints.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
 
     def _keep(self) -> None:
         try:
@@ -150,17 +162,19 @@ class CopyPreparation:
 
     def announce(self) -> None:
         """The first line of output: what is copied where."""
-        roots = self.job.roots
-        targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}
-        sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
-        stream = sys.stderr if self.arguments.json else sys.stdout
-        print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
+        if not self.arguments.quiet:
+            roots = self.job.roots
+            targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}
+            sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
+            stream = sys.stderr if self.arguments.json else sys.stdout
+            print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
+            self._remarks += self._hints
         while self._remarks:
-            print(f"pcopy: {self._remarks.pop(0)}", file=sys.stderr)
+            tell("pcopy", self._remarks.pop(0))
 
     def sink(self, screen: Sink) -> Sink:
         """Where the job tells what happens: the screen, with more if the user wants more."""
-        return Verbose(screen) if self.arguments.verbose else screen
+        return Verbose(screen) if self.arguments.verbose and not self.arguments.quiet else screen
 
     def settle(self, sign: SignState, totals: Totals) -> int:
         """Writes the signature; a copy without the one that was asked for is not complete."""
@@ -173,28 +187,39 @@ class CopyPreparation:
             return INCOMPLETE
         digest, tally = sign.signatures[0]
         sources = [root.source_shown for root in self.job.roots]
-        self._unwritten = write_result(self.job.options, digest, tally, sources)
+        self._unwritten = write_result(self.job, digest, tally, sources)
         if self._unwritten:
             return INCOMPLETE
         self._signature = digest.hex()
         return OK
 
+    @property
+    def _before(self) -> int | None:
+        """Bytes that earlier runs have copied; None if there were none."""
+        keeping = self.keeping
+        return Totals(*keeping.counts).bytes if keeping.resumed else None
+
     def tell_end(self, ended: Ended, ranks: int) -> int:
         """Prints the summary; returns the exit status."""
         seconds = time.monotonic() - self.began
         if ended.halted is not None:
-            print(f"pcopy: {told(ended.halted)}", file=sys.stderr)
+            tell("pcopy", told(ended.halted))
+        is_quiet = self.arguments.quiet and ended.status == OK
+        if self.arguments.quiet and not is_quiet:
+            self._remarks = self._hints + self._remarks
         for remark in filter(None, (*self._remarks, self._unwritten)):
-            print(f"pcopy: {remark}", file=sys.stderr)
+            tell("pcopy", remark)
         if self.job.options.signs and self._signature is None and not self._unwritten:
             print("pcopy: no signature or manifest was written, since not everything is there", file=sys.stderr)
         if self.arguments.json:
             print(
-                summary_json(ended.totals, seconds, ranks, ended.status, self._signature, self._job_name(ended)),
+                summary_json(
+                    ended.totals, seconds, ranks, ended.status, self._signature, self._job_name(ended), self._before
+                ),
                 flush=True,
             )
-        else:
-            lines = summary_lines(ended.totals, seconds, ranks, ended.status)
+        elif not is_quiet:
+            lines = summary_lines(ended.totals, seconds, ranks, ended.status, self._before)
             if self._unwritten:
                 lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
             if self._signature:
@@ -204,16 +229,28 @@ class CopyPreparation:
         return ended.status
 
     def _tell_of_job(self, ended: Ended) -> None:
+        if ended.status == OK and self._earlier.superseded:
+            self._discard_superseded()
         if self.kept is None:
             return
         patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
         try:
             for remark in self.kept.end(ended.status, ended.totals, patience):
-                print(f"pcopy: {remark}", file=sys.stderr)
+                tell("pcopy", remark)
         except Refused as refused:
-            print(f"pcopy: {refused}", file=sys.stderr)
+            tell("pcopy", refused)
+        except OSError as error:
+            tell("pcopy", f"the job's directory may be left: {hindrance(error)}")
         if ended.status != OK:
             self._tell_command()
+
+    def _discard_superseded(self) -> None:
+        from pcopy.cli.jobs import discard_superseded
+        from pcopy.cli.leftovers import remove_temporaries
+
+        discard_superseded(
+            self._earlier.superseded, remove_temporaries, lambda line: print(f"pcopy: {line}", file=sys.stderr)
+        )
 
     def _job_name(self, ended: Ended) -> str | None:
         """The job that is kept, if it is."""
@@ -227,11 +264,11 @@ class CopyPreparation:
 
     def _tell_command(self) -> None:
         if self.kept is not None and self.kept.is_stored:
-            print(f"pcopy: to go on: {self.kept.command}", file=sys.stderr)
+            tell("pcopy", f"to go on: {self.kept.command}")
         elif self.kept is not None:
             gone = f"{shown(self.kept.keeping.directory)}: the job is gone"
             why = gone if self.kept.has_vanished else "no checkpoint was stored"
-            print(f"pcopy: {why}: start it again{self._with_other_words()}", file=sys.stderr)
+            tell("pcopy", f"{why}: start it again{self._with_other_words()}")
 
     def _with_other_words(self) -> str:
         """The command that means now what the one that was given meant, if that means something else by now.
@@ -254,6 +291,12 @@ class CopyPreparation:
             return ""
         words = ["pcopy", "--no-target-directory", *(for_shell(os.fsencode(word)) for word in self._words)]
         return f" as {' '.join(words)}, since {shown(arguments.destination)} is there now"
+
+
+def _check_digest(options: Options) -> None:
+    """Raises ``ImportError`` or ``Refused`` where the library of the digests is not there, before anything is told."""
+    if options.hash:
+        algorithm(options.hash)
 
 
 def _is_same_destination(path: bytes, given: bytes) -> bool:

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
-from pcopy.cli.argument_types import at_least_1, block_size, make_parser, seconds, taking
+from pcopy.cli.argument_types import (
+    add_progress,
+    at_least_1,
+    block_size,
+    make_parser,
+    names_of,
+    seconds,
+    taking,
+    with_progress,
+)
 from pcopy.errors import REFUSED, Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import counted, shown
@@ -22,7 +31,6 @@ if TYPE_CHECKING:
 
     from pcopy.cli.command import Preparation
 
-PROGRESS = ("auto", "bar", "plain", "json", "none")
 _FLAGS = "qvh"
 _USAGE = """\
 pverify [options] SIGNATURE PATH
@@ -64,6 +72,7 @@ class Request(NamedTuple):
     block_size: int = 0
     direct: bool = False
     drop_cache: bool = False
+    force: bool = False
     progress: str = "auto"
     progress_interval: float | None = None
     json: bool = False
@@ -79,8 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare(words: Sequence[str]) -> Preparation:
+    from pcopy.cli.interrupts import raise_again
     from pcopy.cli.verify import VerifyPreparation
 
+    raise_again()
     return VerifyPreparation(words)
 
 
@@ -98,13 +109,15 @@ def early_answer(argv: Sequence[str]) -> str | None:
 
 def parse(argv: Sequence[str]) -> Request:
     """The meaning of ``argv``; raises ``Refused`` with one line on what is wrong with it."""
-    words = list(argv)
+    words = with_progress(argv)
     end = words.index("--") if "--" in words else len(words)
-    values, others = _parser().parse_known_args(words[:end])
+    parser = _parser()
+    values, others = parser.parse_known_args(words[:end])
     for word in others:
         if word.startswith("-") and word != "-":
-            name = shown(os.fsencode(word.partition("=")[0]))
-            raise Refused(f"unknown option {name}; see pverify --help (for a file of that name write ./{name})")
+            from pcopy.cli.mistakes import NOT_YET_OF_PVERIFY, unknown_option
+
+            raise unknown_option("pverify", word, names_of(parser), NOT_YET_OF_PVERIFY)
     paths = tuple(os.fsencode(word) for word in others + words[end + 1 :])
     for name in ("create", "manifest"):
         file = getattr(values, name)
@@ -114,6 +127,8 @@ def parse(argv: Sequence[str]) -> Request:
             raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
     if b"" in paths:
         raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
+    if values.force and not values.create:
+        raise Refused("--force says that --create may replace a signature: give that too; see pverify --help")
     wanted = 1 if values.create or values.manifest else 2
     if len(paths) != wanted:
         what = "PATH" if wanted == 1 else "SIGNATURE and PATH, or A and B,"
@@ -127,6 +142,7 @@ def parse(argv: Sequence[str]) -> Request:
         values.block_size,
         values.direct,
         values.drop_cache,
+        values.force,
         values.progress,
         values.progress_interval,
         values.json,
@@ -140,6 +156,7 @@ def _parser() -> ArgumentParser:
     add = parser.add_argument_group("what is compared").add_argument
     add("--create", metavar="SIGNATURE", help="write the signature of PATH to this file")
     add("--manifest", metavar="MANIFEST", help="compare with this manifest; with --create: write it")
+    add("--force", action="store_true", help="let --create replace a signature that is there")
     add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
         help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
     add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
@@ -153,8 +170,7 @@ def _parser() -> ArgumentParser:
     add("-q", "--quiet", action="store_true", help="no progress; errors and differences are shown all the same")
     add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
     add("--json", action="store_true", help="differences and the summary as JSON, an object a line")
-    add("--progress", choices=PROGRESS, metavar="HOW", default="auto",
-        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
+    add_progress(add)
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
     add("--version", action="store_true", help="print the version and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.roots import type_of_file_system
 from pcopy.cli.keeping import Keeper, Keeping, RankStore, open_journal, restore_rank
 from pcopy.cli.notes import Notes
 from pcopy.cli.signals import StopSignals, status_of, stopped_by
 from pcopy.cli.spool import database_in, no_room, spool_in
+from pcopy.cli.streams import tell as tell_line
 from pcopy.cli.watchdog import Pulse, Watchdog
 from pcopy.engine.driver import Driver, Outcome, Slices
 from pcopy.engine.limits import Limits
@@ -24,16 +25,19 @@ from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
-from pcopy.errors import OK, NotPutAside, Refused
+from pcopy.errors import OK, Hindered, NotPutAside, Refused, hindered_status, hindrance
+from pcopy.fsio.file_system import type_of_file_system
 from pcopy.fsio.python_kernel import PythonKernel
 from pcopy.fsio.storage import Storage
 from pcopy.tasks import counts
+from pcopy.tasks.codec import decode
 from pcopy.tasks.context import Context, RootDescriptors
 from pcopy.tasks.director import JobDirector
 from pcopy.tasks.hashing import Hashing
 from pcopy.tasks.job import Identity, Job, Totals
+from pcopy.tasks.naming import discard_named_later
 from pcopy.tasks.open_files import discard_all
-from pcopy.tasks.phases import phase_name
+from pcopy.tasks.phases import Phase, phase_name
 from pcopy.tasks.runner import TaskRunner, is_work
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
@@ -97,6 +101,21 @@ def _open_directory(path: bytes, on_source: bool) -> int:
     raise Refused(f"{shown(path)}: cannot be opened: {refusal.strerror}")
 
 
+def _telling_hindrances(run: Callable[..., Ended]) -> Callable[..., Ended]:
+    """What the system refuses to this rank itself, and not to an item, ends it in one line."""
+
+    @wraps(run)
+    def wrapped(job: Job, transport: Transport, *arguments: Any, **options: Any) -> Ended:
+        try:
+            return run(job, transport, *arguments, **options)
+        except (OSError, MemoryError) as error:
+            text = f"rank {transport.rank} on {socket.gethostname()} cannot go on: {hindrance(error)}"
+            raise Hindered(text, copies=job.copies) from None
+
+    return wrapped
+
+
+@_telling_hindrances
 def run_rank(
     job: Job,
     transport: Transport,
@@ -110,6 +129,7 @@ def run_rank(
     settle: Settle = all_well,
     keeping: Keeping = Keeping(),  # noqa: B008 (an immutable value)
     keeper: Keeper | None = None,
+    advice: str = "",
 ) -> Ended:
     """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed.
 
@@ -117,7 +137,8 @@ def run_rank(
     exit status.
 
     ``hosts`` names each rank's host, if they are not all on this one; ``notes`` leads to rank 0 if they are. A job with
-    ``keeping`` can be gone on with; on rank 0, ``keeper`` makes its directory at the first cut.
+    ``keeping`` can be gone on with; on rank 0, ``keeper`` makes its directory before the first task. ``advice`` is told
+    by rank 0 once there is a record, for a job whose ranks may all be killed without a word.
     """
     rank, size = transport.rank, transport.size
     limits = _limits(size, size / len(leaders), keeping)
@@ -148,6 +169,7 @@ def run_rank(
         termination=options.termination,
         journal=journal,
     )
+    node.queue.remembers = context.keeps
     context.attach(node.counters, lambda: node.progress.totals, lambda: node.begun_with)
     if keeping.resumed:
         restore_rank(node, keeping, job.run)
@@ -163,12 +185,18 @@ def run_rank(
             return (yield from run_task(task))
         except NotPutAside as trouble:
             node.queue.trouble = trouble
+        except (OSError, MemoryError) as error:  # no item's, or one that no task has taken for its own
+            context.stop(f"rank {rank} on {socket.gethostname()}: {hindrance(error)}")
         while node.halted is None:  # which is work that is dropped, and not done
             yield
         return Outcome(held=True)
 
     def stop_reason() -> str | None:  # asked between slices
+        nonlocal advice
         pulse.beats += 1
+        if advice and journal is not None and 0 < journal.durable < LAST_EPOCH and not node.is_ending:
+            warn(advice)
+            advice = ""
         if journal is not None and journal.warning is not None:
             if notes is None or notes.claim():
                 warn(journal.warning)
@@ -182,7 +210,7 @@ def run_rank(
         if sink is not None:
             sink.notice(text)
         else:
-            sys.stderr.write(f"{job.program}: rank {rank} on {socket.gethostname()}: {text}\n")
+            tell_line(job.program, f"rank {rank} on {socket.gethostname()}: {text}")
 
     def tell(phase: int, report: Report) -> None:
         pulse.silent = report.silent
@@ -195,6 +223,7 @@ def run_rank(
         run,
         host=socket.gethostname(),
         program=job.program,
+        hindered=hindered_status(copies=job.copies),
         on_report=tell if rank == 0 else None,
         stop_reason=stop_reason,
     )
@@ -207,15 +236,22 @@ def run_rank(
         notes=notes,
         program=job.program,
     )
+    if keeper is not None:
+        keeper.note()
     watchdog.start()
     try:
         status = driver.run()
     finally:
         watchdog.stop()
-        if journal is None or journal.durable in (0, LAST_EPOCH):  # else a resumed job goes on with what there is
-            discard_all(context)
-        if journal is not None:
-            journal.close(JOURNAL_PATIENCE)
+        ended = journal is None or journal.close(JOURNAL_PATIENCE)  # before it is asked what is durable
+        if journal is None or (ended and journal.durable in (0, LAST_EPOCH)):  # else a resumed job needs what there is
+            since = (
+                job.run if journal is not None and journal.durable == 0 else 1
+            )  # what earlier runs made is on record
+            discard_all(context, since)
+            with suppress(OSError):  # a spool may have no room: what was dropped is not known then
+                for task in node.queue.forgotten():
+                    discard_named_later(context, decode(task.payload), since)
         context.syncer.close()
         if context.storage is not None:
             context.storage.close()
@@ -246,6 +282,7 @@ def _limits(size: int, on_host: float, keeping: Keeping) -> Limits:
         scan_ahead=2 * limits.scan_ahead // size,
         in_core=_in_core(limits.in_core, size, on_host, keeping),
         cut_interval=keeping.interval,
+        durable_before=(int(Phase.NAME),),
     )
 
 

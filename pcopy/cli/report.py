@@ -23,8 +23,11 @@ _OUTCOMES = {
 }
 
 
-def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> list[str]:
-    """The summary for people, a few lines; ``seconds`` is the wall time, ``status`` the exit status."""
+def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None) -> list[str]:
+    """The summary for people, a few lines; ``seconds`` is the wall time, ``status`` the exit status.
+
+    ``before`` are bytes that earlier runs of the job have copied: the rate is this run's.
+    """
     rest = totals.found - totals.copied - totals.skipped - totals.failed
     sums = [f"{totals.copied:,} copied", f"{totals.skipped:,} skipped", f"{totals.failed:,} failed"]
     if rest:
@@ -51,9 +54,10 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> li
         counted(totals.warnings, "warning", "warnings"),
     ]
     lines += _listed("besides", remarks)
+    copied = _copied_now(totals, before)
     lines.append(
-        f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(_rate(totals, seconds))}/s "
-        f"with {counted(ranks, 'rank', 'ranks')}"
+        f"{show_size(copied)}{'' if before is None else ' by this run'} in {show_seconds(seconds)}: "
+        f"{show_size(_rate(copied, seconds))}/s with {counted(ranks, 'rank', 'ranks')}"
     )
     if status != OK:
         lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
@@ -61,9 +65,18 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int) -> li
 
 
 def summary_json(
-    totals: Totals, seconds: float, ranks: int, status: int, signature: str | None = None, job: str | None = None
+    totals: Totals,
+    seconds: float,
+    ranks: int,
+    status: int,
+    signature: str | None = None,
+    job: str | None = None,
+    before: int | None = None,
 ) -> str:
-    """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number."""
+    """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number.
+
+    ``before`` as for ``summary_lines``.
+    """
     values = {
         "found": totals.found,
         "copied": totals.copied,
@@ -81,7 +94,7 @@ def summary_json(
         "excused": totals.excused,
         "warnings": totals.warnings,
         "seconds": round(seconds, 3),
-        "bytes_per_second": round(_rate(totals, seconds)),
+        "bytes_per_second": round(_rate(_copied_now(totals, before), seconds)),
         "ranks": ranks,
         "signature": signature,
         "job": job,
@@ -92,7 +105,7 @@ def summary_json(
 
 def failure_line(failure: Failure, program: str = "pcopy") -> str:
     """One line for people, without a newline: ``pcopy: PATH: OPERATION: reason (ERRNO-NAME)``."""
-    line = f"{program}: {shown(failure.path)}: {failure.operation}: {_reason(failure)}"
+    line = f"{program}: {shown(failure.path)}: {_operation(failure)}: {_reason(failure)}"
     if not failure.errno:
         return line
     return f"{line} ({errno.errorcode.get(failure.errno, f'errno {failure.errno}')})"
@@ -103,11 +116,16 @@ def failure_json(failure: Failure) -> str:
     values = {
         "path": shown(failure.path),
         "path_b64": base64.b64encode(failure.path).decode("ascii"),
-        "operation": failure.operation,
+        "operation": _operation(failure),
         "errno": failure.errno,
         "message": _reason(failure),
     }
     return json.dumps(values)
+
+
+def _operation(failure: Failure) -> str:
+    """It may name an extended attribute, which is the file owner's choice as much as a path is."""
+    return shown(os.fsencode(failure.operation))
 
 
 def _reason(failure: Failure) -> str:
@@ -119,8 +137,13 @@ def _reason(failure: Failure) -> str:
     return f"{system}: {message}"
 
 
-def _rate(totals: Totals, seconds: float) -> float:
-    return totals.bytes / seconds if seconds > 0 else 0.0
+def _copied_now(totals: Totals, before: int | None) -> int:
+    """The bytes that this run has copied. What it found to be wrong of earlier ones may be more."""
+    return max(0, totals.bytes - (before or 0))
+
+
+def _rate(copied: int, seconds: float) -> float:
+    return copied / seconds if seconds > 0 else 0.0
 
 
 def _listed(title: str, parts: list[str]) -> list[str]:

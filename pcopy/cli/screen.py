@@ -105,7 +105,7 @@ class Screen:
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
         with self._lock:
-            self._print(f"{self.program}: {harmless(text)}")
+            self._print(f"{self.program}: {text}")
 
     def close(self) -> None:
         """Takes the progress away and closes the errors file; may be called again."""
@@ -126,6 +126,10 @@ class Screen:
         raise NotImplementedError
 
     def _print(self, line: str) -> None:
+        """All that is told, but for what a bar draws, goes through here: nothing in it begins another line."""
+        self._show(harmless(line))
+
+    def _show(self, line: str) -> None:
         self._stream.write(f"{line}\n")
         self._stream.flush()
 

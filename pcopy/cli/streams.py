@@ -4,6 +4,7 @@ Rules: a terminal or pipe that is gone ends no copy and prints no traceback. Nob
 carry, so that changes no status; but a summary that a full disk swallows must not end with status 0. Where a program
 is run for its answer, a closed standard output must not swallow that either. Descriptors 0 to 2 that are closed are
 filled before anything is opened: else what is meant for the user would be written into a file that is being copied.
+Whatever comes here, and from wherever, a terminal gets no control characters, and nothing that its locale lacks.
 """
 
 from __future__ import annotations
@@ -15,28 +16,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from pcopy.text import drawable, harmless
+
 _STANDARD = (0, 1, 2)
 _NO_READER = (errno.EPIPE,)
 
 
 class Tolerant:
-    """A text stream that never fails: the first thing that went wrong is remembered in ``lost``."""
+    """A text stream that never fails: the first thing that went wrong is remembered in ``lost``.
+
+    ``encoding`` is that of the user's locale.
+    """
 
     def __init__(self, stream: TextIO, *, closed: bool = False) -> None:
         """``closed``: the user had closed it before, and ``stream`` leads nowhere."""
         self._stream = stream
         self.closed = closed
         self.lost: OSError | None = None
+        self.encoding = _encoding(stream)
 
     def write(self, text: str) -> int:
-        """Never raises ``OSError``, nor ``ValueError`` where the stream is closed."""
+        """Escapes what the stream cannot show. Never raises ``OSError``, nor ``ValueError`` where it is closed."""
+        self.write_raw(drawable(text, self.encoding))
+        return len(text)
+
+    def write_raw(self, text: str) -> None:
+        """As ``write``, for what moves the cursor of a terminal; the text must be drawable, and escaped."""
         try:
             if self.closed and text:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-            self._stream.write(text)
+            if isinstance(self._stream, Tolerant):
+                self._stream.write_raw(text)
+            else:
+                self._stream.write(text)
         except (OSError, ValueError) as error:
             self._lose(error)
-        return len(text)
 
     def flush(self) -> None:
         """As ``write``."""
@@ -51,6 +65,26 @@ class Tolerant:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class Drawing:
+    """A tolerant stream for a library that moves the cursor, and puts nothing of anybody's between."""
+
+    def __init__(self, stream: Tolerant) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """As it is."""
+        self._stream.write_raw(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def tell(program: str, text: object) -> None:
+    """A line on standard error in the name of ``program``; whatever ``text`` quotes stays on that line."""
+    print(f"{program}: {harmless(str(text))}", file=sys.stderr, flush=True)
 
 
 class Streams:
@@ -111,6 +145,15 @@ def _fill_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+
+
+def _encoding(stream: TextIO) -> str:
+    """In the C locale Python writes UTF-8 all the same (PEP 540)."""
+    if sys.flags.utf8_mode:
+        import locale
+
+        return locale.getencoding()
+    return stream.encoding or "utf-8"
 
 
 def _nowhere() -> TextIO:

@@ -18,6 +18,7 @@ from pcopy.cli.outputs import check_outputs, unwritten, write_result
 from pcopy.cli.pverify import Request, parse
 from pcopy.cli.rank import Ended
 from pcopy.cli.signals import told_briefly
+from pcopy.cli.streams import tell
 from pcopy.cli.units import show_seconds, show_size
 from pcopy.cli.verbose import Verbose
 from pcopy.errors import OK, REFUSED, Refused
@@ -64,6 +65,8 @@ class VerifyPreparation:
         paths, options, against = self._compared(request)
         roots = tuple(_root(path, follow=not self._of_link) for path in paths)
         check_outputs(roots, options, copies=False)
+        if request.create and not request.force and os.path.lexists(request.create):
+            raise Refused(f"{shown(request.create)}: is there already, and kept; --force replaces it")
         algorithm(options.hash)  # is its library there?
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
@@ -109,7 +112,7 @@ class VerifyPreparation:
 
     def sink(self, screen: Sink) -> Sink:
         """The screen, with more if the user wants more."""
-        return Verbose(screen) if self.arguments.verbose else screen
+        return Verbose(screen) if self.arguments.verbose and not self.arguments.quiet else screen
 
     def settle(self, sign: SignState, totals: Totals) -> int:
         """Everything was read: writes the signature, or compares."""
@@ -120,7 +123,7 @@ class VerifyPreparation:
             if sign.unwritten is not None:  # an older signature fits an older manifest
                 trouble = unwritten("manifest", options.manifest, sign.unwritten)
             else:
-                trouble = write_result(options, digest, tally, [root.source_shown for root in self.job.roots])
+                trouble = write_result(self.job, digest, tally, [root.source_shown for root in self.job.roots])
             if trouble:
                 self._remarks.append(trouble)
             return REFUSED if trouble else OK
@@ -177,7 +180,7 @@ class VerifyPreparation:
             found = counted(totals.found, "item", "items")
             self._remarks.append(f"{totals.failed:,} of {found} could not be read: nothing is proved")
         for remark in self._remarks:
-            print(f"pverify: {remark}", file=sys.stderr)
+            tell("pverify", remark)
         if self.arguments.json:
             print(json.dumps(self._summary(ended, elapsed, ranks)))
         elif not self.arguments.quiet:
@@ -264,13 +267,20 @@ def _is_signature(first: bytes, second: bytes) -> bool:
         raise _unlookable(first, error) from None
     if against_tree and not is_file:
         raise Refused(f"{shown(first)}: is no regular file; put the signature into one")
+    if begins_as_signature(beginning):
+        return True
+    if _begins_with(second, begins_as_signature):
+        given = f"pverify {shown(second)} {shown(first)}"
+        raise Refused(f"{shown(second)}: is a signature, which comes before what is compared with it: {given}")
+    if os.path.isdir(first) and _begins_with(second, begins_as_manifest):
+        raise Refused(f"{shown(second)}: is a manifest; compare with it by pverify --manifest MANIFEST PATH")
     if begins_as_manifest(beginning):
         if against_tree or not _begins_with(second, begins_as_manifest):
             raise Refused(f"{shown(first)}: is a manifest; compare with it by pverify --manifest MANIFEST PATH")
         return False
     if is_cut_signature(beginning):
         return not _begins_with(second, lambda other: other.startswith(beginning))
-    return against_tree or begins_as_signature(beginning)
+    return against_tree
 
 
 def _beginning(path: bytes) -> bytes:

@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from pcopy.cli.kernel_view import current_call
 from pcopy.cli.notes import Notes
 from pcopy.cli.signals import ORDERLY, Presses
 from pcopy.cli.silence import HANGING, HANGING_ON_STOP, NO_ANSWER, OthersSilence, OwnSilence, Silence
+from pcopy.cli.streams import tell
 from pcopy.cli.units import show_clock
 from pcopy.engine.progress import SILENT_SHOWN
 from pcopy.engine.task import Task
@@ -45,6 +45,8 @@ class Pace(NamedTuple):
 PACE = Pace()
 _LATE = 3
 """A look that comes later than so many intervals comes after this process was stopped itself."""
+_BREATH = 0.1
+"""Seconds between two tries to wait, where the system refuses that."""
 _JOIN = 1.0
 """Seconds that the thread has to end; only a terminal that takes nothing holds it up so long."""
 
@@ -107,22 +109,32 @@ class Watchdog:
         self._over = allocate_lock()
 
     def start(self) -> None:
-        """Begins to watch the calling thread."""
-        self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        with contextlib.suppress(ValueError):  # not the main thread
-            self._before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        self._over.acquire()
-        # Not threading.Thread, whose start waits for the thread: with 64 ranks that shows.
-        start_new_thread(self._run, ())  # with the signals that were let through before
+        """Begins to watch the calling thread; where that can't be had, the job goes on without."""
+        try:
+            self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            with contextlib.suppress(ValueError):  # not the main thread
+                self._before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+            self._over.acquire()
+            # Not threading.Thread, whose start waits for the thread: with 64 ranks that shows.
+            start_new_thread(self._run, ())  # with the signals that were let through before
+        except (OSError, RuntimeError) as error:
+            self._ends = True
+            with contextlib.suppress(ValueError, OSError):
+                signal.set_wakeup_fd(self._before)
+            self._say(f"rank {self._rank}: nobody watches for silence: {error}")
+            return
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERLY)
 
     def stop(self) -> None:
         """Ends the thread, after a last look; waits for that only if something may be said yet."""
+        if self._ends:  # it has not begun
+            return
         self._ends = True
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(self._before)
-        os.write(self._waker, b"\0")
+        with contextlib.suppress(OSError):  # then it ends with its next look
+            os.write(self._waker, b"\0")
         if self._speaker is not None or self._own.is_told:
             self._over.acquire(timeout=_JOIN)
 
@@ -134,13 +146,16 @@ class Watchdog:
             poll.register(notes.fileno(), select.POLLIN)
         pause = self._pace.look
         while not self._ends:
-            for descriptor, events in poll.poll(pause * 1000):
-                if descriptor == self._wake:
-                    self._heed(os.read(self._wake, 64))
-                elif events & select.POLLIN and notes is not None:
-                    self._pass_on(notes)
-                else:  # all other ranks have ended
-                    poll.unregister(descriptor)
+            try:
+                for descriptor, events in poll.poll(pause * 1000):
+                    if descriptor == self._wake:
+                        self._heed(os.read(self._wake, 64))
+                    elif events & select.POLLIN and notes is not None:
+                        self._pass_on(notes)
+                    else:  # all other ranks have ended
+                        poll.unregister(descriptor)
+            except OSError:  # the system is short of something; it may pass
+                time.sleep(_BREATH)
             self._look()
             pause = self._pace.look / 4 if self._own.is_told or self._stopping else self._pace.look
         if notes is not None:
@@ -197,8 +212,7 @@ class Watchdog:
         elif self._notes is not None:
             self._notes.send(self._rank, text)
         else:
-            sys.stderr.write(f"{self._program}: {text}\n")
-            sys.stderr.flush()
+            tell(self._program, text)
 
 
 def _span(silence: Silence) -> str:

@@ -61,7 +61,14 @@ class TestJobOptions:
             (["--resume", "-n", "3"], Asked(resume=b"", given=frozenset({"ranks"}))),
             (["--jobs"], Asked(jobs=True)),
             (["--json", "--jobs", "-v"], Asked(jobs=True, given=frozenset({"json", "verbose"}))),
-            (["--discard", "j"], Asked(discard=b"j")),
+            (["--discard", "j"], Asked(discard=(b"j",))),
+            (["--discard", "j", "k", "-q", "l"], Asked(discard=(b"j", b"k", b"l"), given=frozenset({"quiet"}))),
+            (["--discard=j", "--discard", "k"], Asked(discard=(b"j", b"k"))),
+            (["--discard", "--older-than=7d"], Asked(discard=(), older_than=604800, given=frozenset({"older_than"}))),
+            (
+                ["--older-than", "1.5h", "--discard"],
+                Asked(discard=(), older_than=5400, given=frozenset({"older_than"})),
+            ),
         ],
     )
     def test_older_jobs(self, argv: list[str], asked: Asked) -> None:
@@ -119,7 +126,7 @@ class TestJobOptions:
         """One that shows in the destination is refused with ``--resume``, and stands here; others in MAY_CHANGE."""
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
-        refused |= {"direct", "chunk_size", "block_size", "checkpoint", "jobs", "discard"}
+        refused |= {"direct", "chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
         parser = command_line._parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version"}
         assert names == refused | (names & MAY_CHANGE)
@@ -130,7 +137,8 @@ class TestJobOptions:
 
     @pytest.mark.parametrize("mode", [["--jobs"], ["--discard", "j"]])
     def test_others_take_neither_paths_nor_options_on_copies(self, mode: list[str]) -> None:
-        assert f"{mode[0]} takes no SRC or DST: leave out a" in refusal(*mode, "a")
+        if mode == ["--jobs"]:
+            assert "--jobs takes no SRC or DST: leave out a" in refusal(*mode, "a")
         for option in ("-n2", "-u", "--no-sync", "--memory=1G"):
             assert f"cannot be given with {mode[0]}: it copies nothing" in refusal(*mode, option)
 
@@ -138,7 +146,10 @@ class TestJobOptions:
         assert "--resume and --jobs: one at a time" in refusal("--jobs", "--resume")
         assert "--resume and --discard: one at a time" in refusal("--resume", "--discard", "j")
         assert "--jobs and --discard: one at a time" in refusal("--discard", "j", "--jobs")
-        assert "--discard: expected one argument" in refusal("--discard")
+        for argv in (["--discard"], ["--discard", "j", "--older-than", "7d"]):
+            assert "--discard: name jobs, or give --older-than AGE, and not both" in refusal(*argv)
+        assert "--older-than says which jobs to --discard: give that, too" in refusal("a", "b", "--older-than", "7d")
+        assert "--older-than cannot be given with --resume" in refusal("--resume", "--older-than", "7d")
 
     @pytest.mark.parametrize(
         ("argv", "reason"),

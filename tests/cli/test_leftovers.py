@@ -11,6 +11,7 @@ import pytest
 
 from pcopy.checkpoint.jobs import StoredJob
 from pcopy.cli.leftovers import Clearing
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.codec import encode
 from pcopy.tasks.values import (
@@ -30,7 +31,7 @@ DIRECTORIES = ("", "one", "one/two", "one/two/three", "other")
 
 
 def place(path: str) -> Place:
-    return Place(0, path.encode(), (0, 0), (0, 0), False, False)
+    return Place(0, path.encode(), Identity(0, 0), Identity(0, 0), False, False)
 
 
 def retry(task: Any) -> ReportFailures:
@@ -48,8 +49,8 @@ PROBLEM = Problem("open", errno.EACCES).plain
         (CopyFiles(place("gone"), b"file", b"", b"", 0), True, set()),
         (LinkGroup(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0), True, {"one", "other"}),
         (LinkGroup(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),)), True, {"one"}),
-        (ScanDir(0, b"one", (0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
-        (ScanDir(0, b"", (0, 0), None), True, set(DIRECTORIES)),
+        (ScanDir(0, b"one", Identity(0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
+        (ScanDir(0, b"", Identity(0, 0), None), True, set(DIRECTORIES)),
         (ScanNames(place("one"), pack_names([b"file", b"two"]), 0), True, {"one", "one/two", "one/two/three"}),
         (retry(ScanNames(place("other"), b"file", 1)), True, {"other"}),
         (FINISH, True, set()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
+from pcopy.cli import pverify
 from pcopy.cli.job_options import Checkpoint
+from pcopy.cli.mistakes import NOT_YET
 from pcopy.cli.options import Arguments, early_answer, parse
 from pcopy.cli.units import parse_size, show_clock, show_seconds, show_size
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve
@@ -53,6 +56,38 @@ def test_options_and_operands_in_any_order() -> None:
 
 def test_archive_letters_have_no_effect() -> None:
     assert parse(["-arR", "--archive", "--recursive", "a", "b"]) == parse(["a", "b"])
+
+
+@pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -t -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
+def test_letters_of_cp_and_rsync_say_what_is_the_default(letters: str) -> None:
+    assert parse([*letters.split(), "a", "b"]) == parse(["a", "b"])
+    assert parse(["--resume=job", *letters.split()]).asked.resume == b"job"
+    bundle = parse([f"-{letters.replace('-', '').replace(' ', '')}ux", "a", "b"])
+    assert bundle == parse(["-u", "-x", "a", "b"])
+
+
+def test_all_that_is_planned_is_not_yet_there_and_nothing_else_is() -> None:
+    help_text = early_answer(["--help"])
+    assert help_text is not None
+    for option in NOT_YET:
+        assert f"{option}: not yet" in refusal(option, "a", "b")
+        assert not re.search(rf"{re.escape(option)}\b(?!-)", help_text), option
+
+
+def test_progress_may_stand_without_a_value() -> None:
+    assert parse(["--progress", "a", "b"]) == parse(["a", "b"])
+    assert (
+        parse(["a", "b", "--progress"])
+        == parse(["a", "--progress", "-q", "b"])._replace(quiet=False)
+        == parse(["a", "b"])
+    )
+    assert parse(["--progress", "json", "a", "b"]).progress == "json"
+    assert parse(["--progress", "jsonl", "a", "b"]).sources == (b"jsonl", b"a")
+    assert parse(["--progress", "--", "json", "b"]).sources == (b"json",)
+    assert parse(["--", "--progress", "b"]).sources == (b"--progress",)
+    assert parse(["--resume", "--progress"]).asked.resume == b""
+    assert (verify_request := pverify.parse(["--progress", "a", "b"])).paths == (b"a", b"b")
+    assert verify_request.progress == "auto"
 
 
 def test_names_are_bytes() -> None:
@@ -147,7 +182,17 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
     [
         ([], "SRC and DST are missing"),
         (["a"], "DST is missing after a"),
-        (["--delete", "a", "b"], "unknown option --delete"),
+        (["--delete", "a", "b"], "--delete: not yet"),
+        (["--exclude=*.o", "a", "b"], "--exclude: not yet"),
+        (["--dry-run", "a", "b"], "--dry-run: not yet"),
+        (["-0", "a", "b"], "-0: not yet"),
+        (["--exlude", "a", "b"], "unknown option --exlude; the nearest is --exclude (not yet in this version);"),
+        (["--verfy", "a", "b"], "unknown option --verfy; the nearest is --verify;"),
+        (["--modify-windows=1", "a", "b"], "unknown option --modify-windows; the nearest is --modify-window;"),
+        (["--frobnicate", "a", "b"], "unknown option --frobnicate; see pcopy"),
+        (["-apz", "a", "b"], "'z'"),
+        (["--progress=c", "a", "b"], "'c'"),
+        (["--progress", "none", "b"], "DST is missing after b"),
         (["--dele=x", "a", "b"], "unknown option --dele;"),
         (["--prog", "none", "a", "b"], "unknown option --prog;"),
         (["-z", "a", "b"], "unknown option -z"),
@@ -161,7 +206,7 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--max-errors", "-1", "a", "b"], "whole number of 0 or more"),
         (["--modify-window", "0.5", "a", "b"], "--modify-window"),
         (["--existing", "update", "a", "b"], "'update'"),
-        (["--progress", "jsonl", "a", "b"], "'jsonl'"),
+        (["--progress=jsonl", "a", "b"], "'jsonl'"),
         (["--progress-interval", "0", "a", "b"], "seconds above 0"),
         (["--progress-interval", "nan", "a", "b"], "seconds above 0"),
         (["--chunk-size", "0", "a", "b"], "at least one byte"),
@@ -189,6 +234,7 @@ def test_help_fits_and_names_every_option() -> None:
     for option in OPTIONS:
         assert f" {option}" in text
     assert "examples:" in text
+    assert "SUPPRESS" not in text
 
 
 def test_early_answers() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pcopy.text import counted, harmless, shown
+from pcopy.text import counted, drawable, harmless, shown
 
 
 def unescaped(text: str) -> bytes:
@@ -49,4 +49,10 @@ def test_one_is_no_plural() -> None:
 
 def test_a_message_stays_on_its_line_and_keeps_its_backslashes() -> None:
     assert harmless("cannot write a\\nb") == "cannot write a\\nb"
-    assert harmless("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\udcff"
+    assert harmless("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\xff"
+
+
+def test_a_stream_gets_what_it_can_express() -> None:
+    assert drawable("Größe 日\n\x9b", "utf-8") == "Größe 日\n\\xc2\\x9b"
+    assert drawable("Größe 日\n", "latin-1") == "Größe \\xe6\\x97\\xa5\n"
+    assert drawable("Größe\ud800", "ANSI_X3.4-1968") == r"Gr\xc3\xb6\xc3\x9fe\xed\xa0\x80"
