@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import pcopy, show, succeed, summary
+from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.files import NOW, write
+from tests.support.held import held
 from tests.support.oracle import changes, differences, snapshot
 
 SECOND = 10**9
@@ -206,3 +207,42 @@ def test_unknown_policy_is_refused(area: Path) -> None:
     assert run.returncode == 2, show(run)
     assert b"sometimes" in run.stderr, show(run)
     assert not (area / "copy").exists()
+
+
+@pytest.mark.parametrize("size", [1000, 7 << 20])
+@pytest.mark.parametrize("policy", ["skip", "newer"])
+def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy: str, size: int) -> None:
+    """What is kept looks like the first name's copy, and holds something else."""
+    for tree, leads_to in (("source", "one"), ("copy", "two")):
+        (area / tree).mkdir()
+        (area / tree / "link").symlink_to(leads_to)
+        os.utime(area / tree / "link", ns=(0, 10**18), follow_symlinks=False)
+    os.link(area / "source/link", area / "source/link, too", follow_symlinks=False)
+    write(area / "source/a", b"n" * size)
+    write(area / "copy/a", b"o" * size)
+    for name in ("b", "c"):
+        os.link(area / "source/a", area / "source" / name)
+    words: list[Argument] = [
+        "--json",
+        "--verify",
+        "--existing",
+        policy,
+        "--chunk-size",
+        "1M",
+        f"{area}/source/",
+        area / "copy",
+    ]
+    told = summary(succeed(*words, ranks=3))
+    assert (area / "copy/a").read_bytes() == b"o" * size
+    for name in ("b", "c"):
+        assert (area / "copy" / name).read_bytes() == b"n" * size
+    assert (area / "copy/b").samefile(area / "copy/c")
+    assert os.readlink(area / "copy/link, too") == "one"
+    assert (told["files"], told["hardlinks"], told["skipped"], told["symlinks"]) == (1, 1, 2, 1)
+    # What was copied is looked at: with its contents lost meanwhile the job must not end well.
+    (area / "copy/b").unlink()
+    (area / "copy/c").unlink()
+    with held(area / "trace", *words, ranks=2, calls=("fadvise64",)) as run:  # in VERIFY: the names have come by then
+        (area / "copy/b").write_bytes(b"m" * size)
+        ended = run.go_on()
+    assert (ended.returncode, summary(ended)["failed"]) == (1, 2), show(ended)

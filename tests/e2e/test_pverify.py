@@ -276,7 +276,10 @@ def test_what_cannot_be_read_is_trouble(area: Path, size: int) -> None:
     assert pverify("--create", area / "sig", "--manifest", area / "manifest", area / "a").returncode == 0
     (area / "b/new").touch()
     old = (area / "sig").read_bytes(), (area / "manifest").read_bytes()
-    for words in (*forms(area, area / "b"), ("--create", area / "sig", "--manifest", area / "manifest", area / "b")):
+    for words in (
+        *forms(area, area / "b"),
+        ("--force", "--create", area / "sig", "--manifest", area / "manifest", area / "b"),
+    ):
         fault = Fault(area / "trace", READS, area / "b/bad", "EREMOTEIO")
         run = pverify("-q", *words, ranks=2, wrap=fault.wrap())
         fault.check()

@@ -73,6 +73,34 @@ def test_a_package_that_is_missing_is_named(area: Path, tree: Path, module: str,
         assert run.stderr.count(told) == 1 and b"Traceback" not in run.stderr, show(run)
 
 
+def test_a_package_that_may_not_be_read_is_not_to_be_installed(area: Path, tree: Path) -> None:
+    """A virtual environment below /root, say; Python itself passes it by."""
+    require_root("run as another user")
+    for name in ("path", "closed"):
+        (area / name).mkdir()
+    (area / "path/xxhash.py").write_text("raise ModuleNotFoundError('No module', name='xxhash')\n")
+    (area / "closed").chmod(0o700)
+    search = command(user=NOBODY)[1]["PYTHONPATH"]
+    run = pverify(tree, tree, user=NOBODY, env={"PYTHONPATH": f"{area}/path:{search}:{area}/closed"})
+    assert run.returncode == 2, show(run)
+    assert run.stderr.endswith(f"; this user may not read {area}/closed, where it may be\n".encode()), show(run)
+
+
+@pytest.mark.parametrize("words", [["--verify"], ["--repair"], ["--signature", "sig"], ["--hash", "blake3"]])
+@pytest.mark.parametrize("launcher", [None, "mpi"])
+def test_a_copy_without_the_package_of_its_digests_is_refused_at_once(
+    area: Path, tree: Path, words: list[str], launcher: str | None
+) -> None:
+    (area / "path").mkdir()
+    for module in ("xxhash", "blake3"):
+        (area / f"path/{module}.py").write_text(f"raise ModuleNotFoundError('No module', name='{module}')\n")
+    env = {"PYTHONPATH": f"{area}/path:{REPOSITORY}"}
+    run = pcopy(*words, tree, area / "copy", env=env, cwd=area, ranks=2, launcher=launcher)
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    assert run.stderr.count(b"the Python package ") == 1 and b"Traceback" not in run.stderr, show(run)
+    assert not (area / "copy").exists()
+
+
 @pytest.mark.parametrize("target", ["tree/a.txt", "tree", "nowhere"])
 def test_the_signature_of_a_link_is_that_of_the_link(area: Path, tree: Path, target: str) -> None:
     (area / "link").symlink_to(target)
@@ -92,7 +120,7 @@ def test_the_signature_of_a_link_is_that_of_the_link(area: Path, tree: Path, tar
 def test_any_other_signature_is_of_what_a_link_leads_to(area: Path, tree: Path) -> None:
     (area / "link").symlink_to("tree")
     for path in (tree, area / "link"):
-        run = pverify("--create", area / "sig", "--manifest", area / "manifest", path)
+        run = pverify("--force", "--create", area / "sig", "--manifest", area / "manifest", path)
         assert run.returncode == 0, show(run)
         for words in ((area / "sig",), ("--manifest", area / "manifest"), (tree,)):
             assert pverify("-q", *words, area / "link").returncode == 0
@@ -129,7 +157,7 @@ def test_damaged_signatures_of_a_file(area: Path, name: str) -> None:
 def test_files_that_may_be_data_are_compared(area: Path) -> None:
     """As cmp does, and so it is the oracle."""
     VECTORS["hello"].make(area / "file")
-    options = ("--create", area / "sig", "--manifest", area / "manifest")
+    options = ("--force", "--create", area / "sig", "--manifest", area / "manifest")
     assert pverify(*options, area / "file").returncode == 0
     (area / "empty").touch()
     (area / "cut").write_bytes((area / "sig").read_bytes()[:20])
@@ -188,7 +216,12 @@ def test_what_leads_upwards_behind_a_link(area: Path, tree: Path) -> None:
     assert sorted(os.listdir(area / "real")) == ["errors", "notes", "sig", "sub"]
     assert (area / "notes").read_text() == "mine"
     shutil.copy(area / "real/notes", area / "manifest")
-    assert pverify("-q", "--create", "link/../sig", "--manifest", "link/../manifest", "other", cwd=area).returncode == 0
+    assert (
+        pverify(
+            "-q", "--force", "--create", "link/../sig", "--manifest", "link/../manifest", "other", cwd=area
+        ).returncode
+        == 0
+    )
     assert (area / "manifest").read_bytes() == (area / "real/notes").read_bytes()
     assert pverify("-q", "--manifest", "link/../manifest", "other", cwd=area).returncode == 0
     assert pverify("-q", "--manifest", "link/../manifest", "tree", cwd=area).returncode == 1
@@ -263,3 +296,28 @@ def test_a_socket_beside_several_sources_is_nothing_more(area: Path, tree: Path)
     (area / "copy/more").touch()
     assert b"DST holds more" in pcopy(*words).stderr
     assert pverify("-q", area / "sig", area / "copy").returncode == 1
+
+
+def test_an_old_signature_is_kept_unless_it_may_be_replaced(area: Path, tree: Path) -> None:
+    create: list[Argument] = ["--create", area / "sig", "--manifest", area / "manifest"]
+    assert pverify(*create, tree).returncode == 0
+    before = (area / "sig").read_bytes(), (area / "manifest").read_bytes()
+    (tree / "more").write_bytes(b"more")
+    for launcher in (None, "mpi"):
+        assert_trouble(pverify(*create, tree, launcher=launcher), f"{area}/sig: is there already, and kept; --force")
+    assert ((area / "sig").read_bytes(), (area / "manifest").read_bytes()) == before
+    assert_trouble(pverify("--force", tree, tree), "--force says that --create")
+    assert pverify(*create, "--force", tree).returncode == 0
+    assert pverify(area / "sig", tree).returncode == 0
+    assert pverify("--manifest", area / "manifest", tree).returncode == 0
+
+
+def test_a_signature_in_the_second_place_is_told_where_it_belongs(area: Path, tree: Path) -> None:
+    assert pverify("--create", area / "sig", "--manifest", area / "manifest", tree).returncode == 0
+    (area / "file").write_bytes(b"contents")
+    for first in (tree, area / "file", area / "manifest"):
+        run = pverify(first, area / "sig")
+        assert_trouble(run, f"{area}/sig: is a signature, which comes before")
+        assert f"pverify {area}/sig {first}\n".encode() in run.stderr, show(run)
+    assert_trouble(pverify(tree, area / "manifest"), "pverify --manifest MANIFEST PATH")
+    assert pverify(area / "sig", area / "sig").returncode == 1  # the first is one: is the second what it tells of?

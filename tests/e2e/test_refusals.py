@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import stat
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import pcopy, show
 from tests.support.oracle import changes, snapshot
+from tests.support.users import require_root
 
 # Case: (arguments relative to the area, what the message must name).
 CASES: dict[str, tuple[list[str], str]] = {
@@ -57,6 +60,14 @@ CASES: dict[str, tuple[list[str], str]] = {
     "target inside the second source": (["other", "source", "source/sub"], "source/sub"),
     "directory into itself": (["source", "source"], "source"),
     "target inside dot": ([".", "source"], "source"),
+    "target a FIFO": (["file", "fifo"], "cat file > fifo"),
+    "target a FIFO, -T": (["-T", "file", "fifo"], "cat file > fifo"),
+    "target a link to a FIFO": (["file", "link-to-fifo"], "cat file > link-to-fifo"),
+    "target a FIFO, source one, too": (["other-fifo", "fifo"], "fifo"),
+    "target a socket": (["file", "socket"], "socket"),
+    "target on another host": (["file", "ann@host:file"], "ann@host:file: on another host?"),
+    "target on another host, deeper": (["source", "ann@host:/srv/data"], "ann@host:/srv/data: on another host?"),
+    "source on another host": (["ann@host:file", "new"], "ann@host:file: on another host?"),
 }
 
 
@@ -68,6 +79,11 @@ def place(area: Path) -> Path:
         (area / name).write_bytes(name.encode())
     os.link(area / "file", area / "hard-link")
     os.link(area / "file", area / "other/file")
+    for name in ("fifo", "other-fifo"):
+        os.mkfifo(area / name)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(area / "socket"))
+    (area / "link-to-fifo").symlink_to("fifo")
     targets = {"link-to-file": "file", "dangling": "nowhere", "link-to-source": "source", "link-to-sub": "source/sub"}
     for name, target in targets.items():
         (area / name).symlink_to(target)
@@ -85,6 +101,34 @@ def test_refused(place: Path, case: str) -> None:
     assert b"Traceback" not in run.stderr, show(run)
     assert run.stdout == b"", show(run)
     assert changes(before, snapshot(place)) == []
+
+
+def test_a_device_is_no_place_for_a_file(place: Path) -> None:
+    """With nodes of our own: without the refusal a file takes their place."""
+    require_root("make a device")
+    os.mknod(place / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 255))
+    os.mknod(place / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    (place / "by-id").symlink_to("disk")
+    before = snapshot(place)
+    for source, target, advice in (
+        ("file", "disk", b"dd if=file of=disk bs=4M"),
+        ("file", "by-id", b"dd if=file of=by-id bs=4M"),
+        ("file", "null", b"cat file > null"),
+        ("source", "disk", b"disk: "),
+    ):
+        run = pcopy(source, target, cwd=place)
+        assert (run.returncode, run.stdout) == (2, b""), show(run)
+        assert advice in run.stderr and run.stderr.count(b"\n") == 1, show(run)
+    assert changes(before, snapshot(place)) == []
+
+
+def test_names_that_look_like_other_hosts_are_names_where_that_is_said(place: Path) -> None:
+    for words in (["file", "./ann@host:file"], ["file", "ann@host:file"], ["ann@host:file", "b"], ["file", "10:30"]):
+        assert pcopy(*words, cwd=place).returncode == 0, words
+    (place / "bob@host:dir").mkdir()
+    assert pcopy("file", "bob@host:dir/new", cwd=place).returncode == 0
+    names = ("ann@host:file", "b", "10:30", "bob@host:dir/new")
+    assert {(place / name).read_bytes() for name in names} == {b"file"}
 
 
 def test_every_rank_under_mpi_is_refused_but_one_speaks(place: Path) -> None:

@@ -36,7 +36,7 @@ def created(area: Path, path: Path, *options: Argument, ranks: int = 2, launcher
     """The signature that ``pverify --create`` writes for ``path``."""
     file = area / "created.sig"
     file.unlink(missing_ok=True)
-    run = pverify("-q", "--create", file, *options, path, ranks=ranks, launcher=launcher)
+    run = pverify("-q", "--force", "--create", file, *options, path, ranks=ranks, launcher=launcher)
     assert run.returncode == 0, show(run)
     return signed(file)
 

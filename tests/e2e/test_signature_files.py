@@ -237,7 +237,7 @@ def test_no_room_for_the_manifest_leaves_an_old_pair(
     require_root("mount a small tmpfs")
     for number in range(300):
         (failing / f"{number}-{'x' * 200}").touch()
-    trees = [failing, area / "copy"] if program == "pcopy" else [failing]
+    trees = [failing, area / "copy"] if program == "pcopy" else [failing, "--force"]
     with mounted("tmpfs", area, 32 << 10) as small:
         (small / "manifest").write_bytes(OLD)
         run = pcopy(option, area / "sig", "--manifest", small / "manifest", *trees, program=program)
@@ -268,3 +268,15 @@ def test_a_destination_that_holds_more_is_warned_of(area: Path, failing: Path) -
     assert WARNING in copied(f"{failing}/", area / "other")
     shutil.rmtree(area / "copy/source")
     assert WARNING not in copied(f"{failing}/", area / "other")
+
+
+def test_a_destination_on_btrfs_that_holds_more_is_warned_of(area: Path, failing: Path) -> None:
+    """What is made there after pcopy has opened the directory is seen only by who rewinds it."""
+    with mounted("btrfs", area) as btrfs:
+        (btrfs / "copy/sub").mkdir(parents=True)
+        assert WARNING not in succeed("--signature", area / "sig", "-T", failing, btrfs / "copy").stderr
+        shutil.rmtree(btrfs / "copy")
+        (btrfs / "copy/sub").mkdir(parents=True)
+        (btrfs / "copy/sub/more").touch()
+        (btrfs / "copy/more").touch()
+        assert WARNING in succeed("--signature", area / "sig", "-T", failing, btrfs / "copy").stderr

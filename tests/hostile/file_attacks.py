@@ -67,21 +67,26 @@ def _temporary_becomes_link(stage: Stage, _name: str) -> None:
     replaced(_temporary(stage), stage.lair / "link", stage.lair)
 
 
-def _same_inode(stage: Stage, _name: str) -> None:
-    """The file system gives the number of a removed file to the next one. Another process keeps that open."""
-    temporary = _temporary(stage)
-    number = temporary.stat().st_ino
-    temporary.unlink()
+def with_its_number(stage: Stage, path: Path) -> None:
+    """The file system gives the number of a removed file to the next one, which gets its name."""
+    number = path.stat().st_ino
+    path.unlink()
     for attempt in range(100):
         file = stage.lair / f"try-{attempt}"
         file.write_bytes(FORGED)
-        os.truncate(file, LARGE)
         if file.stat().st_ino == number:
             break
     else:
         raise AssertionError("the inode's number was never used again")
-    file.chmod(0o600)
-    file.rename(temporary)
+    file.rename(path)
+
+
+def _same_inode(stage: Stage, _name: str) -> None:
+    """Another process keeps the attacker's file open."""
+    temporary = _temporary(stage)
+    with_its_number(stage, temporary)
+    os.truncate(temporary, LARGE)
+    temporary.chmod(0o600)
     with open(temporary, "rb") as kept:
         holder = subprocess.Popen(["sleep", "60"], stdin=kept, start_new_session=True)
     (stage.lair / "holder").write_text(str(holder.pid))
@@ -138,13 +143,21 @@ def _other(name: str) -> str:
     return {"one": "two", "two": "one"}[name]
 
 
-def _representative_is_forged(stage: Stage, name: str) -> None:
-    replaced(stage.target / _other(name), stage.lair / "forged", stage.lair)
+def _copy_is_forged(stage: Stage, name: str) -> None:
+    replaced(stage.target / name, stage.lair / "forged", stage.lair)
 
 
 def _both_are_forged(stage: Stage, name: str) -> None:
-    replaced(stage.target / _other(name), stage.lair / "forged", stage.lair)
-    os.link(stage.target / _other(name), stage.target / name)
+    _copy_is_forged(stage, name)
+    os.link(stage.target / name, stage.target / _other(name))
+
+
+def _copy_is_remade(stage: Stage, name: str) -> None:
+    with_its_number(stage, stage.target / name)
+
+
+def _the_other_is_forged(stage: Stage, name: str) -> None:
+    _copy_is_forged(stage, _other(name))
 
 
 def _a_link_is_forged(stage: Stage, ended: Ended) -> list[str]:
@@ -153,9 +166,10 @@ def _a_link_is_forged(stage: Stage, ended: Ended) -> list[str]:
     return [f"{wrong} are forged, and nobody was told"] if wrong and ended.status == 0 else []
 
 
-def _a_name_was_given(stage: Stage, ended: Ended) -> list[str]:
-    both = (stage.target / "one").exists() and (stage.target / "two").exists()
-    return ["the attacker's file got another name", *_a_link_is_forged(stage, ended)] if both else []
+def _a_name_was_given(stage: Stage, _ended: Ended) -> list[str]:
+    """``one`` is the attacker's doing; ``two`` is a name that pcopy has made."""
+    path = stage.target / "two"
+    return ["the attacker's file got another name"] if path.exists() and path.read_bytes() == FORGED else []
 
 
 def _target_becomes(what: str) -> Callable[[Stage, str], None]:
@@ -173,6 +187,7 @@ WRITTEN_OVER = Window("open", "victim", TARGET)
 REOPENED = Window("open", ".pcopy-*", TARGET, 2)
 TO_BE_FINISHED = Window("stat", "large", TARGET, 2)
 TO_BE_RENAMED = Window("rename", ".pcopy-*", TARGET)
+TO_BE_LINKED = Window("open", "one", TARGET)
 
 FILE_ATTACKS = (
     Attack(
@@ -247,17 +262,25 @@ FILE_ATTACKS = (
     Attack(
         "the first of linked names is replaced before the next is made",
         _pair,
-        Window("link", "*", TARGET),
-        _representative_is_forged,
+        TO_BE_LINKED,
+        _copy_is_forged,
         harm=_a_name_was_given,
     ),
     Attack(
-        "both linked names are replaced",
+        "the first of linked names becomes another file with its inode's number",
         _pair,
-        Window("stat", "*", TARGET, 3),
-        _both_are_forged,
-        harm=_a_link_is_forged,
+        TO_BE_LINKED,
+        _copy_is_remade,
+        harm=_a_name_was_given,
     ),
+    Attack(
+        "the first of linked names is replaced as the next is made",
+        _pair,
+        Window("link", "two", TARGET),
+        _the_other_is_forged,
+        harm=_a_name_was_given,
+    ),
+    Attack("both linked names are replaced", _pair, TO_BE_LINKED, _both_are_forged, harm=_a_link_is_forged),
     Attack("a hard link to a canary is planted where files are written over", _planted_hard_link, arguments=INPLACE),
     Attack(
         "a file that is to be written over becomes a hard link to a canary",

@@ -25,6 +25,10 @@ class Rule(NamedTuple):
     hangs: bool = False
 
 
+NUMBERS_ARE_BELIEVED = Edit("fsio/identity.py", "if self.mark == other.mark else Likeness.OTHER", "")
+ANYTHING_IS_KNOWN = Edit(
+    "tasks/targets.py", "likeness is Likeness.SAME or _is_ours_alone(status_of(directory))", "True"
+)
 NO_UMASK = Edit("cli/prepare.py", "return os.umask(0o077)", "return os.umask(0)")
 
 RULES = (
@@ -39,7 +43,13 @@ RULES = (
     ),
     Rule(
         "a directory that is opened again is the one that was found",
-        (Edit("fsio/directories.py", "if identity is not None and entry[1:] != identity:", "if False:"),),
+        (
+            Edit(
+                "fsio/directories.py",
+                "if identity is not None and identity.compare(entry[1]) is Likeness.OTHER:",
+                "if False:",
+            ),
+        ),
         ("target directories change places before they are finished",),
     ),
     Rule(
@@ -107,12 +117,19 @@ RULES = (
     ),
     Rule(
         "it has the inode that was made",
-        (Edit("fsio/temporary.py", "        status.st_ino == inode\n        and ", "        "),),
+        (
+            Edit(
+                "fsio/temporary.py",
+                "        made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER\n"
+                "        and ",
+                "        ",
+            ),
+        ),
         ("a temporary file becomes another file of root's between chunks",),
     ),
     Rule(
         "it belongs to us",
-        (Edit("fsio/temporary.py", "        and status.st_uid == (os.geteuid() if uid is None else uid)\n", ""),),
+        (NUMBERS_ARE_BELIEVED, Edit("fsio/temporary.py", "        and status.st_uid == os.geteuid()\n", "")),
         ("a temporary file becomes another one with its inode's number",),
     ),
     Rule(
@@ -120,7 +137,6 @@ RULES = (
         (Edit("fsio/temporary.py", "    if status.st_ino != inode:", "    if False:"),),
         (
             "a temporary file becomes the attacker's before it is renamed",
-            "the first of linked names is replaced before the next is made",
             "a FIFO under a temporary name is replaced once it is dressed",
         ),
     ),
@@ -135,14 +151,28 @@ RULES = (
         ("a hard link to a canary is planted", "symbolic links are planted"),
     ),
     Rule(
-        "a wrong link doesn't stay",
-        (Edit("tasks/link_group.py", "            remove(target, name)\n            raise\n", "            raise\n"),),
-        ("the first of linked names is replaced before the next is made",),
+        "what gets further names is the copy",
+        (
+            Edit("tasks/targets.py", "        if likeness is Likeness.OTHER:\n", "        if False:\n"),
+            ANYTHING_IS_KNOWN,
+        ),
+        ("the first of linked names is replaced before the next is made", "both linked names are replaced"),
     ),
     Rule(
-        "names that are linked already are those of the copy",
-        (Edit("tasks/link_group.py", "        linked = linked and present.st_ino == task.made\n", ""),),
-        ("both linked names are replaced",),
+        "an inode's number doesn't tell which item it is",
+        (NUMBERS_ARE_BELIEVED,),
+        ("the first of linked names becomes another file with its inode's number",),
+    ),
+    Rule(
+        "links are made from what was looked at",
+        (
+            Edit(
+                "tasks/link_group.py",
+                "os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True)",
+                "os.link(os.readlink(handle_of(held)), name, dst_dir_fd=target, follow_symlinks=False)",
+            ),
+        ),
+        ("the first of linked names is replaced as the next is made",),
     ),
     Rule(
         "nodes are held without following links",
@@ -245,7 +275,7 @@ RULES = (
     ),
     Rule(
         "what is written over is what was looked at",
-        (Edit("fsio/in_place.py", "if not is_same or not _take", "if not _take"),),
+        (Edit("fsio/in_place.py", "if not is_same or (", "if ("),),
         ("a file that is to be written over becomes a hard link to a canary",),
     ),
     Rule(

@@ -19,7 +19,7 @@ from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.processes import Run
 
 HYDRA = Path(sys.executable).with_name("mpiexec")
-OPEN_MPI = "/usr/bin/mpiexec"
+OPEN_MPI = shutil.which("mpiexec.openmpi") or "/usr/bin/mpiexec"  # whichever the machine's alternatives name
 OPEN_MPI_LIBRARY = "libmpi.so.40"
 SLURM = Path(__file__).resolve().parents[1] / "slurm" / "slurm"
 NAMES = ("hydra", "open_mpi", "pmi2", "pmix")

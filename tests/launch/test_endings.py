@@ -17,6 +17,8 @@ import pytest
 from tests.launch.failing import BUG
 from tests.launch.launchers import NAMES, Launchers, ranks_of, told
 from tests.support.command import Argument, command, show, succeed, summary
+from tests.support.faults import require_strace
+from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 
 GRACE = 20
@@ -225,3 +227,78 @@ def test_ranks_wait_for_one_another_without_spinning(launchers: Launchers, area:
     used = [float(path.read_text()) for path in (area / "out").iterdir()]
     assert len(used) == 2
     assert max(used) < 1, used
+
+
+BLOCKED = """
+if [ "$PMI_RANK" = 0 ]; then
+    exec strace -qq -ttt -o "$OUT/blocked" -e trace=utimensat -e inject=utimensat:delay_enter=4000000:when=1 "$@"
+fi
+exec strace -qq -ttt -o "$OUT/idle" -e trace=clock_nanosleep "$@"
+"""
+
+
+def test_idle_ranks_sleep(launchers: Launchers, area: Path) -> None:
+    """What a pause costs is its end. MPI can't wake them: they looked 500 times a second, and used 25 ms for that."""
+    require_strace()
+    (area / "out").mkdir()
+    (area / "source").touch()
+    wrap: list[Argument] = ["sh", "-c", BLOCKED, "sh"]
+    run = launchers.run("hydra", 2, area / "source", area / "copy", wrap=wrap, env={"OUT": str(area / "out")})
+    assert run.returncode == 0, show(run)
+    begin = float((area / "out/blocked").read_text().split()[0])
+    times = [float(line.split()[0]) for line in (area / "out/idle").read_text().splitlines()]
+    looks = sum(begin + 1.5 < time < begin + 3.5 for time in times)
+    assert 5 < looks < 100
+
+
+REMOTE = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+shift
+exec sh -c "$*"
+"""
+"""Takes the place of ssh: the options, the host, and then what is to be run there."""
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_how_to_go_on_is_known_after_a_host_was_lost(launchers: Launchers, area: Path, source: Path, lost: int) -> None:
+    """mpiexec kills the ranks of the other host at once: they have said it before."""
+    require_strace()
+    remote = area / "ssh"
+    remote.write_text(REMOTE)
+    remote.chmod(0o755)
+    apart: list[Argument] = ["-launcher", "ssh", "-launcher-exec", remote, "-hosts", "h1,h2", "-ppn", "1"]
+    mpiexec, *ranks = launchers.line("hydra", 2)
+    slow: list[Argument] = ["strace", "-D", "-qq", "-o", "/dev/null", "-e", "trace=utimensat"]
+    wrap: list[Argument] = [mpiexec, *apart, *ranks, *slow, "-e", "inject=utimensat:delay_enter=150000"]
+    words: list[Argument] = ["--checkpoint", area / "job", "--checkpoint-interval", "0.2", source, area / "copy"]
+    with background(*words, wrap=wrap, env=launchers.environment()) as run:
+        assert run.process.stderr is not None
+        told_before = next(line for line in iter(run.process.stderr.readline, b"") if b"--resume" in line)
+        proxies = {pid: line for pid in run.processes() if (line := command_line(pid))[0].endswith("hydra_pmi_proxy")}
+        (proxy,) = (pid for pid, line in proxies.items() if line[line.index("--proxy-id") + 1] == str(lost))
+        for pid in (proxy, ranks_of(run)[lost]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        run.process.communicate(timeout=GRACE)
+        assert run.survivors() == []
+    assert run.process.returncode != 0
+    assert told_before == f"pcopy: if ranks are lost: pcopy --resume {area}/job\n".encode()
+    succeed("--resume", area / "job")
+    assert differences(source, area / "copy") == []
+
+
+def command_line(pid: int) -> list[str]:
+    """Of a process of the run; a single empty word once it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return [""]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_who_is_left_tells_how_to_go_on(launchers: Launchers, area: Path, large: Path, rank: int) -> None:
+    """srun lets the others live."""
+    with copying(launchers, "pmi2", large, area) as run:
+        os.kill(ranks_of(run)[rank], signal.SIGKILL)
+        go_on(run)
+        _, err = run.process.communicate(timeout=GRACE)
+    assert err.decode().count("pcopy: to go on: pcopy --resume") == 1, err

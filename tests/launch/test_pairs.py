@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,15 @@ from tests.support.users import require_root
 
 MPICH_LIBRARY = Path(sys.prefix, "lib", "libmpi.so.12")
 LIBRARIES = {"as it comes": None, "MPICH": str(MPICH_LIBRARY), "Open MPI": OPEN_MPI_LIBRARY}
+HIDING = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    'for file in $HIDDEN; do mount --bind /dev/null $file; done; exec "$@"',
+    "sh",
+]
+"""Put before a program it hides the files of the variable HIDDEN."""
 
 
 def require(library: str) -> None:
@@ -58,10 +68,27 @@ def test_without_the_fitting_library_the_pair_is_refused(
     require("MPICH")
     require("Open MPI")
     hidden = [str(MPICH_LIBRARY)] if wanted == "MPICH" else open_mpi_libraries()
-    script = 'for file in $HIDDEN; do mount --bind /dev/null $file; done; exec "$@"'
-    wrap = ["unshare", "--mount", "sh", "-c", script, "sh"]
-    run = launchers.run(name, 3, source, area / "copy", env={"HIDDEN": " ".join(hidden)}, wrap=wrap)
-    assert_refused(run, "has started 3 ranks", "MPICH" if wanted == "Open MPI" else "Open MPI")
+    # What mpi4py finds first by itself is what the machine's alternatives name, if anything.
+    other = "MPICH" if wanted == "Open MPI" else "Open MPI"
+    env = {"HIDDEN": " ".join(hidden), "MPI4PY_LIBMPI": str(LIBRARIES[other])}
+    run = launchers.run(name, 3, source, area / "copy", env=env, wrap=HIDING)
+    assert_refused(run, "has started 3 ranks", other)
+    assert not (area / "copy").exists()
+
+
+@pytest.mark.parametrize("loaded", ["libmpi.so.40", "/nowhere"])
+def test_mpich_under_debians_name_is_told_how_to_be_used(
+    launchers: Launchers, area: Path, source: Path, loaded: str
+) -> None:
+    require_root("hide a library")
+    require("MPICH")
+    require("Open MPI")
+    library = area / "mpich/lib/libmpich.so.12"
+    library.parent.mkdir(parents=True)
+    shutil.copy(MPICH_LIBRARY, library)
+    env = {"HIDDEN": str(MPICH_LIBRARY), "MPI_HOME": str(area / "mpich"), "MPI4PY_LIBMPI": loaded}
+    run = launchers.run("hydra", 2, source, area / "copy", env=env, wrap=HIDING)
+    assert_refused(run, f"mkdir DIR && ln -s {library} DIR/libmpi.so.12, and start again with DIR in LD_LIBRARY_PATH")
     assert not (area / "copy").exists()
 
 

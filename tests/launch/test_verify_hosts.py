@@ -174,7 +174,7 @@ def test_created_compared_and_never_touched(area: Path, small: Path, run: Run) -
     value = expected(small)
     before = [snapshot(path) for path in (small, copy)]
 
-    created = run("--create", sig, "--manifest", manifest, small)
+    created = run("--force", "--create", sig, "--manifest", manifest, small)
     assert created.returncode == 0, show(created)
     assert created.stdout == b""
     assert signed(sig) == value
@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_trouble(area: Path, small: Path, run: Run) -> No
     copy = area / "copy"
     succeed("-q", small, copy)
     fault = Fault(area / "log", READS, small / "a/7", "EPERM")
-    for words in (("--create", sig, small), (small, copy)):
+    for words in (("--force", "--create", sig, small), (small, copy)):
         done = run(*words, wrap=fault.wrap())
         assert (done.returncode, done.stdout) == (2, b""), show(done)
         assert len([line for line in told(done) if f"{small}/a/7: " in line]) == 1, show(done)
