@@ -70,6 +70,10 @@ def _symlink(path: Path) -> None:
 
 def _directory(path: Path) -> None:
     path.unlink()
+    _directory_at(path)
+
+
+def _directory_at(path: Path) -> None:
     path.mkdir()
     (path / "inside").write_bytes(b"inside")
 
@@ -232,3 +236,38 @@ def test_a_directory_that_changes(area: Path, source: Path, calls: str, change: 
     assert (run.returncode, told["failed"]) == ((1, 1) if change == "vanishes" else (run.returncode, told["failed"]))
     assert (run.returncode, unlike(source, area / "copy")) == (0, []) or told["failed"], show(run)
     assert run.returncode == int(bool(told["failed"])), show(run)
+
+
+@pytest.mark.parametrize("change", ["vanishes", "becomes a directory", "becomes a file", "is a new FIFO"])
+@pytest.mark.parametrize(
+    "options", [(), ("--hash", "xxh3-128", "--verify"), ("--existing", "skip", "--signature", "sig")]
+)
+def test_a_fifo_that_changes_after_it_was_found(
+    area: Path, source: Path, options: tuple[str, ...], change: str
+) -> None:
+    """With a FIFO in its place in the target, which may stay there."""
+    os.mkfifo(source / VICTIM)
+    (area / "copy").mkdir()
+    os.mkfifo(area / "copy" / VICTIM)
+
+    def act(stop: int) -> None:
+        if stop:
+            return
+        (source / VICTIM).unlink()
+        if change == "becomes a directory":
+            _directory_at(source / VICTIM)
+        elif change == "becomes a file":
+            (source / VICTIM).write_bytes(b"file")
+        elif change == "is a new FIFO":
+            os.mkfifo(source / VICTIM)
+
+    words = [str(area / word) if word == "sig" else word for word in options]
+    run, count = stops(area, STAT, "name", "1").run(act, "--json", *words, "-T", source, area / "copy")
+    assert count, "the moment never came"
+    told = summary(run)
+    check(source, area / "copy", told)
+    assert run.returncode == int(bool(told["failed"])), show(run)
+    if change == "vanishes":
+        assert (told["failed"], told["vanished"]) == (1, 1), show(run)
+    elif "skip" not in options and not told["failed"]:
+        assert unlike(source, area / "copy") == []

@@ -1,0 +1,395 @@
+"""Each system call that a run makes fails at each of its first uses: one fault ends no job in disorder.
+
+    python -m tests.faults.campaign [--uses 30] [--workers 2] [--errors EIO,ENOMEM] [--calls read,openat] [SCENARIO ...]
+
+What strace shows of a run without a fault says which calls there are, and how often a thread makes each. Then there is
+a run for each call, each of its first uses (counted in each thread for itself), and each error that fits it. A run is
+judged by what it leaves: no traceback, no status 70, no hang, no end by a signal; status 0 only if rsync and a walk of
+our own say that everything is there; and where it says how it goes on, that command, without a fault, ends with 0.
+
+The interpreter's own start is left out: a server imports the program once and forks for each run, and the child stops
+itself until strace has seized it. So a run takes a tenth of the time, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
+from tests.support.oracle import differences
+
+SECONDS = 40.0
+"""After which a run hangs. The longest pause of the program itself is some seconds."""
+
+USES = 30
+LARGE = (4 << 20) + 70_000
+CHUNKS = ("--chunk-size", "512K", "--block-size", "64K")
+VERIFIED = ("--verify", "--signature", "{place}/signature")
+SLOW = ("-e", "trace=utimensat", "-e", "inject=utimensat:delay_enter=30ms")
+STOPPED_AT = 6
+"""Items in the destination, with which the first run of a resumed job is stopped; it goes slowly."""
+
+OLDER = b"older" * 100
+
+NEVER_FAIL = frozenset((
+    "arch_prctl", "brk", "clock_nanosleep", "exit", "exit_group", "futex", "getegid", "geteuid", "getgid",
+    "getpid", "getppid", "gettid", "getuid", "madvise", "mprotect", "munmap", "restart_syscall", "rseq",
+    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sched_getaffinity", "sched_yield", "set_robust_list",
+    "set_tid_address", "sysinfo", "umask", "uname", "wait4",
+))  # fmt: skip
+"""Calls that can't fail as they are used, or at whose failure the C library aborts or memory is not to be had."""
+
+COMMON = ("EIO", "ENOMEM", "EACCES")
+MORE: dict[str, tuple[str, ...]] = {
+    "mmap": ("ENOMEM",),
+    "clone3": ("EAGAIN", "ENOMEM"),
+    "clone": ("EAGAIN", "ENOMEM"),
+    "vfork": ("EAGAIN", "ENOMEM"),
+    **dict.fromkeys(("openat", "openat2", "dup", "dup2", "dup3", "pipe2", "socket", "socketpair", "epoll_create1"),
+                    (*COMMON, "EMFILE")),
+    **dict.fromkeys(("write", "pwrite64", "pwritev", "fallocate", "ftruncate", "mkdirat", "mkdir", "mknodat",
+                     "symlinkat", "linkat", "renameat", "renameat2", "fsetxattr", "setxattr", "lsetxattr", "fsync",
+                     "copy_file_range"), (*COMMON, "ENOSPC")),
+}  # fmt: skip
+
+
+class Scenario(NamedTuple):
+    """Runs, the last of which meets the fault; those before it are stopped. Words may name ``{place}``."""
+
+    runs: tuple[tuple[str, ...], ...]
+    same: bool = True
+    """Of ``pverify``: is the copy like the source?"""
+
+    over: bool = False
+    """Are there files with other contents in the target?"""
+
+    @property
+    def copies(self) -> bool:
+        return self.runs[-1][0] == "pcopy"
+
+
+def _scenarios() -> dict[str, Scenario]:
+    table: dict[str, Scenario] = {}
+    for ranks in (1, 2):
+        n = ("-n", str(ranks))
+        copy = ("pcopy", *n, *CHUNKS)
+        both = ("-T", "{source}", "{place}/target")
+        kept = ("--checkpoint", "{place}/job", "--checkpoint-interval", "0.1")
+        table |= {
+            f"plain-{ranks}": Scenario(((*copy, "--checkpoint", "none", *both),)),
+            f"verified-{ranks}": Scenario(((*copy, *VERIFIED, *both),)),
+            f"kept-{ranks}": Scenario(((*copy, *kept, *both),)),
+            f"resumed-{ranks}": Scenario(((*copy, *kept, *VERIFIED, *both), ("pcopy", *n, "--resume", "{place}/job"))),
+            f"unasked-{ranks}": Scenario(((*copy, *kept, "--existing", "skip", *both),)),
+            f"resumed-unasked-{ranks}": Scenario(
+                ((*copy, *kept, "--existing", "newer", *both), ("pcopy", *n, "--resume", "{place}/job"))
+            ),
+            f"inplace-{ranks}": Scenario(((*copy, *kept, "--inplace", *both),), over=True),
+            f"resumed-inplace-{ranks}": Scenario(
+                ((*copy, *kept, "--inplace", *both), ("pcopy", *n, "--resume", "{place}/job")), over=True
+            ),
+            f"compared-{ranks}": Scenario((("pverify", *n, "{source}", "{source}"),)),
+            f"different-{ranks}": Scenario((("pverify", *n, "{source}", "{other}"),), same=False),
+        }
+    return table
+
+
+SCENARIOS = _scenarios()
+
+
+class Fault(NamedTuple):
+    call: str
+    use: int
+    error: str
+
+    @property
+    def injection(self) -> str:
+        return f"{self.call}:error={self.error}:when={self.use}"
+
+
+def make_source(path: Path) -> None:
+    """One of each kind of item, and a directory tree that is deeper than one."""
+    (path / "room/inner/empty").mkdir(parents=True)
+    for number in range(4):
+        (path / f"room/small{number}").write_bytes(b"%d" % number * (1000 * number))
+    (path / "room/inner/dressed").write_bytes(b"dressed" * 500)
+    os.setxattr(path / "room/inner/dressed", "user.dress", b"blue")
+    (path / "large").write_bytes(bytes(range(256)) * (LARGE // 256))
+    with open(path / "holey", "wb") as file:
+        file.write(b"begin")
+        file.seek(1 << 20)
+        file.write(b"end")
+        file.truncate(2 << 20)
+    os.symlink("somewhere", path / "room/link")
+    os.mkfifo(path / "room/fifo", 0o640)
+    (path / "one").write_bytes(b"linked" * 300)
+    os.link(path / "one", path / "room/two")
+    os.link(path / "one", path / "room/three")
+    with suppress(OSError):  # no ACLs, or no right to make a device
+        os.setxattr(path / "room/small1", ACCESS_ACL, acl(6, 4, 4, {1: 4}))
+        os.setxattr(path / "room/inner", DEFAULT_ACL, acl(7, 5, 5, {1: 5}))
+        os.mknod(path / "room/null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    for each in ("room/inner/empty", "room/inner", "room", ""):
+        os.utime(path / each, (1_000_000_000, 1_100_000_000))
+
+
+def fill(source: Path, target: Path) -> None:
+    """Files that are written over."""
+    for path in (path for path in source.rglob("*") if path.is_file() and not path.is_symlink()):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(OLDER)
+
+
+def load() -> None:
+    """Imports what a run may import later on: those system calls are the interpreter's."""
+    import pcopy
+
+    for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
+        if not re.search(r"mpi|simulat|__main__", module.name):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+    for name in ("ctypes", "subprocess", "xxhash"):
+        importlib.import_module(name)
+
+
+class Ended(NamedTuple):
+    status: int
+    """-1: it hung; another negative one: the signal that ended it."""
+    output: str
+    log: str
+
+    @property
+    def injected(self) -> bool:
+        return "(INJECTED)" in self.log
+
+
+def run(words: Sequence[str], place: Path, options: Sequence[str], stop: Callable[[], bool] = lambda: False) -> Ended:
+    """Runs a command below strace (with ``options``), or without it, in a child of this process.
+
+    It gets a SIGTERM as soon as ``stop`` says so.
+    """
+    output, log = place / "output", place / "log"
+    log.write_bytes(b"")
+    child = os.fork()
+    if child == 0:
+        _become(words, place, output, stops=bool(options))
+    tracer = None
+    if options:
+        os.waitpid(child, os.WUNTRACED)
+        line = ["strace", "-f", "-o", str(log), *options, "-p", str(child)]
+        tracer = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert tracer.stderr is not None
+        told = tracer.stderr.readline()
+        assert b"attached" in told, told
+        os.kill(child, signal.SIGCONT)
+    status = _wait(child, stop)
+    with suppress(ProcessLookupError):  # whatever it has left, a syncer for instance
+        os.killpg(child, signal.SIGKILL)
+    if tracer is not None:
+        tracer.communicate()
+    return Ended(status, output.read_bytes().decode(errors="backslashreplace"), log.read_text(errors="replace"))
+
+
+def _wait(child: int, stop: Callable[[], bool]) -> int:
+    until = time.monotonic() + SECONDS
+    told = False
+    while time.monotonic() < until:
+        if not told and stop():
+            os.kill(child, signal.SIGTERM)
+            told = True
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -1
+
+
+def _become(words: Sequence[str], place: Path, output: Path, *, stops: bool) -> None:
+    """The child: becomes the program, and never returns."""
+    try:
+        os.setpgid(0, 0)
+        os.chdir(place)
+        for descriptor, path in ((0, os.devnull), (1, output), (2, output)):
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        os.environ.update(HOME=str(place), XDG_STATE_HOME=str(place / "state"), TMPDIR=str(place), LC_ALL="C.UTF-8")
+        tempfile.tempdir = None
+        main = importlib.import_module("pcopy.cli.main" if words[0] == "pcopy" else "pcopy.cli.pverify").main
+        if stops:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        status = main(list(words[1:]))
+        os._exit(status)
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    os._exit(99)
+
+
+class Campaign:
+    """One scenario, in a place of its own."""
+
+    def __init__(self, name: str, source: Path, other: Path, place: Path) -> None:
+        self.name = name
+        self._scenario = SCENARIOS[name]
+        self._source, self._other, self._place = source, other, place
+        self._signature = b""
+
+    def calls(self) -> dict[str, int]:
+        """What strace shows without a fault: the calls, and how often the thread that makes each most often does."""
+        ended = self._run(("-e", "trace=all"))
+        trouble = self._judge(ended)
+        assert not trouble, f"{self.name} without a fault: {trouble}\n{ended.output}"
+        counted: dict[str, Counter[str]] = defaultdict(Counter)
+        for thread, call in re.findall(r"^(\d+) +(\w+)\(", ended.log, re.MULTILINE):
+            counted[call][thread] += 1
+        return {call: max(by.values()) for call, by in sorted(counted.items()) if call not in NEVER_FAIL}
+
+    def observe(self, fault: Fault) -> tuple[str, Ended]:
+        """What is wrong with a run that meets ``fault``; empty if nothing is."""
+        ended = self._run(("-e", f"trace={fault.call}", "-e", f"inject={fault.injection}"))
+        return self._judge(ended), ended
+
+    def _run(self, options: Sequence[str]) -> Ended:
+        shutil.rmtree(self._place, ignore_errors=True)
+        self._place.mkdir()
+        if self._scenario.over:
+            fill(self._source, self._place / "target")
+        *before, last = self._scenario.runs
+        for words in before:
+            stopped = run(self._words(words), self._place, SLOW, self._is_half_done)
+            assert stopped.status == 75, stopped
+            (self._place / "output").unlink()
+        return run(self._words(last), self._place, options)
+
+    def _is_half_done(self) -> bool:
+        if self._scenario.over:
+            return any(path.is_file() and path.stat().st_size != len(OLDER) for path in self._place.glob("target/**/*"))
+        made = sum(len(directories) + len(files) for _, directories, files in os.walk(self._place / "target"))
+        return made >= STOPPED_AT
+
+    def _words(self, words: Sequence[str]) -> list[str]:
+        return [word.format(place=self._place, source=self._source, other=self._other) for word in words]
+
+    def _judge(self, ended: Ended) -> str:
+        if ended.status == -1:
+            return "hangs"
+        if "Traceback" in ended.output:
+            return "traceback"
+        allowed = (0, 1, 2, 75) if self._scenario.copies else (0, 2) if self._scenario.same else (1, 2)
+        if ended.status not in allowed:
+            return f"status {ended.status}"
+        if ended.status == 0 and self._scenario.copies:
+            return self._missing()
+        if ended.status == 0:
+            return "" if self._scenario.same else "status 0 of trees that differ"
+        return self._gone_on_with(ended) if self._scenario.copies else ""
+
+    def _missing(self) -> str:
+        unlike = differences(self._source, self._place / "target")
+        if unlike:
+            return f"status 0, and {unlike[0]}"
+        left = [str(path) for path in self._place.rglob(".pcopy-*")]
+        if left:
+            return f"status 0, and {left[0]} is left"
+        wanted = any("--signature" in words for words in self._scenario.runs)
+        return "status 0 without its signature" if wanted and not (self._place / "signature").exists() else ""
+
+    def _gone_on_with(self, ended: Ended) -> str:
+        """What a resume without a fault makes of it."""
+        found = re.search(r"to go on: (pcopy --resume \S+)", ended.output)
+        if not found:
+            return ""
+        (self._place / "output").rename(self._place / "output before")
+        resumed = run(found[1].split(), self._place, ())
+        if resumed.status != 0:
+            return f"resumed: status {resumed.status}: {resumed.output}"
+        trouble = self._missing()
+        return f"resumed: {trouble}" if trouble else ""
+
+
+def faults(calls: dict[str, int], uses: int, errors: Sequence[str] = (), *, rotate: bool = False) -> Iterator[Fault]:
+    """Each call at each of its first ``uses``, with each error that fits (``rotate``: with one after another)."""
+    number = 0
+    for call, count in calls.items():
+        fitting = [error for error in MORE.get(call, COMMON) if not errors or error in errors]
+        for use in range(1, min(count, uses) + 1):
+            number += 1
+            for error in [fitting[number % len(fitting)]] if rotate and fitting else fitting:
+                yield Fault(call, use, error)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs all that is asked for; returns the number of runs that were wrong, at most 100."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
+    parser.add_argument("--uses", type=int, default=USES)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--errors", default="", help="only these, separated by commas")
+    parser.add_argument("--calls", default="", help="only these")
+    parser.add_argument("--rotate", action="store_true", help="one error for each use, another for the next")
+    parser.add_argument("--place", default="/dev/shm")
+    asked = parser.parse_args(argv)
+    load()
+    with tempfile.TemporaryDirectory(prefix="pcopy-campaign-", dir=asked.place) as base:
+        source, other = Path(base, "source"), Path(base, "other")
+        make_source(source)
+        make_source(other)
+        (other / "room/small2").write_bytes(b"differs")
+        work: list[tuple[str, Fault]] = []
+        for name in asked.scenarios or SCENARIOS:
+            calls = Campaign(name, source, other, Path(base, "look")).calls()
+            if asked.calls:
+                calls = {call: count for call, count in calls.items() if call in asked.calls.split(",")}
+            errors = asked.errors.split(",") if asked.errors else ()
+            chosen = [(name, fault) for fault in faults(calls, asked.uses, errors, rotate=asked.rotate)]
+            print(f"{name}: {len(calls)} calls, {len(chosen)} faults: {' '.join(calls)}", flush=True)
+            work += chosen
+        workers = [_start(work[number :: asked.workers], source, other, Path(base, f"place{number}"))
+                   for number in range(asked.workers)]  # fmt: skip
+        wrong = sum(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers)
+    print(f"{len(work)} faults, {wrong} wrong")
+    return min(wrong, 100)
+
+
+def _start(work: Iterable[tuple[str, Fault]], source: Path, other: Path, place: Path) -> int:
+    worker = os.fork()
+    if worker:
+        return worker
+    wrong = 0
+    ends: Counter[str] = Counter()
+    for name, fault in work:
+        trouble, ended = Campaign(name, source, other, place).observe(fault)
+        ends[f"status {ended.status}" if ended.injected else "no such use"] += 1
+        if trouble:
+            wrong += 1
+            print(f"WRONG {name} {fault.injection}: {trouble}\n" + _indented(ended.output), flush=True)
+    print(", ".join(f"{end}: {number}" for end, number in ends.most_common()), flush=True)
+    os._exit(min(wrong, 100))
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines()[-25:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
