@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=0, help="jobs instead of rounds")
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next ones follow")
     parser.add_argument("--kind", default="", choices=sorted({kind.name for kind in KINDS}), help="of all jobs")
+    parser.add_argument("--slow", action="store_true", help="stop and continue ranks at random moments")
     arguments = parser.parse_args()
     stories: list[list[Interruption]] = []
     played: Counter[str] = Counter()
@@ -39,7 +40,7 @@ def main() -> int:
         grounds = Grounds(place)
         print(f"undisturbed: {grounds.seconds:.1f} s", flush=True)
         while len(stories) < arguments.jobs if arguments.jobs else sum(map(len, stories)) < arguments.rounds:
-            job = InterruptedJob(grounds, place / f"job-{seed}", seed, kind=arguments.kind)
+            job = InterruptedJob(grounds, place / f"job-{seed}", seed, kind=arguments.kind, slow=arguments.slow)
             played[job.kind.name] += 1
             try:
                 job.play()

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -63,13 +64,15 @@ class Interruption(NamedTuple):
 class InterruptedJob:
     """``play`` does it all, in the fresh directory ``place``; ``story`` tells what happened."""
 
-    def __init__(self, grounds: Grounds, place: Path, seed: int, *, kind: str = "") -> None:
+    def __init__(self, grounds: Grounds, place: Path, seed: int, *, kind: str = "", slow: bool = False) -> None:
+        """``slow``: ranks stand still now and then, so that what one does meets what another has not done yet."""
         self.story: list[Interruption] = []
         self._random = random.Random(seed)
         self.kind = kind_of(seed, kind)
         self._ground = grounds.of(self.kind)
         self._longest = grounds.seconds
         self._place = place
+        self._slow = random.Random(seed) if slow else None
         self._there = place / "there"
         self._copy = self._there / "tree"
         self._state = place / "state"
@@ -77,7 +80,16 @@ class InterruptedJob:
         self._repairs = "--repair" in self.kind.options
         self._verifies = self._repairs or (self._signs and self.kind.verifies)
         self._options: list[Argument] = ["--checkpoint-interval", f"{self._random.uniform(0.05, 0.3):.3f}"]
-        self._options += ["--json", "-v", "--progress", "json", "--progress-interval", "0.01"]
+        self._options += [
+            "--errors",
+            place / "errors",
+            "--json",
+            "-v",
+            "--progress",
+            "json",
+            "--progress-interval",
+            "0.01",
+        ]
         self._asked: list[Argument] = [*self._random.choice(CHUNKS), *self.kind.options]
         if self._signs:
             self._asked += ["--signature", place / "sig"]
@@ -110,8 +122,14 @@ class InterruptedJob:
             self._check_copy()
         except AssertionError as error:
             told = "\n".join(map(str, self.story))
-            raise AssertionError(f"{self.kind.name}: {error}\nafter\n{told}") from error
+            raise AssertionError(f"{self.kind.name}: {error}\nafter\n{told}\n{self._errors()}") from error
         return self.story
+
+    def _errors(self) -> str:
+        """What failed in the last run, all of it."""
+        with suppress(FileNotFoundError):
+            return f"errors of the last run:\n{(self._place / 'errors').read_text()}"
+        return "no run has told of errors"
 
     def _arguments(self) -> list[Argument]:
         if self._kept:
@@ -155,11 +173,25 @@ class InterruptedJob:
         with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
             process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         run = Run(process, env[TOKEN])
+        over = threading.Event()
+        slowing = threading.Thread(target=self._slow_down, args=(run, over))
+        slowing.start()
         try:
             yield run
         finally:
+            over.set()
+            slowing.join()
             run.kill_all()
             process.wait()
+
+    def _slow_down(self, run: Run, over: threading.Event) -> None:
+        """One rank after the other stands still for a moment."""
+        while self._slow is not None and not over.wait(self._slow.uniform(0, 0.05)):
+            for rank in self._slow.sample(ranks := run.ranks(), min(1, len(ranks))):
+                with suppress(ProcessLookupError):
+                    os.kill(rank, signal.SIGSTOP)
+                    over.wait(self._slow.uniform(0, 0.2))
+                    os.kill(rank, signal.SIGCONT)
 
     def _completed(self, run: Run) -> Completed:
         out, err = ((self._place / name).read_bytes() for name in ("out", "err"))
@@ -271,10 +303,10 @@ class InterruptedJob:
         return []
 
     def _is_begun(self, name: str) -> bool:
-        """A job that was killed while it was stored for the first time, or removed, is none."""
-        path = self._state / "pcopy" / name
+        """A job that was killed while it was stored for the first time, or removed, is none. Another one goes on, also
+        if nothing is on record of it."""
         with suppress(FileNotFoundError):
-            return (path / "current").exists() and not _OVER.search((path / "job").read_bytes())
+            return not _OVER.search((self._state / "pcopy" / name / "job").read_bytes())
         return False
 
     def _check_copy(self) -> None:

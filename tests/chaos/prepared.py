@@ -178,7 +178,7 @@ def _settle(names: list[bytes], status: os.stat_result, states: dict[bytes, str]
         stays = state in STAYS[rule]
         if stays:
             outcome.kept.add(first)
-            if state not in ALIKE and rule != "checksum":
+            if (state not in ALIKE and rule != "checksum") or rule in ("skip", "newer"):
                 continue  # the next one takes its place
         elif stat.S_ISREG(status.st_mode):
             outcome.totals["files"] += 1

@@ -28,7 +28,7 @@ from tests.recovery.files import Files, Problem
 from tests.recovery.result import Result
 from tests.recovery.rules import Rules
 
-COPY, LINK, FINISH, SEAL = range(4)
+COPY, LINK, NAME, FINISH, SEAL = range(5)
 LAST = SEAL
 
 BUCKETS = 8
@@ -37,9 +37,6 @@ BUCKETS = 8
 BATCH = 3
 MOST_NAMES = 6
 TRIES = 3
-SLACK = 5.0
-"""Seconds by which the clocks of clients may differ."""
-
 Names = Sequence[str]
 Places = Sequence[tuple[int, str]]
 Steps = Generator[None, None, None]
@@ -74,15 +71,15 @@ class Copier:
         client: int,
         chunk: int,
         root: Path,
-        since: float,
         dataset: Dataset,
         files: Files,
         rules: Rules,
         random: Random,
     ) -> None:
         self.rank, self.size, self.run, self.client = rank, size, run, client
-        self.chunk, self.root, self.since = chunk, root, since
+        self.chunk, self.root = chunk, root
         self.dataset, self.files, self.rules, self.random = dataset, files, rules, random
+        self.names_last = rules.named_last and dataset.existing != "replace"
         self.problems: list[str] = []
         self.phase = COPY
         self._temporaries = 0
@@ -115,24 +112,23 @@ class Copier:
             return False
         return not self.rules.run_in_names or int(name.split(".")[1][len("pcopy-") :]) < self.run
 
-    def is_own(self, number: int) -> bool:
-        """Has this job made the file?"""
-        return self.rules.own_leftovers and self.files.inode(number).ctime >= self.since - SLACK
-
     def keeps(self, result: Result, directory: int, name: str) -> bool:
         """Does a file that was there before stay? Then that is counted."""
         found = self.files.look(directory, name)
-        if found is None or self.dataset.existing == "replace" or self.is_own(found):
+        if found is None or self.dataset.existing == "replace":
             return False
+        return self._stays(result, name)
+
+    def _stays(self, result: Result, name: str) -> bool:
         if self.dataset.existing == "fail":
             raise Problem(errno.EEXIST, name)
         result.count(SKIPPED)
         return True
 
-    def copy_whole(self, directory: int, name: str, file: SourceFile) -> Generator[None, None, int]:
-        """In place, if nothing is there; else under a temporary name. Returns the inode."""
+    def copy_whole(self, directory: int, name: str, file: SourceFile) -> Generator[None, None, tuple[int, str]]:
+        """In place, if nothing is there; else under a temporary name. Returns the inode, and what it is called."""
         files, client = self.files, self.client
-        in_place = files.look(directory, name) is None
+        in_place = files.look(directory, name) is None and not self.names_last
         made_as = name if in_place else self.temporary()
         number = files.create(client, directory, made_as)
         yield
@@ -141,10 +137,10 @@ class Copier:
             files.write(client, number, block, file.block(block))
             yield
         files.attributes(client, number, file.mode, file.mtime)
-        if not in_place:
+        if not in_place and not self.names_last:
             yield
             files.rename(client, directory, made_as, name)
-        return number
+        return number, made_as
 
     # The tasks.
 
@@ -198,9 +194,8 @@ class Copier:
                 if not self.keeps(result, directory, name):
                     if not file.readable:
                         raise Problem(errno.EACCES, "unreadable")
-                    yield from self.copy_whole(directory, name, file)
-                    result.count(FILES)
-                    result.count(BLOCKS, file.size)
+                    inode, made_as = yield from self.copy_whole(directory, name, file)
+                    self._copied(result, number, name, (), inode, made_as)
             except Problem as problem:
                 result.fail(problem)
             yield
@@ -213,8 +208,8 @@ class Copier:
             if self.keeps(result, directory, name):
                 return
             if 2 * file.size < 3 * self.chunk:
-                inode = yield from self.copy_whole(directory, name, file)
-                self._copied(result, number, name, links, inode)
+                inode, made_as = yield from self.copy_whole(directory, name, file)
+                self._copied(result, number, name, links, inode, made_as)
                 return
             temporary = self.temporary()
             inode = files.create(self.client, directory, temporary)
@@ -230,7 +225,35 @@ class Copier:
             end = min(start + self.chunk, file.size)
             result.spawn("copy_chunk", self.rank, opened, start, end, cost=end - start)
 
-    def _copied(self, result: Result, number: int, name: str, links: Any, inode: int) -> None:
+    def _copied(self, result: Result, number: int, name: str, links: Any, inode: int, temporary: str) -> None:
+        """What has a temporary name only is named, and counted, once it is durable."""
+        if self.names_last:
+            result.spawn("name_item", number, name, links, inode, temporary, phase=max(NAME, self.phase))
+        else:
+            self._named(result, number, name, links, inode)
+
+    def name_item(self, result: Result, number: int, name: str, links: Places, inode: int, temporary: str) -> Steps:
+        """Nothing is replaced; what has the name already is the item, or the user's."""
+        files = self.files
+        try:
+            directory = self.directory(number)
+            found = files.look(directory, name)
+            if found is None and files.look(directory, temporary) == inode:
+                files.rename(self.client, directory, temporary, name)
+            elif found is None:
+                raise Problem(errno.ENOENT, temporary)
+            elif found != inode:
+                if files.look(directory, temporary) == inode:
+                    files.unlink(self.client, directory, temporary)
+                self._stays(result, name)
+                return
+        except Problem as problem:
+            result.fail(problem)
+        else:
+            yield
+            self._named(result, number, name, links, inode)
+
+    def _named(self, result: Result, number: int, name: str, links: Any, inode: int) -> None:
         result.count(FILES)
         result.count(BLOCKS, self.dataset.directories[number].files[name].size)
         if links:
@@ -300,7 +323,8 @@ class Copier:
             if files.look(directory, temporary) == inode:
                 files.attributes(self.client, inode, file.mode, file.mtime)
                 yield
-                files.rename(self.client, directory, temporary, name)
+                if not self.names_last:
+                    files.rename(self.client, directory, temporary, name)
             elif files.look(directory, name) == inode:  # an earlier run has renamed it
                 files.attributes(self.client, inode, file.mode, file.mtime)
             else:
@@ -309,7 +333,7 @@ class Copier:
         except Problem as problem:
             result.fail(problem)
         else:
-            self._copied(result, number, name, links, inode)
+            self._copied(result, number, name, links, inode, temporary)
 
     def link_note(self, result: Result, bucket: int, number: int, names: Names) -> Steps:
         result.hold()
@@ -370,7 +394,7 @@ RUNNERS: dict[str, Callable[..., Steps]] = {
     kind: getattr(Copier, kind)
     for kind in (
         "scan", "scan_names", "copy_files", "split", "file_opened", "copy_chunk", "chunk_done", "finish_file",
-        "link_note", "group_links", "link_group", "make_links", "finish_dir",
+        "name_item", "link_note", "group_links", "link_group", "make_links", "finish_dir",
     )
 }  # fmt: skip
 

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from tests.recovery.files import ROOT, Files
 
+JUST_BEFORE = -1.0
+"""When what was there before was made: clocks may differ by more."""
+
 FOUND_LONG_AGO = -1000.0
 FILES, BLOCKS, DIRECTORIES, LINKS, SKIPPED, FAILED = range(6)
 COUNTERS = 6
@@ -63,6 +66,7 @@ class Dataset(NamedTuple):
                 for step in root + directory.path:
                     found = files.look(at, step)
                     at = files.mkdir(0, at, step) if found is None else found
+                files.now = JUST_BEFORE
                 for name in names:
                     made = files.create(0, at, name)
                     files.resize(0, made, 1)

@@ -10,7 +10,7 @@ from random import Random
 
 from pcopy.engine.limits import Limits
 from pcopy.engine.task import Task
-from tests.recovery.copying import COPY, LAST, Copier, address
+from tests.recovery.copying import COPY, LAST, NAME, Copier, address
 from tests.recovery.datasets import Dataset, Path, draw, observe
 from tests.recovery.files import Files, Names
 from tests.recovery.rules import ALL, Rules
@@ -90,7 +90,6 @@ class Job:
         """Nothing of the job was on storage: the user begins again, with an empty destination."""
         self.files = Files(self.files.names)
         self.root = self.dataset.prepare(self.files)
-        self._since = self._now
         self.problems.clear()
         self.left: Remaining | None = None
         self.number = 1
@@ -155,6 +154,7 @@ class Job:
             fan_out=2,
             cut_interval=random.choice((0.003, 0.01, 0.03, 0.2)),
             last_cut=random.choice((0.0, 0.02, 1.0)),
+            durable_before=(NAME,) if self.rules.named_durable else (),
         )
         latency = random.choice((0.0003, 0.001, 0.005))
         speed = Speed(latency, random.choice((0.0005, 0.002)), random.choice(("tree", "tree", "ring")), limits)
@@ -187,7 +187,6 @@ class Job:
             client=rank % self.clients,
             chunk=chunk,
             root=self.root,
-            since=self._since,
             dataset=self.dataset,
             files=self.files,
             rules=self.rules,

@@ -23,8 +23,11 @@ class Rules(NamedTuple):
     phase_commit: bool = True
     """3. A phase begins once the last one is on storage."""
 
-    own_leftovers: bool = True
-    """4. What the job itself has made does not count as found."""
+    named_last: bool = True
+    """4. Where what exists is kept, an item has its name only once it is whole, and a task on record gives it."""
+
+    named_durable: bool = True
+    """4. Names are given after a cut, even if it is the first."""
 
     fixed_roots: bool = True
     """5. The roots are those that the job resolved when it began."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from pcopy.checkpoint.join import Join
 from pcopy.checkpoint.record import Record, Window, added, as_task, pack_id
-from pcopy.engine.task import Task, TaskId
+from pcopy.engine.task import Share, Task, TaskId
 from tests.recovery.files import Files
 from tests.recovery.rules import Rules
 from tests.support.records import unpack_ids
@@ -157,8 +157,8 @@ class ModelJournal:
     def spawned(self, task: Task) -> None:
         self._window.spawned(task)
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId]) -> None:
-        self._window.done(task.id, counts, settled)
+    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
+        self._window.done(task.id, counts, settled, shares)
 
     def cut(self, epoch: int, phase: int) -> None:
         if not self._rank:

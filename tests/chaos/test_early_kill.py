@@ -1,0 +1,82 @@
+"""Jobs that end before their first checkpoint: killed they go on, and ended well they have cost nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.unfinished import REFUSED, check_equal, listed
+from tests.support.command import Argument, pcopy, show, succeed
+from tests.support.faults import ITEM_BY_ITEM, SLOW, require_strace, slowed
+from tests.support.processes import background, wait_until
+
+
+@pytest.mark.parametrize("launcher", [None, "mpi"])
+def test_a_kill_in_the_first_seconds_can_be_resumed(
+    tree: Path, area: Path, env: dict[str, str], launcher: str | None
+) -> None:
+    copy = area / "copy"
+    with background(tree, copy, ranks=2, launcher=launcher, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or copy.exists())
+        run.kill_all()
+        run.end(10)
+    (job,) = listed(env)
+    assert job["state"] == "interrupted" and job["destination"] == str(copy)
+    assert not [*area.glob("state/pcopy/*/current")]
+    succeed("--resume", ranks=2, env=env)
+    check_equal(tree, copy)
+    assert listed(env) == []
+
+
+def test_the_first_checkpoint_comes_after_five_seconds(tree: Path, area: Path, env: dict[str, str]) -> None:
+    began = time.monotonic()
+    with background(tree, area / "copy", ranks=1, env=env, wrap=slowed(ITEM_BY_ITEM, 5 * SLOW)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or [*area.glob("state/pcopy/*/run-1/facts-0")], 30)
+        assert run.process.poll() is None and time.monotonic() - began > 5
+        run.kill_all()
+        run.end(10)
+    (job,) = listed(env)
+    assert 0 < job["copied"] < job["found"], "what is on record is told"
+    assert f"{job['copied']:,} of {job['found']:,}, " in succeed("--jobs", env=env).stdout.decode()
+
+
+def test_a_short_job_waits_for_no_storage(area: Path, env: dict[str, str]) -> None:
+    """But for the sync of the copies at its end."""
+    require_strace()
+    for number in range(5):
+        (area / "source" / f"{number}").mkdir(parents=True)
+        (area / "source" / f"{number}" / "file").write_bytes(b"small")
+    log = area / "log"
+    wrap = ["strace", "-f", "-qq", "-o", log, "-e", "trace=fsync,fdatasync,syncfs,sync"]
+    succeed(area / "source", area / "copy", ranks=2, env=env, wrap=wrap)
+    calls = [line.split("(")[0].split()[-1] for line in log.read_text().splitlines() if "(" in line]
+    assert calls == ["syncfs"]
+    assert os.listdir(area / "state" / "pcopy") == []
+
+
+@pytest.mark.parametrize("left", ["no job", "empty", "zeros", "only a lock", "nothing"])
+def test_what_a_power_cut_leaves_of_such_a_job_is_no_error(area: Path, env: dict[str, str], left: str) -> None:
+    (area / "source").mkdir()
+    job = area / "state" / "pcopy" / "0123456789"
+    job.mkdir(parents=True, mode=0o700)
+    files: dict[str, dict[str, bytes]] = {
+        "no job": {"lock-0": b" ", "job.new": b""},
+        "empty": {"lock-0": b"", "job": b""},
+        "zeros": {"lock-0": b"", "job": bytes(3000)},
+        "only a lock": {"lock-0": b"x"},
+        "nothing": {},
+    }
+    for name, contents in files[left].items():
+        (job / name).write_bytes(contents)
+        (job / name).chmod(0o600)
+    commands: list[list[Argument]] = [["--jobs"], [area / "source", area / "copy"], ["-q", area / "source", area / "b"]]
+    for words in commands:
+        assert succeed(*words, env=env).stderr == b""
+    assert listed(env) == []
+    run = pcopy("--resume", env=env)
+    assert run.returncode == REFUSED and b"there is no unfinished job" in run.stderr, show(run)
+    succeed("--checkpoint", job, area / "source", area / "c", env=env)
+    assert not job.exists()

@@ -1,0 +1,257 @@
+"""``--inplace``: a file is marked from before it is emptied until its new contents are on stable storage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, pcopy, pverify, show, succeed, summary
+from tests.support.faults import Fault, require_strace
+from tests.support.files import NOW, write
+from tests.support.filesystems import unmount
+from tests.support.held import held
+from tests.support.oracle import differences
+from tests.support.processes import wait_until
+from tests.support.users import NOBODY, is_root, require_root
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+SIZES = {"small": 1000, "whole": 5 * MIB + 17, "split": 13 * MIB + 3}
+MARK = "trusted.pcopy.incomplete" if is_root() else "user.pcopy.incomplete"
+THEN = NOW - 1000 * 10**9
+
+
+def is_marked(path: Path) -> bool:
+    return MARK in os.listxattr(path)
+
+
+def prepare(area: Path, size: int, mode: int = 0o644) -> Path:
+    """A newer source, and the file that is to be written over."""
+    write(area / "source/file", os.urandom(size))
+    (area / "source/file").chmod(0o640)
+    write(area / "copy/file", b"old", THEN)
+    (area / "copy/file").chmod(mode)
+    return area / "copy/file"
+
+
+def killed_at(area: Path, call: str, *words: Argument, path: Path, **options: Any) -> None:
+    """A run that is killed as soon as it has made that call on the file."""
+    number = len([*area.glob("trace-*")])
+    with held(area / f"trace-{number}", *words, calls=(call,), path=path, **options) as run:
+        run.run.kill_all()
+        assert wait_until(lambda: not run.run.processes())
+
+
+@pytest.mark.parametrize("policy", ["replace", "changed", "newer"])
+@pytest.mark.parametrize("size", SIZES)
+def test_mode_owner_and_set_id_bits_survive_a_kill(area: Path, size: str, policy: str) -> None:
+    require_root("give files away")
+    target = prepare(area, SIZES[size])
+    os.chown(target, NOBODY, 1)
+    target.chmod(0o4751)
+    inode = target.stat().st_ino
+    words: list[Argument] = ["--json", "--inplace", "--existing", policy, "--no-preserve", "mode,ownership"]
+    words += ["--chunk-size", "4M", "--checkpoint", area / "job", f"{area}/source/", area / "copy"]
+    for _ in range(2):
+        killed_at(area, "ftruncate", *words, path=target, ranks=2)
+        status = target.stat()
+        assert is_marked(target)
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o600)
+    told = summary(succeed(*words, ranks=3))
+    status = target.stat()
+    assert target.read_bytes() == (area / "source/file").read_bytes()
+    assert (status.st_ino, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (inode, NOBODY, 1, 0o4751)
+    assert os.listxattr(target) == []
+    assert (told["files"], told["skipped"], told["failed"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+@pytest.mark.parametrize("policy", ["newer", "skip", "changed", "fail"])
+def test_another_job_does_not_keep_it(area: Path, size: str, policy: str) -> None:
+    """Its time is newer than the source's, and its content nobody's."""
+    target = prepare(area, SIZES[size])
+    begin: list[Argument] = [
+        "--inplace",
+        "--checkpoint",
+        "none",
+        "--chunk-size",
+        "4M",
+        f"{area}/source/",
+        target.parent,
+    ]
+    killed_at(area, "ftruncate", *begin, path=target, ranks=2)
+    assert is_marked(target)
+    run = pcopy("--json", "--existing", policy, f"{area}/source/", target.parent, ranks=2)
+    if policy == "fail":
+        assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
+        return
+    assert (run.returncode, summary(run)["files"]) == (0, 1), show(run)
+    assert differences(area / "source", target.parent) == []
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_what_is_whole_keeps_its_mark_until_it_is_durable(area: Path, size: str) -> None:
+    """Killed before that it counts as copied in the end, not as skipped, though it is as new as the source."""
+    target = prepare(area, SIZES[size])
+    words: list[Argument] = ["--json", "--inplace", "--existing", "newer", "--chunk-size", "4M"]
+    words += ["--checkpoint", area / "job", f"{area}/source/", area / "copy"]
+    killed_at(area, "fsync", *words, path=target, ranks=2)
+    assert target.read_bytes() == (area / "source/file").read_bytes()
+    assert is_marked(target)
+    told = summary(succeed(*words, ranks=2))
+    assert (told["files"], told["skipped"]) == (1, 0)
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_order_of_things(area: Path, size: str, sync: bool) -> None:
+    require_strace()
+    target = prepare(area, SIZES[size])
+    calls = ("fsetxattr", "fchmod", "ftruncate", "pwrite64", "write", "copy_file_range", "fsync", "fremovexattr")
+    wrap = ["strace", "-f", "-qq", "-o", str(area / "trace"), "-P", str(target), "-e", f"trace={','.join(calls)}"]
+    option = [] if sync else ["--no-sync"]
+    words: list[Argument] = ["--inplace", "--chunk-size", "4M", *option, f"{area}/source/", area / "copy"]
+    succeed(*words, ranks=2, wrap=wrap)
+    seen = [line.split(None, 1)[1].split("(")[0] for line in (area / "trace").read_text().splitlines() if "(" in line]
+    assert seen.index("fsetxattr") < seen.index("fchmod") < seen.index("ftruncate")
+    assert seen.index("fsetxattr") == 0
+    assert seen[-1] == "fremovexattr"
+    assert (seen[-2] == "fsync") == sync
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_what_does_not_get_to_storage_has_failed(area: Path, size: str) -> None:
+    target = prepare(area, SIZES[size])
+    words: list[Argument] = ["--json", "--inplace", "--chunk-size", "4M", f"{area}/source/", area / "copy"]
+    fault = Fault(area / "trace", ["fsync"], target, "EIO")
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    run = pcopy(*words, ranks=2, wrap=fault.wrap(), env=env)
+    fault.check()
+    told = summary(run)
+    assert (run.returncode, told["failed"], told["files"], told["bytes"]) == (1, 1, 0, 0), show(run)
+    assert is_marked(target)
+    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (told["failed"], told["files"], told["bytes"]) == (0, 1, SIZES[size])
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("options", [(), ("--no-preserve", "xattr,acl"), ("--hash", "xxh3-128")])
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_a_marked_source_fails_as_incomplete(area: Path, size: str, options: tuple[str, ...]) -> None:
+    target = prepare(area, SIZES[size])
+    write(area / "copy/other", b"other")
+    words: list[Argument] = [
+        "--inplace",
+        "--checkpoint",
+        "none",
+        "--chunk-size",
+        "4M",
+        f"{area}/source/",
+        target.parent,
+    ]
+    killed_at(area, "ftruncate", *words, path=target, ranks=2)
+    os.truncate(target, SIZES[size])
+    write(area / "copy/users", b"x" * 10)
+    os.setxattr(area / "copy/users", "user.pcopy.incomplete", b"whatever")
+    run = pcopy("--json", *options, "--chunk-size", "4M", target.parent, area / "further", ranks=2)
+    told = summary(run)
+    assert (run.returncode, told["failed"], told["files"]) == (1, 2, 1), show(run)
+    assert run.stderr.count(b"the file is incomplete") == 2, show(run)
+    assert sorted(os.listdir(area / "further")) == ["other"]
+    assert os.listxattr(area / "further/other") == []
+    run = pverify("--create", area / "sig", area / "copy", ranks=2)
+    assert (run.returncode, run.stderr.count(b"the file is incomplete")) == (2, 2), show(run)
+    assert not (area / "sig").exists()
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_an_ordinary_user_takes_the_mark_from_what_he_may_not_write(area: Path, size: str) -> None:
+    require_root("become somebody else")
+    target = prepare(area, SIZES[size])
+    (area / "source/file").chmod(0o444)
+    for path in (area / "copy", target):
+        os.chown(path, NOBODY, NOBODY)
+    inode = target.stat().st_ino
+    succeed("--inplace", "--chunk-size", "4M", f"{area}/source/", area / "copy", ranks=2, user=NOBODY)
+    assert (target.stat().st_ino, stat.S_IMODE(target.stat().st_mode)) == (inode, 0o444)
+    assert os.listxattr(target) == []
+    assert target.read_bytes() == (area / "source/file").read_bytes()
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_a_group_that_a_user_could_not_give_back_stays(area: Path, size: str) -> None:
+    require_root("become somebody else")
+    target = prepare(area, SIZES[size], mode=0o640)
+    os.chown(area / "copy", NOBODY, NOBODY)
+    os.chown(target, NOBODY, 1)
+    (area / "source/file").chmod(0o644)
+    words: list[Argument] = ["--inplace", "--no-preserve", "mode,ownership", "--chunk-size", "4M"]
+    succeed(*words, f"{area}/source/", area / "copy", ranks=2, user=NOBODY)
+    status = target.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (NOBODY, 1, 0o640)
+
+
+def test_nobody_gets_a_set_id_program_by_a_mark_of_his_own(area: Path) -> None:
+    """The owner of a destination's file can give it an attribute, and leave it as root's job would have."""
+    require_root("give files away")
+    target = prepare(area, 1000, mode=0o600)
+    for name in ("user.pcopy.incomplete", MARK):
+        if name.startswith("trusted"):
+            os.removexattr(target, "user.pcopy.incomplete")
+            os.chown(target, NOBODY, NOBODY)  # root's attribute, but the file has been given away
+        os.setxattr(target, name, b"job 104755 0 0\n")
+        succeed("--inplace", "--no-preserve", "mode,ownership", f"{area}/source/", area / "copy")
+        assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def without_attributes(area: Path) -> Iterator[Path]:
+    """A directory on a file system that has none (bindfs)."""
+    require_root("mount")
+    if not shutil.which("bindfs"):
+        pytest.skip("there is no bindfs here")
+    for name in ("below", "point"):
+        (area / name).mkdir()
+    line = ["bindfs", "--xattr-none", str(area / "below"), str(area / "point")]
+    tried = subprocess.run(line, check=False, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no FUSE here: {tried.stderr}")
+    try:
+        yield area / "point"
+    finally:
+        unmount(area / "point")
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes: Path, size: str) -> None:
+    area = without_attributes
+    target = prepare(area, SIZES[size])
+    os.chown(target, NOBODY, 1)
+    target.chmod(0o4751)
+    place = area.parent
+    words: list[Argument] = ["--json", "--inplace", "--existing", "newer", "--no-preserve", "mode,ownership"]
+    words += ["--chunk-size", "4M", "--checkpoint", place / "job", f"{area}/source/", area / "copy"]
+    killed_at(place, "ftruncate", *words, path=target, ranks=2)
+    (beside,) = (name for name in os.listdir(area / "copy") if name != "file")
+    assert beside == f".pcopy-incomplete-{target.stat().st_ino}"
+    run = pcopy("--json", area / "copy", place / "further", ranks=2)  # it is no item, and must not pass for one
+    assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
+    assert b"is incomplete" in run.stderr
+    assert beside not in os.listdir(place / "further")
+    told = summary(succeed(*words, ranks=2))
+    status = target.stat()
+    assert (told["files"], told["failed"]) == (1, 0)
+    assert target.read_bytes() == (area / "source/file").read_bytes()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (NOBODY, 1, 0o4751)
+    assert os.listdir(area / "copy") == ["file"]
+    assert temporaries(os.fsencode(area)) == []
+    assert (area / "copy").stat().st_mtime_ns == (area / "source").stat().st_mtime_ns

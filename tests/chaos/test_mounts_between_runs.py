@@ -1,0 +1,168 @@
+"""File systems that are mounted again, or not, between two runs of one job."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.unfinished import REFUSED, Stop, check_equal
+from tests.support.command import Argument, Completed, pcopy, show, succeed
+from tests.support.files import write
+from tests.support.filesystems import mounted, unmount
+from tests.support.users import require_root
+
+XFS_BYTES = 300 << 20
+
+
+class Loop:
+    """An image of XFS at ``point``, attached to a device of its own choosing each time."""
+
+    def __init__(self, image: Path, point: Path) -> None:
+        self._image, self.point = image, point
+        with open(image, "wb") as file:
+            file.truncate(XFS_BYTES)
+        if subprocess.run(["mkfs.xfs", "-q", "-f", image], check=False, capture_output=True).returncode:
+            pytest.skip("no XFS can be made here")
+        self._devices: list[str] = []
+
+    def attach(self) -> None:
+        done = subprocess.run(["losetup", "--find", "--show", self._image], check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no loop device: {done.stderr.strip()}")
+        self._devices.append(done.stdout.strip())
+
+    def mount(self) -> int:
+        """Mounts the device that was attached last; returns its number."""
+        subprocess.run(["mount", "-o", "nouuid", self._devices[-1], self.point], check=True)
+        return self.point.stat().st_dev
+
+    def close(self) -> None:
+        if os.path.ismount(self.point):
+            unmount(self.point)
+        for device in self._devices:
+            subprocess.run(["losetup", "--detach", device], check=True)
+
+
+@pytest.fixture
+def xfs(area: Path) -> Iterator[Loop]:
+    require_root("mount a file system")
+    (area / "xfs").mkdir()
+    loop = Loop(area / "xfs.image", area / "xfs")
+    try:
+        loop.attach()
+        yield loop
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_xfs_that_returns_under_another_device_number(
+    area: Path, env: dict[str, str], stop: Stop, xfs: Loop, side: str
+) -> None:
+    """Its fsid is that number, and its UUID stays."""
+    first = xfs.mount()
+    source = (xfs.point if side == "source" else area) / "tree"
+    copy = (xfs.point if side == "target" else area) / "copy"
+    for number in range(300):
+        write(source / str(number % 10) / str(number), b"content")
+    name = stop(source, copy)
+    unmount(xfs.point)
+    xfs.attach()
+    assert xfs.mount() != first
+    succeed("--resume", name, env=env, ranks=2)
+    check_equal(source, copy)
+
+
+@pytest.fixture
+def disk(area: Path, session_scratch: Path) -> Iterator[Path]:
+    """What is mounted in the area; nothing there is at the end."""
+    with mounted("tmpfs", session_scratch) as point:
+        try:
+            yield point
+        finally:
+            for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+                if line.split()[1].startswith(f"{area}/"):
+                    unmount(Path(line.split()[1]))
+
+
+def bind(what: Path, where: Path) -> None:
+    subprocess.run(["mount", "--bind", what, where], check=True)
+
+
+def refused(env: dict[str, str], path: Path, *words: Argument) -> Completed:
+    run = pcopy(*words, env=env)
+    assert run.returncode == REFUSED, show(run)
+    assert b"%b: " % bytes(path) in run.stderr, show(run)
+    return run
+
+
+def grow(tree: Path, files: int = 300) -> Path:
+    for number in range(files):
+        write(tree / str(number % 10) / str(number), b"content")
+    return tree
+
+
+def test_what_was_mounted_in_the_source_has_to_be_there(
+    area: Path, env: dict[str, str], stop: Stop, disk: Path
+) -> None:
+    """The directory below would be copied, as an empty one."""
+    source, copy = grow(area / "tree"), area / "copy"
+    grow(disk / "data")
+    points = [source / str(number) / "mount" for number in range(10)]
+    for point in points:
+        point.mkdir()
+        bind(disk / "data", point)
+    name = stop(source, copy)
+    for point in points[1:]:
+        unmount(point)
+    told = refused(env, points[1], "--resume", name).stderr.decode()
+    here, there = points[1].stat().st_ino, (disk / "data").stat().st_ino
+    assert re.search(rf"nothing is mounted \(.* inode {here}\); then: .* inode {there};", told), told
+    bind(area, points[1])
+    refused(env, points[1], "--resume", name)
+    unmount(points[1])
+    for point in points[1:]:
+        bind(disk / "data", point)
+    succeed("--resume", name, env=env)
+    check_equal(source, copy)
+    assert len(os.listdir(copy / "7/mount")) == 10
+
+
+def test_what_was_mounted_in_the_destination_has_to_be_there(
+    area: Path, env: dict[str, str], stop: Stop, disk: Path
+) -> None:
+    """Nothing is written below it, and its temporary files are not forgotten."""
+    source, copy = grow(area / "tree"), area / "copy"
+    point = copy / "3"
+    point.mkdir(parents=True)
+    bind(disk, point)
+    name = stop("-T", source, copy)
+    unmount(point)
+    refused(env, point, "--resume", name)
+    told = refused(env, point, "--discard", name).stderr
+    assert b"mount it" in told
+    assert os.listdir(point) == []
+    bind(disk, point)
+    succeed("--resume", name, env=env)
+    check_equal(source, copy)
+    assert len(os.listdir(disk)) == 30
+
+
+@pytest.mark.parametrize("side", ["source", "copy"])
+def test_what_is_mounted_later_is_refused(area: Path, env: dict[str, str], stop: Stop, disk: Path, side: str) -> None:
+    """It hides what was copied, or what is to be copied."""
+    source, copy = grow(area / "source"), area / "copy"
+    (copy / "3").mkdir(parents=True)
+    name = stop("-T", source, copy)
+    bind(disk, area / side / "3")
+    told = refused(env, area / side / "3", "--resume", name).stderr
+    assert b"then: nothing was mounted there" in told
+    unmount(area / side / "3")
+    succeed("--resume", name, env=env)
+    check_equal(source, copy)
+    assert os.listdir(disk) == []

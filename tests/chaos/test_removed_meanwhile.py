@@ -1,0 +1,128 @@
+"""Directories are removed from the destination of a job that was stopped: it makes them anew, and counts them once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.interrupted import TOTALS
+from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
+from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.faults import ITEM_BY_ITEM, Fault
+from tests.support.users import NOBODY, require_root
+
+MANY = "many names"
+HALF_WAY = 300
+THEN = 1_600_000_000 * 10**9
+
+
+def totals(run: Completed) -> dict[str, int]:
+    told = summary(run)
+    return {key: told[key] for key in TOTALS}
+
+
+def copied(copy: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(copy))
+
+
+def linked(source: Path, copy: Path) -> int:
+    names = (copy / path.relative_to(source) for path in (source / MANY).glob("*/linked-*"))
+    return sum(name.exists() and name.stat().st_nlink > 1 for name in names)
+
+
+def finished(source: Path, copy: Path) -> int:
+    """How many directories have got their times."""
+    found = (Path(path) for path, _, _ in os.walk(source))
+    both = ((path, copy / path.relative_to(source)) for path in found)
+    return sum(there.exists() and there.stat().st_mtime_ns == path.stat().st_mtime_ns for path, there in both)
+
+
+def all_finished(source: Path, copy: Path) -> bool:
+    return finished(source, copy) == sum(1 for _ in os.walk(source))
+
+
+MOMENTS: dict[str, tuple[str, int, Callable[[Path, Path], bool]]] = {
+    "copy": (ITEM_BY_ITEM, 3, lambda source, copy: copied(copy) > HALF_WAY),
+    "link": ("linkat", 30, lambda source, copy: linked(source, copy) > 40),
+    "finish": (ITEM_BY_ITEM, 3, lambda source, copy: finished(source, copy) > 30),
+    "verify": ("fadvise64", 60, all_finished),
+}
+
+
+def remove(copy: Path) -> None:
+    """Half of those that share names of inodes, and others with all that is below them."""
+    gone = sorted((copy / MANY).glob("place-*"))[::2]
+    gone += sorted(path for path in copy.iterdir() if path.is_dir() and not path.is_symlink() and path.name != MANY)[:3]
+    assert len(gone) > 6
+    for path in gone:
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_all_is_there_in_the_end_and_counts_once(
+    area: Path, tree: Path, env: dict[str, str], stop: Stop, moment: str, number: int
+) -> None:
+    copy = area / "copy"
+    words = ("--json", "--verify", "-T", tree)
+    calls, milliseconds, until = MOMENTS[moment]
+    stop(*words, copy, number=number, until=lambda: until(tree, copy), slow=(calls, milliseconds))
+    remove(copy)
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert b"gone from the destination" in run.stderr, show(run)
+    assert totals(run) == totals(succeed(*words, area / "other", ranks=2, env=env))
+    check_equal(tree, copy)
+
+
+def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
+    area: Path, tree: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """A mount may be missing there. Once it is moved away, the directory is made anew."""
+    copy = area / "copy"
+    place = copy / MANY / "place-3"
+    calls, milliseconds, until = MOMENTS["copy"]
+    stop("-T", tree, copy, until=lambda: place.exists() and until(tree, copy), slow=(calls, milliseconds))
+    place.rename(area / "elsewhere")
+    place.mkdir()
+    run = pcopy("--json", "--resume", ranks=2, env=env)
+    assert run.returncode == INCOMPLETE, show(run)
+    assert b"place-3 is not what the job has copied to" in run.stderr, show(run)
+    assert os.listdir(place) == []
+    place.rmdir()
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert totals(run) == totals(succeed("--json", "-T", tree, area / "other", ranks=2, env=env))
+    check_equal(tree, copy)
+
+
+@pytest.mark.parametrize("existing", ["replace", "skip"])
+@pytest.mark.parametrize(("gone", "failing"), [("first", 0), ("second", 1)])
+def test_names_of_an_inode_that_lacked_metadata_are_links_again(
+    area: Path, env: dict[str, str], existing: str, gone: str, failing: int
+) -> None:
+    require_root("give files away")
+    source, copy = area / "source", area / "copy"
+    for name in ("first", "second", "third"):
+        (source / name).mkdir(parents=True)
+    (source / "first/name").write_bytes(b"shared")
+    os.chown(source / "first/name", NOBODY, NOBODY)
+    for name in ("second", "third"):
+        os.link(source / "first/name", source / name / "name")
+    for path in (*source.iterdir(), source):
+        os.utime(path, ns=(THEN, THEN))
+    fault = Fault(area / "log", ["fchown"], None, "EIO", when="1+")
+    words = ("--json", "--existing", existing, "-T", source)
+    run = pcopy(*words, copy, ranks=1, env=env, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == INCOMPLETE, show(run)
+    shutil.rmtree(copy / gone)
+    for _ in range(failing):  # what stays on record must be whole, too
+        run = pcopy("--json", "--resume", ranks=1, env=env, wrap=fault.wrap())
+        assert run.returncode == INCOMPLETE, show(run)
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert totals(run) == totals(succeed(*words, area / "other", ranks=2, env=env))
+    check_equal(source, copy)
