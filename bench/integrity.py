@@ -67,7 +67,7 @@ def _readings(source: Path, arguments: argparse.Namespace) -> dict[str, list[Tim
     signature = str(arguments.memory / "pcopy-bench-read.sig")
     pverify = [*PVERIFY, "-q"]
     ranks = ["-n", str(arguments.ranks)]
-    timed([*pverify, *ranks, "--create", signature, file])
+    timed([*pverify, *ranks, "--force", "--create", signature, file])
     ways = {CAT: [["cat", file]], f"pverify -n {arguments.ranks}": [[*pverify, *ranks, signature, file]]}
     times = in_turns(ways, arguments.rounds, lambda: None)
     Path(signature).unlink()

@@ -19,6 +19,7 @@ from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
+from pcopy.fsio.identity import Identity
 from pcopy.tasks.codec import encode
 from pcopy.tasks.values import CopyFiles, Place, pack_names, pack_numbers
 
@@ -53,7 +54,7 @@ def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int
     with tempfile.TemporaryDirectory(dir=spool) as directory:
         queue = TaskQueue(Limits(in_core=budget), open_overflow=lambda: LmdbBacklog(directory))
         queue.begin_phase(0)
-        place = Place(0, b"some/directory/of/the/source", (0, 1), (0, 2), True, False)
+        place = Place(0, b"some/directory/of/the/source", Identity(0, 1), Identity(0, 2), True, False)
         before, began = _resident(), time.monotonic()
         for number in range(entries // BATCH):
             names = [b"a-file-of-run-%010d" % (number * BATCH + index) for index in range(BATCH)]

@@ -63,7 +63,7 @@ def _peak(place: Path, way: str, ranks: int) -> tuple[int, float]:
         words = [*PCOPY, "-T", "--checkpoint", "none", "--signature", str(place / "sig"), *outputs]
         words += [str(place / "tree"), str(place / "copy")]
     else:
-        words = [*PVERIFY, "--create", str(place / "sig"), *outputs, str(place / "tree")]
+        words = [*PVERIFY, "--force", "--create", str(place / "sig"), *outputs, str(place / "tree")]
     start, most = time.monotonic(), 0
     command = [*words, "-q", "-n", str(ranks)]
     spools = {"TMPDIR": str(place)}

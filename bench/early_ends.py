@@ -1,0 +1,77 @@
+"""What it costs a short job that it could be resumed: copies by this checkout against copies by an older one, in turns.
+
+The jobs are kept on the destination's file system, where another program may write all the time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench import datasets, filesystems
+from bench.timing import CHECKOUT, PCOPY, compared
+from bench.turns import in_turns, parser_for, remove
+
+BEFORE = "before"
+_WRITER = """
+import os, sys
+while True:
+    with open(sys.argv[1], "wb") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+        os.fsync(file.fileno())
+"""
+
+
+def main() -> int:
+    parser = parser_for("bench.early_ends", __doc__, ["ext4"])
+    parser.set_defaults(files=20_000, rounds=7)
+    parser.add_argument("before", type=Path, help="the older checkout")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[1, 6], help="how long copies take, about")
+    arguments = parser.parse_args()
+    filesystems.end_on_sigterm()
+    checkouts = {BEFORE: arguments.before.resolve(), "now": CHECKOUT}
+    for kind in arguments.fs:
+        for seconds in arguments.seconds:
+            dataset = datasets.small_files(int(arguments.files * seconds), 4096, 100)
+            with ExitStack() as stack:
+                size = filesystems.room_for(dataset.size, dataset.files)
+                source = stack.enter_context(filesystems.mounted("tmpfs", size, arguments.memory)) / "source"
+                point = stack.enter_context(filesystems.mounted(kind, size, arguments.memory))
+                source.mkdir()
+                (point / "state").mkdir()
+                dataset.make(source)
+                words = [*PCOPY, "-q", "-n", str(arguments.ranks), str(source), str(point / "copy")]
+                ways = {
+                    name: [["env", f"PYTHONPATH={path}", f"XDG_STATE_HOME={point / 'state'}", *words]]
+                    for name, path in checkouts.items()
+                }
+                clean = partial(remove, point / "copy")
+                for writes in (False, True):
+                    with writer(point / "other") if writes else ExitStack():
+                        print(f"\n{dataset.label}, tmpfs to {kind}, another writer: {writes}", flush=True)
+                        in_turns(ways, 1, clean)
+                        times = in_turns(ways, arguments.rounds, clean)
+                        print(compared(times, BEFORE), flush=True)
+    return 0
+
+
+@contextmanager
+def writer(path: Path) -> Iterator[None]:
+    """While it lasts somebody writes to ``path``, and syncs it each 64 MiB."""
+    process = subprocess.Popen([sys.executable, "-c", _WRITER, os.fspath(path)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
