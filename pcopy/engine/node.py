@@ -152,6 +152,8 @@ class Node:
         self._spawn(spawned, held=held)
         if self._epochs.journal and not held:
             self._epochs.journal.done(task, counts, settled, shares)
+        if not len(self.queue):
+            self._thief.idle_from(now)
         self.tick(now)
 
     def tick(self, now: float) -> None:

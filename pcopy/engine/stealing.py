@@ -1,8 +1,9 @@
 """Work stealing, the thief's side: whom to ask, and when.
 
 An idle rank asks one random victim at a time. After each refusal it waits longer, up to a cap, so that idle ranks
-sleep; after a success it starts afresh. (Blumofe and Leiserson, "Scheduling multithreaded computations by work
-stealing", 1999: random victims suffice.)
+sleep; after a success it starts afresh. The cap grows with the time for which the rank has had nothing to do: after
+seconds a longer pause costs little, and asking takes time from ranks that share its cores. (Blumofe and Leiserson,
+"Scheduling multithreaded computations by work stealing", 1999: random victims suffice.)
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from random import Random
 
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Reply, Request
+
+_IDLE_SHARE = 1 / 8
+"""A pause's share of the time for which the rank has been idle, where that is above ``Limits.steal_backoff_cap``."""
+
+LONGEST_PAUSE = 0.25
+"""Seconds."""
 
 
 class Thief:
@@ -23,13 +30,18 @@ class Thief:
         self._limits = limits
         self._sequence = 0
         self._delay = limits.steal_backoff
+        self._idle_since = 0.0
         self.waiting = False
         self.ask_at = 0.0
 
     def begin_phase(self, now: float) -> None:
         """A new phase: whatever was learned about who is idle is void."""
-        self._delay = self._limits.steal_backoff
-        self.ask_at = now
+        self._start_afresh(now)
+
+    def idle_from(self, now: float) -> None:
+        """This rank had something to do until now, from wherever it came."""
+        self._idle_since = now
+        self._delay = min(self._delay, self._limits.steal_backoff_cap)
 
     def ask(self, phase: int, now: float) -> tuple[int, Request] | None:
         """A victim and the request for it, if it is time to ask."""
@@ -47,9 +59,13 @@ class Thief:
             return False
         self.waiting = False
         if reply.tasks:
-            self._delay = self._limits.steal_backoff
-            self.ask_at = now
+            self._start_afresh(now)
         else:
             self.ask_at = now + self._delay * (0.5 + self._random.random() / 2)
-            self._delay = min(2 * self._delay, self._limits.steal_backoff_cap)
+            share = min((now - self._idle_since) * _IDLE_SHARE, LONGEST_PAUSE)
+            self._delay = min(2 * self._delay, max(self._limits.steal_backoff_cap, share))
         return True
+
+    def _start_afresh(self, now: float) -> None:
+        self._delay = self._limits.steal_backoff
+        self._idle_since = self.ask_at = now

@@ -13,6 +13,7 @@ from pcopy.engine.messages import (
     Work,
 )
 from pcopy.engine.node import NEVER
+from pcopy.engine.stealing import LONGEST_PAUSE
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, without
 
@@ -92,16 +93,33 @@ def test_the_last_task_stays() -> None:
     assert spoken.node.take() is not None
 
 
-def test_one_request_at_a_time_with_growing_pauses() -> None:
-    spoken, victim, request = asking(1, 3)
-    pauses = []
-    for now in range(1, 20):
-        spoken.node.tick(now)
-        assert spoken.said() == []
+def refused_until(spoken: Spoken, victim: int, request: Request, end: float) -> tuple[list[float], int, Request]:
+    """Each request is refused at once, from now = 0: the pauses, in seconds, and the request that comes after them."""
+    now, pauses = 0.0, []
+    while now < end:
         spoken.hear(victim, Reply(0, request.sequence, ()), now=now)
         pauses.append(spoken.node.wake_at() - now)
-        spoken.node.tick(now + 0.9)
+        spoken.node.tick(now + 0.9 * pauses[-1])
+        assert spoken.said() == []
+        now += pauses[-1]
+        spoken.node.tick(now)
         victim, request = outstanding(spoken.said())
-    limits = Limits()
-    assert 0 < pauses[0] <= limits.steal_backoff
-    assert limits.steal_backoff_cap / 2 <= min(pauses[-5:]) <= max(pauses) <= limits.steal_backoff_cap
+    return pauses, victim, request
+
+
+def test_one_request_at_a_time_with_growing_pauses() -> None:
+    pauses, _, _ = refused_until(*asking(1, 3), 0.25)
+    cap = Limits().steal_backoff_cap
+    assert 0 < pauses[0] <= Limits().steal_backoff
+    assert cap / 2 <= pauses[-1] <= max(pauses) <= cap
+
+
+def test_who_is_idle_for_seconds_asks_seldom_until_it_has_something_to_do() -> None:
+    spoken, victim, request = asking(1, 3)
+    pauses, victim, request = refused_until(spoken, victim, request, 5.0)
+    assert LONGEST_PAUSE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_PAUSE
+    spoken.hear(0, Work(0, (task(9, owner=1),)), now=6.0)
+    assert spoken.node.take() == task(9, owner=1)
+    spoken.node.finished((), (), 7.0)
+    spoken.hear(victim, Reply(0, request.sequence, ()), now=7.0)
+    assert spoken.node.wake_at() - 7.0 <= Limits().steal_backoff_cap

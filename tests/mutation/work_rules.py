@@ -114,14 +114,14 @@ STEALS = (
     Rule(
         "a thief waits longer after each refusal",
         "stealing.py",
-        "self._delay = min(2 * self._delay, self._limits.steal_backoff_cap)",
+        "self._delay = min(2 * self._delay, max(self._limits.steal_backoff_cap, share))",
         "pass",
         (ONE_REQUEST,),
     ),
     Rule(
         "a thief's waiting is capped",
         "stealing.py",
-        "min(2 * self._delay, self._limits.steal_backoff_cap)",
+        "min(2 * self._delay, max(self._limits.steal_backoff_cap, share))",
         "2 * self._delay",
         (ONE_REQUEST,),
     ),
