@@ -13,6 +13,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import remove
 from pcopy.signature.items import FILE
+from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.naming import is_it
 from pcopy.tasks.result import Result
@@ -38,6 +39,9 @@ def copy_anew(task: CopyAnew, context: Context, result: Result) -> Slices:
     size, mtime = task.known
     item = Unnamed(b"", task.inode, task.mark)
     known = Known(FILE, size, b"", Version(0, size, mtime, 0))
+    if not task.group.attempt:  # these looks are no first ones, and will not do it
+        result.count(counts.FOUND_BYTES, task.group.size, task.group.names[0][0])
+    group = task.group._replace(attempt=max(1, task.group.attempt))
     for place, name in task.group.names:
         try:
             target, new_name = context.open_target(place), context.new_name(place, name)
@@ -48,9 +52,9 @@ def copy_anew(task: CopyAnew, context: Context, result: Result) -> Slices:
                 elif not task.is_whole:
                     text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"
                     raise Problem("create", errno.EEXIST, text=text)
-            result.spawn(ScanNames(place, name, max(1, task.group.attempt)), expands=True)
+            result.spawn(ScanNames(place, name, group.attempt), expands=True)
         except Problem as problem:
-            again = task._replace(group=task.group._replace(names=((place, name),)))
-            result.fail(place, name, problem, task.group.size, retry=again, touched=True)
+            again = task._replace(group=group._replace(names=((place, name),)))
+            result.fail(place, name, problem, group.size, retry=again, touched=True)
         yield
     return result.outcome()

@@ -153,7 +153,7 @@ class Removed:
             yield from self._named(value)
         elif isinstance(value, CopyAnew):
             if kept := self._kept(value.group.names):
-                group = value.group._replace(names=kept)
+                group = value.group._replace(names=kept, attempt=self._attempt(value.group, value.group.names))
                 yield task._replace(payload=encode(value._replace(group=group)))
         elif isinstance(value, FileOpened | FinishFile):
             yield from self._split(value.file.split)
@@ -172,13 +172,9 @@ class Removed:
         )
 
     def _released(self, group: LinkGroup, names: Names) -> Iterator[Task]:
-        """Names that are not made yet, and those that could not be, are noted as when they were found.
-
-        Their inode's size was counted with the first of them.
-        """
+        """Names that are not made yet, and those that could not be, are noted as when they were found."""
         failed = tuple((place, name) for place, name, _ in group.failed)
-        first = (*failed, *group.names)[0][0]
-        attempt = 0 if self._has_lost(first) else max(1, group.attempt)
+        attempt = self._attempt(group, (*failed, *group.names))
         found: dict[Place, list[bytes]] = {}
         for place, name in dict.fromkeys((*self._kept(failed), *self._kept(names))):
             found.setdefault(place, []).append(name)
@@ -186,6 +182,10 @@ class Removed:
             mounts, inodes, sizes = (pack_numbers([one] * len(each)) for one in group[:3])
             bucket = bucket_of(group.inode)
             yield self._new(LinkNote(place, pack_names(each), mounts, inodes, sizes, attempt, bucket), owner=0)
+
+    def _attempt(self, group: LinkGroup, names: Names) -> int:
+        """0 if their inode's size counts no more: it was counted with the first of the names."""
+        return 0 if self._has_lost(names[0][0]) else max(1, group.attempt)
 
     def _made(self, task: Task, value: MakeLinks) -> Iterator[Task]:
         group = value.group
@@ -210,8 +210,9 @@ class Removed:
     def _looked_at(self, group: LinkGroup, names: Names, inode: int, mark: bytes, known: Known) -> Iterator[Task]:
         """Names of which some are an item that the job has made go, and are gathered with those that will be found."""
         failed = tuple((place, name) for place, name, _ in group.failed)
-        if kept := tuple(dict.fromkeys((*self._kept(failed), *self._kept(names)))):
-            again = group._replace(names=kept, failed=(), attempt=max(1, group.attempt))
+        all_names = (*failed, *names)
+        if kept := tuple(dict.fromkeys(self._kept(all_names))):
+            again = group._replace(names=kept, failed=(), attempt=self._attempt(group, all_names))
             yield self._new(CopyAnew(again, inode, mark, (known.size, known.version.mtime), is_whole=True))
 
     def _verified(self, task: Task, value: VerifyLinks) -> Iterator[Task]:

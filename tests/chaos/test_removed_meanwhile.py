@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,12 +14,13 @@ import pytest
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
 from tests.support.command import Completed, pcopy, show, succeed, summary
-from tests.support.faults import ITEM_BY_ITEM, Fault
+from tests.support.faults import ITEM_BY_ITEM, Fault, slowed
 from tests.support.users import NOBODY, require_root
 
 MANY = "many names"
 HALF_WAY = 300
 THEN = 1_600_000_000 * 10**9
+SHARED = b"the contents of one inode"
 
 
 def totals(run: Completed) -> dict[str, int]:
@@ -99,21 +101,26 @@ def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
     check_equal(tree, copy)
 
 
+def one_inode(source: Path) -> Path:
+    """A file with a name in each of three directories."""
+    for name in ("first", "second", "third"):
+        (source / name).mkdir(parents=True)
+    (source / "first/name").write_bytes(SHARED)
+    os.chown(source / "first/name", NOBODY, NOBODY)
+    for name in ("second", "third"):
+        os.link(source / "first/name", source / name / "name")
+    for path in (*source.iterdir(), source):
+        os.utime(path, ns=(THEN, THEN))
+    return source
+
+
 @pytest.mark.parametrize("existing", ["replace", "skip"])
 @pytest.mark.parametrize(("gone", "failing"), [("first", 0), ("second", 1)])
 def test_names_of_an_inode_that_lacked_metadata_are_links_again(
     area: Path, env: dict[str, str], existing: str, gone: str, failing: int
 ) -> None:
     require_root("give files away")
-    source, copy = area / "source", area / "copy"
-    for name in ("first", "second", "third"):
-        (source / name).mkdir(parents=True)
-    (source / "first/name").write_bytes(b"shared")
-    os.chown(source / "first/name", NOBODY, NOBODY)
-    for name in ("second", "third"):
-        os.link(source / "first/name", source / name / "name")
-    for path in (*source.iterdir(), source):
-        os.utime(path, ns=(THEN, THEN))
+    source, copy = one_inode(area / "source"), area / "copy"
     fault = Fault(area / "log", ["fchown"], None, "EIO", when="1+")
     words = ("--json", "--existing", existing, "-T", source)
     run = pcopy(*words, copy, ranks=1, env=env, wrap=fault.wrap())
@@ -125,4 +132,22 @@ def test_names_of_an_inode_that_lacked_metadata_are_links_again(
         assert run.returncode == INCOMPLETE, show(run)
     run = succeed("--json", "--resume", ranks=2, env=env)
     assert totals(run) == totals(succeed(*words, area / "other", ranks=2, env=env))
+    check_equal(source, copy)
+
+
+@pytest.mark.parametrize("gone", [("first",), ("second",), ("first", "second")])
+def test_the_bytes_of_an_inode_are_found_once(area: Path, env: dict[str, str], gone: tuple[str, ...]) -> None:
+    """They were counted in the directory of its first name."""
+    require_root("give files away")
+    source, copy = one_inode(area / "source"), area / "copy"
+    fault = Fault(area / "log", ["fchown"], None, "EIO", when="1+")
+    run = pcopy("--existing", "skip", "-T", source, copy, ranks=1, env=env, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == INCOMPLETE, show(run)
+    for name in gone:
+        shutil.rmtree(copy / name)
+    words = ("--progress", "json", "--progress-interval", "0.1", "--resume")
+    run = succeed(*words, ranks=1, env=env, wrap=slowed(ITEM_BY_ITEM, 300))
+    told = [json.loads(line) for line in run.stderr.splitlines() if line.startswith(b"{")]
+    assert (told[-1]["found"], told[-1]["found_bytes"]) == (7, len(SHARED)), show(run)
     check_equal(source, copy)
