@@ -7,6 +7,7 @@ item: it is removed if it is still that, and nobody has written to it since.
 from __future__ import annotations
 
 import errno
+import stat
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.problem import Problem
@@ -47,7 +48,7 @@ def copy_anew(task: CopyAnew, context: Context, result: Result) -> Slices:
             target, new_name = context.open_target(place), context.new_name(place, name)
             present = look(target, new_name)
             if present is not None and is_it(context, place, new_name, present, item, known):
-                if (present.st_size, present.st_mtime_ns) == task.known:
+                if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
                     remove(target, new_name)
                 elif not task.is_whole:
                     text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"

@@ -273,11 +273,12 @@ class MakeLinks(NamedTuple):
 
 
 class CopyAnew(NamedTuple):
-    """The names of ``group`` that are the item ``inode`` with that ``mark``, and have the size and mtime in ``known``
-    still, are removed: an earlier run made it, and not all of its metadata could be set. Then the group is copied.
+    """Removes the names of ``group`` that are the item ``inode`` with that ``mark``, which an earlier run has made and
+    not all of whose metadata could be set. Then the group is copied.
 
-    If it ``is_whole``, all of its metadata was set; then what was written to since is the user's, and no failure. With
-    the attempt 0 the inode's size counts no more, and is counted again.
+    ``known`` are size and mtime of what nobody has written to since (the size counts of files only). If it
+    ``is_whole``, all of its metadata was set; then what was written to since is the user's, and no failure. With the
+    attempt 0 the inode's size counts no more, and is counted again.
     """
 
     group: LinkGroup

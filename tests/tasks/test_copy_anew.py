@@ -1,0 +1,48 @@
+"""What the job has named and must make anew goes, whatever kind it is; what somebody has written to since stays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pcopy.engine.task import Task
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.codec import encode
+from pcopy.tasks.job import Options
+from pcopy.tasks.phases import Phase
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.unnamed import unnamed_at
+from pcopy.tasks.values import CopyAnew, LinkGroup, Place
+from tests.tasks.one_rank import root_of, surroundings
+from tests.tasks.test_verify_links import run
+
+MAKE: dict[str, tuple[Callable[[Path], object], int]] = {
+    "file": (lambda path: path.write_bytes(b"contents"), 8),
+    "symlink": (lambda path: path.symlink_to("somewhere"), 0),
+    "fifo": (os.mkfifo, 0),
+}
+"""How it is made, and the size that tasks know: only a file has one."""
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("touched", [False, True])
+def test_it_goes_unless_it_was_written_to(area: Path, kind: str, touched: bool) -> None:
+    for name in ("source", "target"):
+        (area / name).mkdir()
+    copy = area / "target/name"
+    make, size = MAKE[kind]
+    make(copy)
+    with surroundings([root_of(area / "source", area / "target")], Options(Preserve(), "skip")) as (context, _):
+        place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+        item = unnamed_at(context.open_target(place), b"name")
+        known = size, copy.lstat().st_mtime_ns
+        if touched:
+            os.utime(copy, follow_symlinks=False)
+        group = LinkGroup(0, 1, size, ((place, b"name"),), 1)
+        task = CopyAnew(group, item.inode, item.mark, known, is_whole=True)
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), encode(task), 0))
+    assert os.path.lexists(copy) == touched
+    assert len(tuple(outcome.spawned)) == 1  # its name is looked at again
