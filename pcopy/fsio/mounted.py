@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pcopy.fsio.close import let_go
 from pcopy.fsio.mount_roots import LEFT_OUT, MountRoot, root_of
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 
 
 class Mounted:
@@ -58,6 +59,9 @@ class Mounted:
         except OSError as error:
             raise Problem.of("open", error, on_source=self._on_source) from error
         try:
-            self.check(path, held, os.fstat(held), os.fstat(directory).st_dev)
+            self.check(path, held, self._status(held), self._status(directory).st_dev)
         finally:
             let_go(held)
+
+    def _status(self, descriptor: int) -> os.stat_result:
+        return status_of(descriptor, on_source=self._on_source)

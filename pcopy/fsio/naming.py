@@ -55,7 +55,7 @@ class Namer:
 
     def needs_placeholders(self, directory: int, device: int, probe: bytes) -> bool:
         """Can no name be given without replacing? ``probe`` is a temporary name that is free. Raises ``Problem``."""
-        os.close(create(directory, probe))
+        let_go(create(directory, probe))
         other = probe + b"+"
         try:
             return self._give_at_once(directory, probe, device, other) is None

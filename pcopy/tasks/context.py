@@ -19,6 +19,7 @@ from pcopy.fsio.data import Mover
 from pcopy.fsio.kernel import SMALL_FILE, Kernel
 from pcopy.fsio.naming import Namer
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.stable import open_for_sync
 from pcopy.fsio.storage import Storage
@@ -218,7 +219,7 @@ class Context:
         targets = self.targets[root]
         target = targets.open(b"")
         if self.storage is not None:
-            self.storage.add(target, os.fstat(target).st_dev)
+            self.storage.add(target, status_of(target).st_dev)
         return target
 
     def open_for_sync(self, place: Place) -> int:

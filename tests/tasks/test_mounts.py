@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.tasks.job import Failure
 from pcopy.tasks.values import ScanDir
 from tests.support.files import write
 from tests.support.filesystems import mounted
@@ -99,6 +100,30 @@ def test_a_file_is_no_longer_mounted_on_another(trees: tuple[Path, Path], other:
         bound.unmount()
     assert [failure.path for failure in copied.failures] == [bytes(source / "z")]
     assert not (target / "z").exists()
+    assert (target / "m/below").exists()
+
+
+def test_a_mounted_file_that_cannot_be_looked_at_fails_alone(
+    trees: tuple[Path, Path], other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = trees
+    bound = Bound(other / "inside", source / "z")
+    real = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(source / "z"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor)
+
+    def break_down(value: object) -> None:
+        if isinstance(value, ScanDir):
+            monkeypatch.setattr(os, "fstat", fstat)
+
+    try:
+        copied = copy(root_of(source, target), before=break_down)
+    finally:
+        bound.unmount()
+    assert copied.failures == [Failure(bytes(source / "z"), "fstat", errno.EIO, os.strerror(errno.EIO))]
     assert (target / "m/below").exists()
 
 

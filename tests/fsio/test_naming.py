@@ -1,0 +1,51 @@
+"""Names are given without replacing anything; only a ``Problem`` says that one could not be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio import naming
+from pcopy.fsio.naming import Given, Namer
+
+
+def test_a_probe_that_cannot_be_closed_ends_nothing(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made to learn of its file system, and holds nothing."""
+    real = os.close
+    broken: list[int] = []
+
+    def close(descriptor: int) -> None:
+        real(descriptor)
+        broken.append(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    directory = os.open(area, os.O_RDONLY)
+    monkeypatch.setattr(os, "close", close)
+    needed = Namer().needs_placeholders(directory, area.stat().st_dev, b"probe")
+    monkeypatch.undo()
+    os.close(directory)
+    assert (needed, len(broken)) == (False, 1)
+    assert os.listdir(area) == []
+
+
+@pytest.mark.parametrize("way", ["rename", "link", "placeholder"])
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_name_is_given_in_each_way(area: Path, monkeypatch: pytest.MonkeyPatch, way: str, taken: bool) -> None:
+    if way != "rename":
+        monkeypatch.setattr(naming, "_renameat2", lambda: None)
+    if way == "placeholder":
+        monkeypatch.setattr(naming, "_give_by_link", lambda *_: None)
+    (area / "temporary").write_bytes(b"new")
+    if taken:
+        (area / "name").write_bytes(b"the user's")
+    directory = os.open(area, os.O_RDONLY)
+    try:
+        given = Namer().give(directory, b"temporary", area.stat().st_dev, b"name")
+    finally:
+        os.close(directory)
+    assert given is (Given.TAKEN if taken else Given.GIVEN)
+    assert (area / "name").read_bytes() == (b"the user's" if taken else b"new")
+    assert (area / "temporary").exists() == taken
