@@ -178,9 +178,6 @@ def count_settled(
         return
     known = settled.known
     if settled.copied:
-        context.succeeded()
-        result.count(counts.FILES)
-        result.count(counts.BYTES, known.version.size)
-        result.digested(place, name, known, counts.FILES, verify=alone)
+        result.copied(place, name, known, alone=alone)
     else:
         skipped(context, result, place, name, known)

@@ -14,7 +14,6 @@ from pcopy.fsio.nodes import copy_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, source_status
 from pcopy.fsio.temporary import put_in_place, remove
-from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.hashing import kind_of
 from pcopy.tasks.read_items import skipped
@@ -108,9 +107,7 @@ def copy_one_node(
         known = known._replace(digest=context.hashing.node(made.source, made.link))
     if item is not None:
         return Settled(True, known, identity, unnamed=item, shortcoming=made.shortcoming)
-    counter = counts.of_kind(known.kind)
-    result.count(counter)
-    result.digested(place, name, known, counter, verify=alone)
+    result.copied(place, name, known, alone=alone)
     return Settled(True, known, identity)
 
 

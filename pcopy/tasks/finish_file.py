@@ -16,7 +16,6 @@ from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
 from pcopy.fsio.temporary import put_in_place, remove
 from pcopy.signature.items import FILE
-from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
 from pcopy.tasks.result import Result
@@ -42,11 +41,8 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
             chunk, writers = task.chunk, task.writers
             name_later(result, context, file.split, item, known, chunk=chunk, writers=writers, shortcoming=shortcoming)
             return result.outcome()
-        context.succeeded()
-        result.count(counts.FILES)
-        result.count(counts.BYTES, known.size)
         alone, name = not file.split.links, file.split.name
-        result.digested(place, name, known, counts.FILES, verify=alone, chunk=task.chunk, writers=task.writers)
+        result.copied(place, name, known, alone=alone, chunk=task.chunk, writers=task.writers)
         _link_others(task, context, result, known)
     return result.outcome()
     yield

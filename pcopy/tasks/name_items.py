@@ -9,8 +9,6 @@ from pcopy.engine.driver import Slices
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version
-from pcopy.signature.items import FILE
-from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
 from pcopy.tasks.copy_anew import anew
 from pcopy.tasks.hashing import split_digests, unpack_versions
@@ -25,7 +23,6 @@ from pcopy.tasks.values import (
     LinkGroup,
     NameGroup,
     NameItems,
-    Place,
     ScanNames,
     SplitFile,
     Unnamed,
@@ -60,7 +57,7 @@ def name_items(task: NameItems, context: Context, result: Result) -> Slices:
                 result.fail(place, name, problem, size, touched=True)
         else:
             if named:
-                _count(context, result, place, name, known, writers=writers)
+                result.copied(place, name, known, writers=writers)
             else:
                 discard(context, place, item)
                 skipped(context, result, place, name, known)
@@ -113,7 +110,7 @@ def _after_named(task: NameGroup, split: SplitFile, context: Context, result: Re
     shortcoming = None
     if task.shortcoming is None:
         alone = not split.links
-        _count(context, result, split.place, split.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
+        result.copied(split.place, split.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
     else:
         operation, number, text, *_ = task.shortcoming
         shortcoming = MetadataProblem(operation, number, text=text)
@@ -126,26 +123,6 @@ def _after_named(task: NameGroup, split: SplitFile, context: Context, result: Re
     after_representative(
         context, result, split, made, known, chunk=task.chunk, writers=task.writers, shortcoming=shortcoming
     )
-
-
-def _count(
-    context: Context,
-    result: Result,
-    place: Place,
-    name: bytes,
-    known: Known,
-    *,
-    alone: bool = True,
-    chunk: int = 0,
-    writers: bytes = b"",
-) -> None:
-    context.succeeded()
-    counter = counts.of_kind(known.kind)
-    result.count(counter, 1, place)
-    if known.kind == FILE:
-        result.count(counts.BYTES, known.size, place)
-    if context.digests:
-        result.digested(place, name, known, counter, verify=alone, chunk=chunk, writers=writers)
 
 
 def _all_failed(result: Result, split: SplitFile, failed: list[FailedName]) -> None:

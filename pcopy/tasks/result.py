@@ -127,6 +127,20 @@ class Result:
         if self._place is not None:
             yield label_of(self._place), _shared(here)
 
+    def copied(
+        self, place: Place, name: bytes, known: Known, *, alone: bool = True, chunk: int = 0, writers: bytes = b""
+    ) -> None:
+        """One item more is there, whole. One that is not ``alone`` is verified with its links.
+
+        ``chunk`` and ``writers``: see ``pcopy.tasks.read_values.Contents``.
+        """
+        self._context.succeeded()
+        counter = counts.of_kind(known.kind)
+        self.count(counter, 1, place)
+        if counter == counts.FILES:
+            self.count(counts.BYTES, known.size, place)
+        self.digested(place, name, known, counter, verify=alone, chunk=chunk, writers=writers)
+
     def digested(
         self,
         place: Place,

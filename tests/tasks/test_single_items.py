@@ -172,3 +172,13 @@ def test_a_directory_that_was_swapped_for_another_fails(places: tuple[Path, Path
     totals = consistent(copied := copy(root_of(source, target), before=before))
     assert totals.failed == 1
     assert copied.failures[0].errno == errno.ESTALE
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_bytes_of_a_file_that_says_that_it_has_none(area: Path, there: bool) -> None:
+    """However it is copied: those that it held are counted, as they are where it is named last, or repaired."""
+    if there:
+        (area / "version").write_bytes(b"old")
+    totals = consistent(copied := copy(root_of(Path("/proc"), area, b"version"), hash="xxh3-128"))
+    assert copied.failures == []
+    assert totals.bytes == len(Path("/proc/version").read_bytes()) > 0
