@@ -19,7 +19,7 @@ from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
 from pcopy.tasks.targets import inherits_acl, look
-from pcopy.tasks.unnamed import Waiting, name_later, unnamed_at
+from pcopy.tasks.unnamed import Waiting, unnamed_at
 from pcopy.tasks.values import CopyFiles, Known, Place, SplitFile, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import Settled, copy_whole
 
@@ -84,17 +84,17 @@ def _copy(
                 waiting.add_file(names[index], new_names[number], status, size, digest)
             elif digested is not None:
                 digested.add_file(names[index], status, size, digest, counts.FILES)
-            if not copied % FILES_PER_SLICE:
-                context.counters[counts.MOVED] += moved - told
-                told = moved
-                yield
         elif isinstance(verdict, int) or (verdict.on_source and verdict.errno in PASSING):
             careful.add(index)
         elif context.keeps and isinstance(verdict, MetadataProblem):
             split = SplitFile(place, names[index], place.source_id[0], inodes[index], sizes[index], task.attempt)
-            _name_all_the_same(context, result, split, target, new_names[number], verdict)
+            _name_all_the_same(context, result, split, target, new_names[number], verdict, waiting)
         else:
             failed_or_retried(result, place, names[index], verdict, task.attempt, sizes[index])
+        if not (number + 1) % FILES_PER_SLICE:
+            context.counters[counts.MOVED] += moved - told
+            told = moved
+            yield
     context.counters[counts.MOVED] += moved - told
     if copied:
         context.succeeded()
@@ -128,7 +128,13 @@ def _new_names(context: Context, place: Place, names: list[bytes]) -> list[bytes
 
 
 def _name_all_the_same(
-    context: Context, result: Result, split: SplitFile, target: int, temporary: bytes, problem: MetadataProblem
+    context: Context,
+    result: Result,
+    split: SplitFile,
+    target: int,
+    temporary: bytes,
+    problem: MetadataProblem,
+    waiting: Waiting,
 ) -> None:
     """Better a file with wrong metadata, and told so, than none."""
     try:
@@ -140,7 +146,7 @@ def _name_all_the_same(
         failed_or_retried(result, split.place, split.name, trouble, split.attempt, split.size)
         return
     known = Known(FILE, status.st_size, b"", Version.of(status))
-    name_later(result, context, split, item, known, shortcoming=problem)
+    waiting.add(result, split, item, known, problem)
 
 
 def _may_be_there(target: int, name: bytes) -> bool:
@@ -161,10 +167,8 @@ def _copy_carefully(
         return
     if settled.unnamed is None:
         count_settled(context, result, place, name, settled)
-    elif settled.shortcoming is None:
-        waiting.add(name, settled.unnamed, settled.known)
     else:
-        name_later(result, context, split, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
+        waiting.add(result, split, settled.unnamed, settled.known, settled.shortcoming)
 
 
 def count_settled(

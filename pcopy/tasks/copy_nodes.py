@@ -20,7 +20,7 @@ from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
 from pcopy.tasks.targets import clear_way, inherits_acl, is_linkable, kept_from, kept_identity, look, may_replace
-from pcopy.tasks.unnamed import Waiting, name_later
+from pcopy.tasks.unnamed import Waiting
 from pcopy.tasks.values import CopyNodes, Known, Place, SplitFile, Unnamed, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import Settled
 
@@ -39,11 +39,9 @@ def _copy(task: CopyNodes, context: Context, result: Result, waiting: Waiting) -
     for name, inode in zip(unpack_names(task.names), unpack_numbers(task.inodes), strict=True):
         try:
             settled = copy_one_node(context, result, place, name, inode)
-            if settled.unnamed is not None and settled.shortcoming is None:
-                waiting.add(name, settled.unnamed, settled.known)
-            elif settled.unnamed is not None:
+            if settled.unnamed is not None:
                 split = SplitFile(place, name, place.source_id[0], inode, 0, task.attempt)
-                name_later(result, context, split, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
+                waiting.add(result, split, settled.unnamed, settled.known, settled.shortcoming)
         except Problem as problem:
             failed_or_retried(result, task.place, name, problem, task.attempt)
         yield

@@ -44,18 +44,26 @@ class Waiting:
         self._context = context
         self._place = place
         self._attempt = attempt
+        self._temporaries: list[bytes] = []
         self._items: list[Unnamed] = []
         self._known = Gathered()
         self._new: dict[bytes, Unnamed] = {}
 
     def made(self, temporary: bytes, descriptor: int) -> None:
         """For ``pcopy.fsio.kernel``: a file is whole."""
+        self._temporaries.append(temporary)
         self._new[temporary] = unnamed(descriptor, temporary, os.fstat(descriptor).st_ino)
 
-    def add(self, name: bytes, item: Unnamed, known: Known) -> None:
-        """One more."""
+    def add(
+        self, result: Result, split: SplitFile, item: Unnamed, known: Known, shortcoming: MetadataProblem | None
+    ) -> None:
+        """One more. If not all of its metadata could be set, it has a task of its own, which tells that."""
+        self._temporaries.append(item.temporary)
+        if shortcoming is not None:
+            name_later(result, self._context, split, item, known, shortcoming=shortcoming)
+            return
         self._items.append(item)
-        self._known.add(name, known)
+        self._known.add(split.name, known)
 
     def add_file(self, name: bytes, temporary: bytes, status: os.stat_result, size: int, digest: bytes) -> None:
         """One that was ``made``."""
@@ -70,8 +78,8 @@ class Waiting:
         except GeneratorExit:
             with suppress(Problem):  # its directory has gone
                 target = self._context.open_target(self._place)
-                for item in (*self._items, *self._new.values()):
-                    remove(target, item.temporary)
+                for temporary in self._temporaries:
+                    remove(target, temporary)
             raise
         self._spawn(result)
 

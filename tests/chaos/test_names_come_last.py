@@ -10,9 +10,10 @@ import pytest
 
 from tests.chaos.unfinished import BUSY, STOPPED
 from tests.support.command import Argument, pcopy, show, succeed, summary
-from tests.support.faults import require_strace, slowed
+from tests.support.faults import Fault, require_strace, slowed
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, require_root
 from tests.support.walk import temporaries
 
 POLICIES = ("skip", "newer", "fail")
@@ -43,6 +44,29 @@ def test_a_job_that_is_not_kept_leaves_nothing_under_temporary_names(
         assert wait_until(lambda: run.process.poll() is not None or half())
         run.send_signal(signal.SIGTERM)
         assert run.end(20) not in (0, 1, STOPPED)
+    assert temporaries(os.fsencode(copy)) == []
+
+
+@pytest.mark.parametrize("kind", ["files", "links"])
+def test_nor_what_lacks_metadata(area: Path, env: dict[str, str], kind: str) -> None:
+    """Of a task that has not come to its end."""
+    require_root("give files away")
+    source, copy = area / "source", area / "copy"
+    source.mkdir()
+    for index in range(250):
+        path = source / str(index)
+        if kind == "files":
+            path.write_bytes(b"%d" % index)
+        else:
+            path.symlink_to("nowhere")
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    fault = Fault(area / "log", ["fchown", "chown"], None, "EIO", slow=["utimensat"])
+    words: list[Argument] = ["--checkpoint", "none", "--existing", "skip", "-T", source, copy]
+    with background(*words, ranks=1, env=env, wrap=fault.wrap()) as run:
+        assert wait_until(lambda: run.process.poll() is not None or len([*copy.glob(".pcopy-*")]) > 20)
+        run.send_signal(signal.SIGTERM)
+        assert run.end(20) not in (0, 1, STOPPED)
+    fault.check()
     assert temporaries(os.fsencode(copy)) == []
 
 
