@@ -32,7 +32,7 @@ SIDECAR = PREFIX + b"incomplete-"
 """What the name of a file beside it begins with; the number of its inode follows."""
 
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
-_UNMARKED = (errno.ENODATA, *_NO_ATTRIBUTES, errno.ENOENT, errno.EACCES, errno.EPERM)
+_UNMARKED = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
 _LARGEST = 4096
 
 
@@ -160,6 +160,7 @@ def _has(item: int | bytes, name: str) -> bool:
 
 def _leave_beside(directory: int, inode: int, mark: HalfWritten, temporary: bytes) -> None:
     writing = create(directory, temporary)
+    operation = "write"
     try:
         try:
             write_all(writing, mark.packed() + b"inode %d\n" % inode, 0)
@@ -167,15 +168,18 @@ def _leave_beside(directory: int, inode: int, mark: HalfWritten, temporary: byte
             abandon(writing)
             raise
         close_written(writing, sync=True)
+        operation = "rename"
         os.rename(temporary, SIDECAR + b"%d" % inode, src_dir_fd=directory, dst_dir_fd=directory)
+        operation = "open"
         above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
+            operation = "fsync"
             os.fsync(above)
         finally:
             let_go(above)
     except OSError as error:
         remove(directory, temporary)
-        raise Problem.of("rename", error) from error
+        raise Problem.of(operation, error) from error
 
 
 def _find_beside(directory: int, inode: int) -> HalfWritten | None:

@@ -16,12 +16,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
+from pcopy.fsio.file_system import FUSE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.stable import open_for_sync
 from pcopy.fsio.syncer import Syncer
-
-FUSE = 0x65735546
-"""The f_type of FUSE file systems (statfs(2))."""
 
 _REPORTS_ERRORS = (5, 8)
 """The first Linux whose syncfs does."""

@@ -11,8 +11,9 @@ from unittest import mock
 import pytest
 
 from pcopy.fsio import storage as module
+from pcopy.fsio.file_system import FUSE
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.storage import FUSE, Storage
+from pcopy.fsio.storage import Storage
 from pcopy.fsio.syncer import Syncer
 
 PLAIN = 0xEF53

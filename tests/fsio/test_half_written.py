@@ -1,0 +1,68 @@
+"""The mark of a file that is being written over, where attributes can't be had: a small file beside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pcopy.fsio import half_written
+from pcopy.fsio.half_written import SIDECAR, HalfWritten
+from pcopy.fsio.problem import Problem
+
+MARK = HalfWritten("job", stat.S_IFREG | 0o644, 1, 2)
+REAL = {"rename": os.rename, "open": os.open, "fsync": os.fsync}
+
+
+@pytest.fixture
+def opened(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """The directory, and a file in it."""
+
+    def unknown(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    (area / "file").write_bytes(b"contents")
+    directory, file = os.open(area, os.O_RDONLY), os.open(area / "file", os.O_RDWR)
+    for call in ("setxattr", "getxattr", "removexattr"):
+        monkeypatch.setattr(os, call, unknown)
+    yield directory, file
+    monkeypatch.undo()
+    os.close(directory)
+    os.close(file)
+
+
+def test_it_is_found_and_cleared(opened: tuple[int, int]) -> None:
+    directory, file = opened
+    status = os.fstat(file)
+    half_written.leave(directory, file, status.st_ino, MARK, b"temporary")
+    assert sorted(os.listdir(directory)) == sorted([os.fsdecode(SIDECAR) + str(status.st_ino), "file"])
+    assert half_written.find(directory, file, status) == MARK
+    half_written.clear(directory, file, status.st_ino)
+    assert half_written.find(directory, file, status) is None
+    assert os.listdir(directory) == ["file"]
+
+
+@pytest.mark.parametrize("operation", REAL)
+def test_what_fails_is_called_by_its_name(
+    opened: tuple[int, int], monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Whoever reads the error looks for what the storage refused."""
+    directory, file = opened
+
+    def fail(what: object, *arguments: object, **keywords: object) -> object:
+        is_meant = operation == "rename" or what == "." or (isinstance(what, int) and os.path.isdir(what))
+        if is_meant:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return REAL[operation](what, *arguments, **keywords)  # type: ignore[operator]
+
+    monkeypatch.setattr(os, operation, fail)
+    with pytest.raises(Problem) as raised:
+        half_written.leave(directory, file, os.fstat(file).st_ino, MARK, b"temporary")
+    monkeypatch.setattr(os, operation, REAL[operation])
+    assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
+    assert "temporary" not in os.listdir(directory)
