@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MINIMUM_BLOCK = 64 << 10
 _UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
 PROGRESS = ("auto", "bar", "plain", "json", "none")
 
 
@@ -26,9 +27,7 @@ def make_parser(program: str, usage: str, description: str, examples: str) -> Ar
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            message = message.removeprefix("argument ").replace(
-                "ignored explicit argument", "takes no value; unknown letter or value:"
-            )
+            message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
             raise Refused(f"{harmless(message)}; see {program} --help")
 
     return Parser(
@@ -40,6 +39,22 @@ def make_parser(program: str, usage: str, description: str, examples: str) -> Ar
         add_help=False,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
     )
+
+
+def before_operands(words: Sequence[str]) -> Sequence[str]:
+    """What comes before ``--``: after that nothing is an option."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def asks_for_help(words: Sequence[str], flags: str) -> bool:
+    """Is help asked for? ``flags`` are the letters that may stand together.
+
+    Beside a path ``h`` may be rsync's (``-avh``). Then it is no help, which has status 0 though nothing was done.
+    """
+    if "--help" in words:
+        return True
+    letters = [word for word in words if word[:1] == "-" and not word[1:].strip(flags)]
+    return all(word[:1] == "-" for word in words) and any("h" in word for word in letters)
 
 
 def names_of(parser: ArgumentParser) -> list[str]:
@@ -113,6 +128,13 @@ def at_least_0(text: str) -> int:
 
 def at_least_1(text: str) -> int:
     return integer(text, 1)
+
+
+def ranks(text: str) -> int:
+    """Raises ``ValueError``, which also says what else the letter n may have meant."""
+    if not text.lstrip("-").isdigit():
+        raise ValueError("not a number of processes (--dry-run: not yet; cp's --no-clobber: --existing skip)")
+    return at_least_1(text)
 
 
 def seconds(text: str) -> float:

@@ -5,9 +5,9 @@ Rule: nothing is guessed, and nothing is done that was not asked for; the line s
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from pcopy.errors import Refused
 from pcopy.text import shown
@@ -21,17 +21,90 @@ NOT_YET = frozenset(
 )
 """Options of pcopy that are planned and not built."""
 
-NOT_YET_OF_PVERIFY = frozenset(("--exclude", "--exclude-from", "--include"))
+_THE_DEFAULT = "pcopy does that by default; leave it out"
+_GOES_ON = "what was stopped goes on with pcopy --resume; leave it out"
+_KEEPS = "write --existing skip"
+_TELLS = "write --progress, or -v; the summary comes by itself"
+_REACHES_NONE = "pcopy reaches no other hosts: mount their file system here, or use rsync"
+
+HABITS: Mapping[str, str] = {
+    **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _THE_DEFAULT),
+    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs", "--sparse"), _THE_DEFAULT),
+    **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _THE_DEFAULT),
+    **dict.fromkeys(("--compress", "-z"), "pcopy does not compress; leave it out"),
+    **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _GOES_ON),
+    **dict.fromkeys(("--no-clobber", "--ignore-existing"), _KEEPS),
+    **dict.fromkeys(("--info", "--stats", "--itemize-changes"), _TELLS),
+    **dict.fromkeys(("--rsh", "-e", "--rsync-path"), _REACHES_NONE),
+    **dict.fromkeys(("--no-owner", "--no-group"), "write --no-preserve ownership"),
+    "--no-perms": "write --no-preserve mode",
+    "--no-times": "write --no-preserve timestamps",
+    "--copy-links": "write -L",
+    "--target-directory": "write DST last",
+    "--threads": "write -n N",
+    "-b": "--backup is not yet in this version",
+    "-c": "write --checksum",
+    "-f": "existing files are replaced by default; leave it out",
+    "-i": f"pcopy neither asks nor lists items; to keep what is there, {_KEEPS}",
+    "-j": "write -n N",
+    "-V": "write --version",
+}
+"""Options of cp, rsync and others, and what is said of them."""
+
+
+class Unknown(NamedTuple):
+    """What a program says of options that it does not have."""
+
+    program: str
+    not_yet: Collection[str]
+    habits: Mapping[str, str]
+
+
+OF_PCOPY = Unknown("pcopy", NOT_YET, HABITS)
+OF_PVERIFY = Unknown(
+    "pverify",
+    frozenset(("--exclude", "--exclude-from", "--include")),
+    dict.fromkeys(("-r", "--recursive"), "trees are read whole by default; leave it out"),
+)
 
 _LEAST_LIKENESS = 0.7
+_RANKS = "n"  # what follows this letter is its value
 
 
-def unknown_option(program: str, word: str, known: Collection[str], not_yet: Collection[str]) -> Refused:
-    """What is told of ``word``, which is none of the options ``known`` that ``program`` has."""
+def refuse_unknown(asked: Unknown, others: Sequence[str], known: Collection[str]) -> None:
+    """Raises ``Refused`` for the first option among ``others``, what argparse has not understood."""
+    for word in others:
+        if word.startswith("-") and word != "-":
+            raise _unknown_option(asked, word, known)
+
+
+def refuse_letters(asked: Unknown, words: Sequence[str], flags: str) -> None:
+    """Raises ``Refused`` for a word of letters that may stand together, ``flags``, and one that is no option."""
+    for word in words:
+        rest = word[1:].lstrip(flags)
+        if word[:1] == "-" and rest not in ("", word[1:]) and rest[0] != _RANKS:
+            raise _unknown_letter(asked, rest[0], word)
+
+
+def _unknown_option(asked: Unknown, word: str, known: Collection[str]) -> Refused:
     option = word.partition("=")[0]
-    if option in not_yet:
-        return Refused(f"{option}: not yet in this version of {program}; see {program} --help")
-    name = shown(os.fsencode(option))
-    near = difflib.get_close_matches(option, [*known, *not_yet], 1, _LEAST_LIKENESS) if option[:2] == "--" else []
-    hint = f" the nearest is {near[0]}{' (not yet in this version)' if near[0] in not_yet else ''};" if near else ""
-    return Refused(f"unknown option {name};{hint} see {program} --help (for a file of that name write ./{name})")
+    advice = f"see {asked.program} --help"
+    if option in asked.not_yet:
+        return Refused(f"{option}: not yet in this version of {asked.program}; {advice}")
+    if option in asked.habits:
+        return Refused(f"{option}: {asked.habits[option]}; {advice}")
+    if option[:2] != "--" and option[:2] in asked.habits:
+        return _unknown_letter(asked, option[1], option)
+    name, hint = shown(os.fsencode(option)), ""
+    if option[:2] == "--":
+        from difflib import get_close_matches
+
+        for near in get_close_matches(option, [*known, *asked.not_yet], 1, _LEAST_LIKENESS):
+            hint = f" the nearest is {near}{' (not yet in this version)' if near in asked.not_yet else ''};"
+    return Refused(f"unknown option {name};{hint} {advice} (for a file of that name write ./{name})")
+
+
+def _unknown_letter(asked: Unknown, letter: str, word: str) -> Refused:
+    what = asked.habits.get(f"-{letter}", "an unknown option")
+    name, together = (shown(os.fsencode(part)) for part in (letter, word))
+    return Refused(f"-{name} in {together}: {what}; see {asked.program} --help")

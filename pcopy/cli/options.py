@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
 from pcopy.cli.argument_types import (
+    HELP_ALONE,
     absolute,
     add_progress,
+    asks_for_help,
     at_least_0,
-    at_least_1,
+    before_operands,
     block_size,
     chunk_size,
     make_parser,
     names_of,
     owner,
+    ranks,
     seconds,
     taking,
     wishes_in_order,
     with_progress,
 )
 from pcopy.cli.job_options import USAGES, Asked, Checkpoint, add_job_options, asked_of, checkpoint_of
+from pcopy.cli.mistakes import OF_PCOPY, refuse_letters, refuse_unknown
 from pcopy.errors import Refused
 from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
@@ -86,14 +90,10 @@ class Arguments(NamedTuple):
 
 def early_answer(argv: Sequence[bytes | str]) -> str | None:
     """What ``--version`` or ``-h`` prints on standard output, without a final newline; None if neither is asked for."""
-    for argument in map(os.fsdecode, argv):
-        if argument == "--":
-            break
-        if argument == "--version":
-            return f"pcopy {__version__}"
-        if argument == "--help" or (argument.startswith("-") and "h" in argument and not argument[1:].strip(_FLAGS)):
-            return _parser().format_help().rstrip()
-    return None
+    words = before_operands(list(map(os.fsdecode, argv)))
+    if "--version" in words:
+        return f"pcopy {__version__}"
+    return _parser().format_help().rstrip() if asks_for_help(words, _FLAGS) else None
 
 
 def parse(argv: Sequence[bytes | str]) -> Arguments:
@@ -102,15 +102,14 @@ def parse(argv: Sequence[bytes | str]) -> Arguments:
     Raises ``Refused`` with one line on what is wrong with it.
     """
     words = with_progress([os.fsdecode(word) for word in argv])
-    end = words.index("--") if "--" in words else len(words)
+    end = len(before_operands(words))
+    refuse_letters(OF_PCOPY, words[:end], _FLAGS)
     parser = _parser()
     # Without positionals of its own argparse hands back operands and unknown options in their order.
     values, others = parser.parse_known_args(words[:end])
-    for word in others:
-        if word.startswith("-") and word != "-":
-            from pcopy.cli.mistakes import NOT_YET, unknown_option
-
-            raise unknown_option("pcopy", word, names_of(parser), NOT_YET)
+    refuse_unknown(OF_PCOPY, others, names_of(parser))
+    if values.help:
+        raise Refused(HELP_ALONE)
     _refuse_what_names_no_file(values)
     operands = [os.fsencode(word) for word in others + words[end + 1 :]]
     asked = asked_of(values, operands, words[:end], _parser)
@@ -219,7 +218,7 @@ def _parser() -> ArgumentParser:
 
     everyday = parser.add_argument_group("every day")
     add = everyday.add_argument
-    add("-n", "--ranks", metavar="N", type=taking(at_least_1), default=0,
+    add("-n", "--ranks", metavar="N", type=taking(ranks), default=0,
         help="processes that copy (default: the cores that pcopy may use, at most 8)")  # fmt: skip
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip

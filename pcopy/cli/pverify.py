@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy import __version__
 from pcopy.cli.argument_types import (
+    HELP_ALONE,
     add_progress,
+    asks_for_help,
     at_least_1,
+    before_operands,
     block_size,
     make_parser,
     names_of,
@@ -22,6 +25,7 @@ from pcopy.cli.argument_types import (
     taking,
     with_progress,
 )
+from pcopy.cli.mistakes import OF_PVERIFY, refuse_letters, refuse_unknown
 from pcopy.errors import REFUSED, Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import counted, shown
@@ -97,27 +101,22 @@ def _prepare(words: Sequence[str]) -> Preparation:
 
 def early_answer(argv: Sequence[str]) -> str | None:
     """What ``--version`` or ``-h`` prints; None if neither is asked for."""
-    for argument in argv:
-        if argument == "--":
-            break
-        if argument == "--version":
-            return f"pverify {__version__}"
-        if argument == "--help" or (argument.startswith("-") and "h" in argument and not argument[1:].strip(_FLAGS)):
-            return _parser().format_help().rstrip()
-    return None
+    words = before_operands(argv)
+    if "--version" in words:
+        return f"pverify {__version__}"
+    return _parser().format_help().rstrip() if asks_for_help(words, _FLAGS) else None
 
 
 def parse(argv: Sequence[str]) -> Request:
     """The meaning of ``argv``; raises ``Refused`` with one line on what is wrong with it."""
     words = with_progress(argv)
-    end = words.index("--") if "--" in words else len(words)
+    end = len(before_operands(words))
+    refuse_letters(OF_PVERIFY, words[:end], _FLAGS)
     parser = _parser()
     values, others = parser.parse_known_args(words[:end])
-    for word in others:
-        if word.startswith("-") and word != "-":
-            from pcopy.cli.mistakes import NOT_YET_OF_PVERIFY, unknown_option
-
-            raise unknown_option("pverify", word, names_of(parser), NOT_YET_OF_PVERIFY)
+    refuse_unknown(OF_PVERIFY, others, names_of(parser))
+    if values.help:
+        raise Refused(HELP_ALONE)
     paths = tuple(os.fsencode(word) for word in others + words[end + 1 :])
     for name in ("create", "manifest"):
         file = getattr(values, name)

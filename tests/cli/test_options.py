@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from pcopy import __version__
 from pcopy.cli import pverify
 from pcopy.cli.job_options import Checkpoint
-from pcopy.cli.mistakes import NOT_YET
+from pcopy.cli.mistakes import HABITS, NOT_YET
 from pcopy.cli.options import Arguments, early_answer, parse
 from pcopy.cli.units import parse_size, show_clock, show_seconds, show_size
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve
@@ -72,6 +73,27 @@ def test_all_that_is_planned_is_not_yet_there_and_nothing_else_is() -> None:
     for option in NOT_YET:
         assert f"{option}: not yet" in refusal(option, "a", "b")
         assert not re.search(rf"{re.escape(option)}\b(?!-)", help_text), option
+
+
+def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
+    help_text = early_answer(["--help"])
+    assert help_text is not None
+    for option, advice in HABITS.items():
+        assert f"{option}: {advice}" in refusal(option, "a", "b")
+        assert not re.search(rf" {re.escape(option)}\b(?!-)", help_text), option
+        for named in re.findall(r"--?[a-zA-Z][a-z-]*", advice):
+            assert named in help_text or f"{named} is not yet" in advice, option
+
+
+def test_help_beside_paths_ends_with_no_status_0() -> None:
+    """rsync's users write -avh, for sizes in units: nothing would be copied, and all be well."""
+    for argv in (["-avh", "a", "b"], ["a", "b", "-h"], ["-h", "a"]):
+        assert early_answer(argv) is None
+        assert pverify.early_answer(argv) is None
+        assert "-h prints the help only without paths" in refusal(*argv)
+    assert pverify.early_answer(["-vh", "a", "b"]) is None
+    assert "-h prints the help only" in refusals.refusal(partial(pverify.parse, ["-vh", "a", "b"]))
+    assert early_answer(["a", "--help", "b"]) == early_answer(["-h"]) == early_answer(["-qh"])
 
 
 def test_progress_may_stand_without_a_value() -> None:
@@ -190,14 +212,16 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--verfy", "a", "b"], "unknown option --verfy; the nearest is --verify;"),
         (["--modify-windows=1", "a", "b"], "unknown option --modify-windows; the nearest is --modify-window;"),
         (["--frobnicate", "a", "b"], "unknown option --frobnicate; see pcopy"),
-        (["-apz", "a", "b"], "'z'"),
+        (["-apz", "a", "b"], "-z in -apz: pcopy does not compress"),
+        (["-za", "a", "b"], "-z in -za: pcopy does not compress"),
+        (["-p4", "a", "b"], "-4 in -p4: an unknown option"),
+        (["-avn", "a", "b"], "-n/--ranks: a: not a number of processes (--dry-run: not yet;"),
         (["--progress=c", "a", "b"], "'c'"),
         (["--progress", "none", "b"], "DST is missing after b"),
         (["--dele=x", "a", "b"], "unknown option --dele;"),
         (["--prog", "none", "a", "b"], "unknown option --prog;"),
-        (["-z", "a", "b"], "unknown option -z"),
+        (["-y", "a", "b"], "unknown option -y"),
         (["-1", "a", "b"], "unknown option -1"),
-        (["-rz", "a", "b"], "'z'"),
         (["-\x1b[1m x", "a", "b"], r"unknown option -\x1b[1m x"),
         (["-n"], "-n/--ranks"),
         (["-n", "0", "a", "b"], "whole number of 1 or more"),
@@ -228,7 +252,7 @@ def test_refused(argv: list[str], culprit: str) -> None:
 
 
 def test_help_fits_and_names_every_option() -> None:
-    text = early_answer(["a", "-rh"])
+    text = early_answer(["-rh"])
     assert text is not None
     assert max(map(len, text.splitlines())) <= 80
     for option in OPTIONS:
