@@ -8,6 +8,8 @@ valid UTF-8: a terminal acts on it.
 
 from __future__ import annotations
 
+import os
+
 _NAMED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -27,6 +29,14 @@ def harmless(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
+def for_shell(word: bytes) -> str:
+    """One word for the shell; what is escaped is in the quotes that bash, ksh and zsh have for that."""
+    import shlex
+
+    text = shown(word)
+    return shlex.quote(text) if os.fsencode(text) == word else "$'" + text.replace("'", "\\'") + "'"
 
 
 def drawable(text: str, encoding: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.addresses import readdress, waits_for_others
 from pcopy.tasks.job import Job, Mount, Options, Root, Totals
 from pcopy.tasks.phases import Phase
-from pcopy.text import shown
+from pcopy.text import for_shell, shown
 
 if TYPE_CHECKING:
     from pcopy.cli.jobs import Resumed
@@ -195,12 +194,6 @@ def resuming(directory: bytes) -> str:
     """The command that goes on with the job in ``directory``."""
     word = os.path.basename(directory) if is_in_state_directory(directory) else directory
     return f"pcopy --resume {for_shell(word)}"
-
-
-def for_shell(word: bytes) -> str:
-    """One word for the shell; what is escaped is in the quotes that bash, ksh and zsh have for that."""
-    text = shown(word)
-    return shlex.quote(text) if os.fsencode(text) == word else "$'" + text.replace("'", "\\'") + "'"
 
 
 def as_it_stands(resumed: Resumed, checkpoint: Checkpoint) -> KeptJob:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pcopy.checkpoint.job_file import JobRoot
 from pcopy.errors import Refused
 from pcopy.tasks.job import Identity, Root
-from pcopy.text import shown
+from pcopy.text import for_shell, shown
 
 _NODES = (
     (stat.S_ISBLK, "block device"),
@@ -133,7 +133,8 @@ def _look_at_source(path: bytes, follow: bool) -> _Source:
     except FileNotFoundError:
         if follow and os.path.lexists(stem):
             raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
-        raise Refused(f"{shown(path)}: does not exist; check the name, nothing has been copied") from None
+        advice = _on_another_host(path) or "check the name, nothing has been copied"
+        raise Refused(f"{shown(path)}: does not exist; {advice}") from None
     except NotADirectoryError:
         raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
     except OSError as error:
@@ -176,12 +177,17 @@ def _look_at_destination(path: bytes) -> _Destination:
 
 def _refuse_elsewhere(path: bytes) -> None:
     """``user@host:path`` is a place on another host to rsync and scp, and would be a file of that name here."""
+    user, at, _ = path.partition(b":")[0].partition(b"@")
+    if user and at and (advice := _on_another_host(path)):
+        raise Refused(f"{shown(path)}: {advice}; for a file of that name write ./{shown(path)}")
+
+
+def _on_another_host(path: bytes) -> str:
+    """What to do about ``path`` if it reads as a place on another host, and there is nothing of that name."""
     first = path.partition(b"/")[0]
-    if re.fullmatch(rb"[^@:]+@[^@:]+:.*", first, re.DOTALL) and not os.path.lexists(first):
-        raise Refused(
-            f"{shown(path)}: on another host? Those are out of reach: use rsync, or mount its file system here; "
-            f"for a file of that name write ./{shown(path)}"
-        )
+    if not re.fullmatch(rb"[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
+        return ""
+    return "on another host? pcopy reaches no other hosts: use rsync, or mount the file system here"
 
 
 def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
@@ -192,10 +198,11 @@ def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
         mode = destination.entry.st_mode if destination.entry else 0
     kind = next((kind for is_one, kind in _NODES if is_one(mode)), "")
     if kind:
-        source, target = shown(sources[0].given), shown(destination.given)
+        source, target = for_shell(sources[0].given), for_shell(destination.given)
         into = f"dd if={source} of={target} bs=4M" if stat.S_ISBLK(mode) else f"cat {source} > {target}"
-        way = f"; to write into it: {into}" if sources[0].item else ""
-        raise Refused(f"{target}: a {kind}, which is not replaced{way}")
+        is_written_into = len(sources) == 1 and sources[0].item and not stat.S_ISSOCK(mode)
+        way = f"to write into it: {into}" if is_written_into else "name another DST"
+        raise Refused(f"{shown(destination.given)}: a {kind}, which is not replaced; {way}")
 
 
 def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
@@ -242,8 +249,8 @@ def _target(source: _Source, destination: _Destination, no_target_directory: boo
     try:
         return os.path.realpath(destination.parent, strict=True), destination.name
     except FileNotFoundError:
-        parent = shown(destination.parent)
-        raise Refused(f"{given}: its directory {parent} does not exist; make that first (mkdir -p)") from None
+        advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
+        raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
     except OSError as error:
         raise _cannot("look at", destination.parent, error) from None
 

@@ -18,7 +18,6 @@ from pcopy.cli.kept_job import (
     KeptJob,
     as_it_stands,
     as_stored,
-    for_shell,
     go_on,
     keep_new,
     resuming,
@@ -38,7 +37,7 @@ from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.job import Job, Options, Totals
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.sinks import Sink
-from pcopy.text import shown
+from pcopy.text import for_shell, shown
 
 if TYPE_CHECKING:
     from pcopy.cli.jobs import Resumed

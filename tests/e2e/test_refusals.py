@@ -64,10 +64,15 @@ CASES: dict[str, tuple[list[str], str]] = {
     "target a FIFO, -T": (["-T", "file", "fifo"], "cat file > fifo"),
     "target a link to a FIFO": (["file", "link-to-fifo"], "cat file > link-to-fifo"),
     "target a FIFO, source one, too": (["other-fifo", "fifo"], "fifo"),
-    "target a socket": (["file", "socket"], "socket"),
+    "target a FIFO, source with a space": (["a file", "fifo"], "cat 'a file' > fifo"),
+    "target a FIFO, several sources": (["file", "other", "fifo"], "fifo: a FIFO, which is not replaced; name another"),
+    "target a socket": (["file", "socket"], "socket: a socket, which is not replaced; name another DST"),
     "target on another host": (["file", "ann@host:file"], "ann@host:file: on another host?"),
     "target on another host, deeper": (["source", "ann@host:/srv/data"], "ann@host:/srv/data: on another host?"),
     "source on another host": (["ann@host:file", "new"], "ann@host:file: on another host?"),
+    "source on another host, without a user": (["host:/srv", "new"], "host:/srv: does not exist; on another host?"),
+    "target on another host, without a user": (["source", "host:/srv"], "host: does not exist; on another host?"),
+    "target of rsync's daemon": (["source", "rsync://host/srv"], "on another host?"),
 }
 
 
@@ -75,7 +80,7 @@ CASES: dict[str, tuple[list[str], str]] = {
 def place(area: Path) -> Path:
     for name in ("source/sub", "other", "empty"):
         (area / name).mkdir(parents=True)
-    for name in ("file", "source/inner", "other/inner"):
+    for name in ("file", "a file", "source/inner", "other/inner"):
         (area / name).write_bytes(name.encode())
     os.link(area / "file", area / "hard-link")
     os.link(area / "file", area / "other/file")
