@@ -38,25 +38,26 @@ _ROOT = struct.Struct(">I")
 class Missing:
     """Fills ``pcopy.checkpoint.resume.Mending``. ``notices`` tell what was found."""
 
-    def __init__(self, roots: Sequence[Root], open_spool: SpoolFactory, *, keeps: bool) -> None:
-        """``keeps``: nothing that exists is replaced unasked."""
+    def __init__(self, roots: Sequence[Root], open_spool: SpoolFactory, *, keeps: bool, links: bool) -> None:
+        """As ``pcopy.tasks.removed.Removed``."""
         self._roots = roots
         self._keeps = keeps
+        self._links = links
         self._open_spool = open_spool
         self._tasks = Backlog(open_spool)
-        self._removed = Removed(roots, 0, keeps=keeps)
+        self._removed = Removed(roots, 0, keeps=keeps, links=links)
         self._first: dict[str, bytes] = {}
         self._others = 0
 
     def look(self, run: int, tasks: Iterable[Task]) -> None:
         """Raises ``OSError`` from spools."""
-        self._removed = Removed(self._roots, run, keeps=self._keeps)
+        self._removed = Removed(self._roots, run, keeps=self._keeps, links=self._links)
         places = ExternalSorter(self._open_spool)
         known: set[tuple[int, bytes]] = set()
         for task in tasks:
             self._tasks.append(task)
             value = decode(task.payload)
-            self._removed.opened(value)
+            self._removed.saw(task, value)
             for place in _places(value):
                 if place.target_id != NOWHERE and place[:2] not in known:
                     if len(known) >= REMEMBERED:
@@ -143,7 +144,7 @@ class Missing:
         """What is to be done; may be asked for once."""
         yield from self._removed.scans()
         for task in drained(self._tasks):
-            if self._removed:
+            if self._removed.mends:
                 yield from self._removed.mended(task)
             else:
                 yield task

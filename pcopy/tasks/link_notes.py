@@ -3,7 +3,8 @@
 Notes are kept in buckets by inode, in spools outside memory; in the link phase each bucket is gathered on its own, so
 that memory holds a small part of all names at a time. They are taken in the order of their paths: which of them is
 copied, and what stays of those that exist, must not depend on who found them first. A resumed job may find names of an
-inode that has been copied, in a directory that could not be read: they become links to that copy.
+inode that has been copied, in a directory that could not be read: they become links to that copy, also if this waits
+for its name yet (``NameGroup``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from pcopy.tasks.values import (
     LinkGroup,
     LinkNote,
     MakeLinks,
+    NameGroup,
     Place,
+    bucket_of,
     unpack_names,
     unpack_numbers,
 )
@@ -32,7 +35,7 @@ from pcopy.tasks.values import (
 
 def link_note(task: LinkNote, context: Context, result: Result) -> Slices:
     """Puts the names into their bucket."""
-    _put(task, context, result)
+    put(task, context, result)
     return result.outcome()
     yield
 
@@ -41,33 +44,39 @@ def inode_copied(task: InodeCopied, context: Context, result: Result) -> Slices:
     """A note for a resumed job, which puts it into its bucket: held to the end, since names may have to be made anew
     though nothing has failed."""
     if result.id[0] < context.job.run:
-        _put(task, context, result)
+        put(task, context, result)
     else:
         result.hold()
     return result.outcome()
     yield
 
 
-def _put(task: LinkNote | InodeCopied, context: Context, result: Result) -> None:
+def put(task: LinkNote | InodeCopied | NameGroup, context: Context, result: Result) -> None:
+    """Puts a task that knows of an inode's names into its bucket, until LINK."""
     result.hold()
-    if task.bucket not in context.links:
+    number = bucket_of(task.split.inode) if isinstance(task, NameGroup) else task.bucket
+    if number not in context.links:
         gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
-        result.spawn(GroupLinks(task.bucket), phase=max(gathered, result.phase), owner=context.rank)
-    context.bucket(task.bucket).append(Task(result.id, int(Phase.LINK), encode(task), 0))
+        result.spawn(GroupLinks(number), phase=max(gathered, result.phase), owner=context.rank)
+    context.bucket(number).append(Task(result.id, int(Phase.LINK), encode(task), 0))
 
 
 def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     """One bucket: everything known of its inodes is here now."""
     groups: dict[tuple[int, int], tuple[int, list[int], list[tuple[Place, bytes]]]] = {}
     copies: dict[tuple[int, int], list[MakeLinks]] = {}
+    unnamed: list[NameGroup] = []
     backlog = context.links.pop(task.bucket)
     while backlog.count:
         for packed in backlog.take_frame():
-            note: LinkNote | InodeCopied = decode(packed.payload)
+            note: LinkNote | InodeCopied | NameGroup = decode(packed.payload)
             if isinstance(note, InodeCopied):  # it is not settled: this run may leave something to the next one
                 copies.setdefault((note.links.group.mount, note.links.group.inode), []).append(note.links)
                 continue
             result.settle((packed.id,))
+            if isinstance(note, NameGroup):
+                unnamed.append(note)
+                continue
             columns = (unpack_names(note.names), unpack_numbers(note.mounts), unpack_numbers(note.inodes))
             for name, mount, inode, size in zip(*columns, unpack_numbers(note.sizes), strict=True):
                 _, attempts, names = groups.setdefault((mount, inode), (size, [], []))
@@ -75,6 +84,10 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
                 names.append((note.place, name))
         yield
     backlog.close()
+    for waiting in unnamed:
+        _, _, names = groups.pop((waiting.split.mount, waiting.split.inode), (0, [], []))
+        split = waiting.split._replace(links=(*waiting.split.links, *sorted(names)))
+        result.spawn(waiting._replace(split=split), CALL_COST, phase=Phase.NAME)
     for (mount, inode), (size, attempts, names) in groups.items():
         names.sort()
         is_new = not any(attempts)  # else its size has been counted

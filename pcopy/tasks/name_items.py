@@ -13,7 +13,9 @@ from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
 from pcopy.tasks.copy_anew import anew
 from pcopy.tasks.hashing import split_digests, unpack_versions
 from pcopy.tasks.link_group import after_representative, next_represents
+from pcopy.tasks.link_notes import put
 from pcopy.tasks.naming import Naming, discard
+from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import is_tried_again
@@ -69,8 +71,12 @@ def name_items(task: NameItems, context: Context, result: Result) -> Slices:
 def name_group(task: NameGroup, context: Context, result: Result) -> Slices:
     """The first of the names that can be given; of those before it some are kept, and others have failed.
 
-    In another directory the item is copied again: it is given no names but in its own (``Naming``).
+    In another directory the item is copied again: it is given no names but in its own (``Naming``). In a resumed job
+    that finds more names, which may be names of the item, it waits for these first.
     """
+    if result.phase < Phase.NAME:
+        put(task, context, result)
+        return result.outcome()
     split, known = task.split, task.known
     failed: list[FailedName] = []
     names = [(split.place, split.name), *split.links]

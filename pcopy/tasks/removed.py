@@ -1,16 +1,19 @@
-"""What becomes of the tasks that remain of a job if directories have gone from its destination.
+"""What becomes of the tasks that remain of a job if directories have gone from its destination, or could not be read.
 
 All that is to be done below such a directory becomes one ``ScanDir``, which makes it anew. What was counted below it is
 taken back by its label (``pcopy.tasks.values.label_of``), so that everything counts once. Names of one inode that lie
 elsewhere are gathered again together with those that will be found: they must become links of each other. If some of
 them have been made, ``InodeCopied`` tells of them.
+
+A directory that could not be read is read now, and it may hold such names, too: then all names that are not made yet
+are gathered again. Of a large file of theirs that was being copied, the copy begins anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.tasks import counts
@@ -37,6 +40,7 @@ from pcopy.tasks.values import (
     ReportFailures,
     Retry,
     ScanDir,
+    ScanNames,
     SplitFile,
     bucket_of,
     pack_names,
@@ -58,18 +62,28 @@ def places_in(value: Any) -> Iterator[Place]:
             yield from places_in(part)
 
 
+class _Opened(NamedTuple):
+    """Of a large file that is being copied: where its names are, and whether it was found by them, in LINK."""
+
+    places: tuple[Place, ...] = ()
+    in_link: bool = False
+
+
 class Removed:
     """The directories that have gone: of each the root, the path, and the directory around it."""
 
-    def __init__(self, roots: Sequence[Root], run: int, *, keeps: bool) -> None:
-        """``run`` is the one that has left the tasks. ``keeps``: nothing that exists is replaced unasked."""
+    def __init__(self, roots: Sequence[Root], run: int, *, keeps: bool, links: bool) -> None:
+        """``run`` is the one that has left the tasks. ``keeps``: nothing that exists is replaced unasked. ``links``:
+        names of one inode become links of each other."""
         self._keeps = keeps
+        self._links_kept = links
+        self._finds = False
         self._roots = roots
         self._run = run
         self._numbers = count(1)
         self._gone: dict[tuple[int, bytes], Place] = {}
         self._entries: set[bytes] = set()
-        self._files: dict[bytes, tuple[Place, ...]] = {}
+        self._files: dict[bytes, _Opened] = {}
 
     def add(self, path: bytes, parent: Place) -> None:
         """The directory ``path``, which was in ``parent``, has gone."""
@@ -80,10 +94,25 @@ class Removed:
     def __len__(self) -> int:
         return len(self._gone)
 
-    def opened(self, value: Any) -> None:
-        """Remembers where the names of a large file are that is being copied, since its notes don't tell."""
+    @property
+    def mends(self) -> bool:
+        """Has anything to be done in another way than it was left?"""
+        return bool(self._gone) or self._finds
+
+    def saw(self, task: Task, value: Any) -> None:
+        """Takes what a task tells of others; ``value`` is what is packed in it.
+
+        Notes of a large file that is being copied don't tell where its names are. What is looked at again may be a
+        name of any inode.
+        """
         if isinstance(value, FileOpened | FinishFile):
-            self._files[value.file.temporary] = tuple(places_in(value))
+            self._files[value.file.temporary] = _Opened(tuple(places_in(value)), task.phase == Phase.LINK)
+        elif self._links_kept and not self._finds:
+            if isinstance(value, ReportFailures):
+                retried = (decode(retry.task) for retry in value.retries if retry.task)
+                self._finds = any(isinstance(each, ScanDir | ScanNames) for each in retried)
+            else:
+                self._finds = task.phase == Phase.COPY and isinstance(value, ScanDir | ScanNames)
 
     def is_gone(self, root: int, path: bytes) -> bool:
         """Does a directory lie in one that has gone, or is it one?"""
@@ -106,18 +135,32 @@ class Removed:
                 yield task
         elif isinstance(value, ChunkDone | CopyChunk):
             temporary = value.temporary if isinstance(value, ChunkDone) else value.file.temporary
-            places = (*self._files.get(temporary, ()), *places_in(value))
-            if not any(map(self._has_lost, places)):
+            opened = self._files.get(temporary, _Opened())
+            begins_anew = self._finds and opened.in_link
+            if not (begins_anew or any(map(self._has_lost, (*opened.places, *places_in(value))))):
                 yield task
         elif isinstance(value, ReportFailures):
             yield from self._failures(task, value)
         elif isinstance(value, ScanDir):
             if not self.is_gone(value.root, value.path):
                 yield task
-        elif not any(map(self._has_lost, places_in(value))):
-            yield task
-        else:
+        elif any(map(self._has_lost, places_in(value))):
             yield from self._links(task, value)
+        elif self._finds:
+            yield from self._gathered(task, value)
+        else:
+            yield task
+
+    def _gathered(self, task: Task, value: Any) -> Iterator[Task]:
+        """More names of any inode may be found: those that are not made meet with them."""
+        if isinstance(value, NameGroup):  # it is copied already
+            yield task._replace(phase=int(Phase.COPY), owner=bucket_of(value.split.inode))
+        elif isinstance(value, ScanNames):
+            yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
+        elif isinstance(value, LinkGroup | SplitFile | FileOpened | FinishFile) and task.phase == Phase.LINK:
+            yield from self._links(task, value)
+        else:
+            yield task
 
     def _has_lost(self, place: Place) -> bool:
         return self.is_gone(place.root, place.path)
@@ -130,7 +173,8 @@ class Removed:
             kept = retry._replace(counted=()) if is_lost else retry
             again = decode(retry.task) if retry.task else None
             lies_in = [again] if isinstance(again, ScanDir) else list(places_in(again))
-            if any(self.is_gone(each.root, each.path) for each in lies_in):
+            gathers = self._finds and isinstance(again, LinkGroup)
+            if gathers or any(self.is_gone(each.root, each.path) for each in lies_in):
                 kept = kept._replace(task=b"")
                 instead = self._links(task._replace(payload=retry.task, phase=retry.phase), again)
                 retries += (Retry(one.payload, one.phase) for one in instead)

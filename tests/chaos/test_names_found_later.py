@@ -1,0 +1,103 @@
+"""Names of one inode in a directory that only a resumed job can read: they are hard links to what was found before."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.unfinished import BUSY, INCOMPLETE, STOPPED, check_equal
+from tests.support.command import pcopy, show, succeed, summary
+from tests.support.faults import require_strace, slowed
+from tests.support.filesystems import remove
+from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, is_root
+
+INODES = 3
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """``fill`` makes what is in it: of each inode two names can be read, and one can't."""
+    for directory in ("open", "closed"):
+        (area / "source" / directory).mkdir(parents=True)
+    (area / "copy").mkdir()
+    (area / "state").mkdir()
+    return area / "source"
+
+
+@pytest.fixture
+def as_user(area: Path, env: dict[str, str]) -> Mapping[str, Any]:
+    """His permissions count."""
+    return {"env": env, "user": NOBODY}
+
+
+def fill(source: Path, size: int) -> None:
+    for number in range(INODES):
+        (source / f"open/{number}").write_bytes(os.urandom(size))
+        os.link(source / f"open/{number}", source / f"open/{number}-too")
+        os.link(source / f"open/{number}", source / f"closed/{number}")
+    if is_root():
+        for path in (source, *source.rglob("*"), source.parent / "copy", source.parent / "state"):
+            os.chown(path, NOBODY, NOBODY)
+    (source / "closed").chmod(0)
+
+
+def check_end(source: Path, user: Mapping[str, Any]) -> None:
+    (source / "closed").chmod(0o755)
+    told = summary(succeed("--resume", "--json", ranks=2, **user))
+    assert (told["found"], told["files"], told["hardlinks"]) == (3 + 3 * INODES, INODES, 2 * INODES), told
+    assert told["bytes"] == sum((source / f"open/{number}").stat().st_size for number in range(INODES))
+    check_equal(source, source.parent / "copy")
+
+
+@pytest.mark.parametrize("size", [5, 6 << 20], ids=["small", "large"])
+@pytest.mark.parametrize("policy", ["skip", "newer", "fail"])
+def test_the_copy_waits_for_its_name(source: Path, as_user: Mapping[str, Any], policy: str, size: int) -> None:
+    """Nothing has its name yet when the first run ends."""
+    require_strace()
+    fill(source, size)
+    wrap = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=renameat2"]
+    wrap += ["-e", "inject=renameat2:signal=KILL:when=1"]
+    words = (*BUSY, "--existing", policy, "-T", source, source.parent / "copy")
+    run = pcopy(*words, ranks=1, wrap=wrap, **as_user)
+    assert run.returncode not in (0, 1, 2, 70, STOPPED), show(run)
+    check_end(source, as_user)
+
+
+@pytest.mark.parametrize("policy", ["replace", "skip"])
+def test_large_ones_are_being_copied(source: Path, as_user: Mapping[str, Any], policy: str) -> None:
+    """That is on record when the run is killed."""
+    fill(source, 20 << 20)
+    copy, state = source.parent / "copy", source.parent / "state"
+    words = (*BUSY, "--existing", policy, "-T", source, copy)
+    slow = slowed("write,pwrite64,copy_file_range,utimensat", 60)
+    with background(*words, ranks=2, wrap=slow, **as_user) as run:
+        assert wait_until(lambda: run.process.poll() is not None or [*copy.glob("open/.pcopy-*")])
+        begun = time.time()
+        facts = [*state.glob("pcopy/*/run-1/facts-*")]
+        assert wait_until(lambda: all(path.stat().st_mtime > begun + 0.3 for path in facts))
+        run.kill_all()
+        run.process.communicate()
+    assert not (copy / "open/2-too").exists()
+    check_end(source, as_user)
+
+
+def test_others_have_failed(source: Path, as_user: Mapping[str, Any]) -> None:
+    """Directories are in their way."""
+    fill(source, 5)
+    copy = source.parent / "copy"
+    for path in source.glob("open/*"):
+        (copy / "open" / path.name / "full").mkdir(parents=True)
+    if is_root():
+        for path in copy.rglob("*"):
+            os.chown(path, NOBODY, NOBODY)
+    run = pcopy("-T", source, copy, ranks=2, **as_user)
+    assert run.returncode == INCOMPLETE, show(run)
+    for path in copy.glob("open/*"):
+        remove(path)
+    check_end(source, as_user)
