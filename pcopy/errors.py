@@ -64,6 +64,10 @@ class Hindered(PcopyError):
         self.status = hindered_status(copies=copies)
 
 
+HINDRANCES = (OSError, MemoryError, ImportError)
+"""What Python raises where the system refuses something; a module is loaded when it is needed, and may not be then."""
+
+
 class NotPutAside(OSError):
     """What does not fit into memory can't be put aside, or fetched again: the job has to stop."""
 
@@ -81,7 +85,7 @@ def hindered_status(*, copies: bool) -> int:
     return STOPPED if copies else REFUSED
 
 
-def hindrance(error: OSError | MemoryError) -> str:
+def hindrance(error: OSError | MemoryError | ImportError) -> str:
     """What the system has refused, and in which function of pcopy, in one line."""
     where, trace = "pcopy", error.__traceback__
     while trace is not None:
@@ -90,5 +94,7 @@ def hindrance(error: OSError | MemoryError) -> str:
         if "/pcopy" in folder:
             where = f"{code.co_name} of {file}, line {trace.tb_lineno}"
         trace = trace.tb_next
+    if isinstance(error, ImportError):
+        return f"{error} (in {where})"
     number = error.errno if isinstance(error, OSError) and error.errno else errno.ENOMEM
     return f"{os.strerror(number)} ({errno.errorcode.get(number, number)}) in {where}"

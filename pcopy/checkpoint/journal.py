@@ -9,16 +9,16 @@ costs the checkpoint only: the job goes on without, on all ranks, and what is on
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from pcopy.beside import Beside
 from pcopy.checkpoint.record import Record, Window
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Share, Task, TaskId
-from pcopy.errors import NOT_SYNCED
+from pcopy.errors import HINDRANCES, NOT_SYNCED, hindrance
 
 FACTS_BEFORE_CUT = 32 << 20
 """Bytes of facts after which a rank cuts, whatever the time."""
@@ -60,7 +60,7 @@ class FactJournal:
         self._base: tuple[int, tuple[Task, ...]] | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._under_way = 0
-        self._thread: threading.Thread | None = None
+        self._thread: Beside | None = None
         self._given_up = False
 
     @property
@@ -108,15 +108,12 @@ class FactJournal:
         """Leaves ``action`` to the thread, which is started for the first one."""
         self._jobs.put(action)
         if self._thread is None:
-            thread = threading.Thread(target=self._do_all, name="journal", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:  # no thread is to be had: what is left to do is done here
+                self._thread = Beside(self._do_all)
+            except OSError as error:  # no thread is to be had: what is left to do is done here
                 self._give_up_for(error)
                 self._jobs.put(None)
                 self._do_all()
-            else:
-                self._thread = thread
 
     def _give_up_for(self, error: Exception) -> None:
         """From now on nothing is recorded. Whatever it is, it must not end the copy."""
@@ -131,8 +128,7 @@ class FactJournal:
         """
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join(patience)
-            if self._thread.is_alive():
+            if not self._thread.is_over(patience):
                 return False
         self._store.close()
         return True
@@ -154,8 +150,8 @@ class FactJournal:
     def _sync_data(self) -> bool:
         try:
             self._sync()
-        except OSError as error:
-            self.data_lost = f"{NOT_SYNCED}: {error.strerror}"
+        except HINDRANCES as error:
+            self.data_lost = f"{NOT_SYNCED}: {getattr(error, 'strerror', None) or hindrance(error)}"
         return not self.is_lost
 
     def _append(self, record: Record) -> None:

@@ -25,8 +25,10 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
+from pcopy.beside import Beside
 from pcopy.checkpoint.directory import opened
 from pcopy.errors import InvariantBroken, Refused
 from pcopy.text import harmless, shown
@@ -105,7 +107,11 @@ class Lock:
         """From now on a thread notes each ``BEAT_EVERY`` seconds that this rank lives, as long as the lock is held."""
         own = os.dup(self._descriptor)  # the number of one that is closed meanwhile may mean another file
         arguments = weakref.ref(self), self._over, own
-        threading.Thread(target=_beat_on, args=arguments, name="heartbeat", daemon=True).start()
+        try:
+            Beside(partial(_beat_on, *arguments))
+        except OSError:
+            os.close(own)
+            raise
 
     def close(self) -> None:
         """Gives the lock back; may be called again."""

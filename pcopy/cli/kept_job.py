@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pcopy.beside import Beside
 from pcopy.checkpoint.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, RUNNING, STOPPED, JobFile
 from pcopy.checkpoint.jobs import (
     StoredJob,
@@ -30,7 +30,7 @@ from pcopy.cli.missing import Missing
 from pcopy.cli.paths import filled_by, lies_in, source_of
 from pcopy.cli.spool import refusing, spool_in
 from pcopy.engine.task import Task
-from pcopy.errors import INCOMPLETE, OK, Refused, hindrance
+from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.addresses import readdress, waits_for_others
 from pcopy.tasks.job import Job, Mount, Options, Root, Totals
@@ -161,33 +161,32 @@ class KeptJob:
             settle(job)
 
 
-class _InTime(threading.Thread):
+class _InTime:
     """What is left to do in the job's directory at the end; a slow storage may be left behind."""
 
     def __init__(self, action: Callable[[], None]) -> None:
-        super().__init__(name="end", daemon=True)
         self._action = action
         self._trouble: Refused | None = None
+        self._thread: Beside | None = None
         try:
-            self.start()
-        except RuntimeError:  # no thread is to be had: then it is waited for
-            self.run()
+            self._thread = Beside(self._run)
+        except OSError:  # no thread is to be had: then it is waited for
+            self._run()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         try:
             self._action()
         except Refused as refused:
             self._trouble = refused
-        except OSError as error:
+        except HINDRANCES as error:
             self._trouble = Refused(f"what is stored of the job may not tell how it has ended: {hindrance(error)}")
 
     def is_done(self, patience: float | None) -> bool:
         """Is it done within ``patience`` seconds? Raises ``Refused``."""
-        if self.ident is not None:
-            self.join(patience)
+        is_over = self._thread is None or self._thread.is_over(patience)
         if self._trouble is not None:
             raise self._trouble
-        return not self.is_alive()
+        return is_over
 
 
 def resuming(directory: bytes) -> str:

@@ -25,7 +25,7 @@ from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
-from pcopy.errors import OK, Hindered, NotPutAside, Refused, hindered_status, hindrance
+from pcopy.errors import HINDRANCES, OK, Hindered, NotPutAside, Refused, hindered_status, hindrance
 from pcopy.fsio.file_system import type_of_file_system
 from pcopy.fsio.python_kernel import PythonKernel
 from pcopy.fsio.storage import Storage
@@ -108,7 +108,7 @@ def _telling_hindrances(run: Callable[..., Ended]) -> Callable[..., Ended]:
     def wrapped(job: Job, transport: Transport, *arguments: Any, **options: Any) -> Ended:
         try:
             return run(job, transport, *arguments, **options)
-        except (OSError, MemoryError) as error:
+        except HINDRANCES as error:
             text = f"rank {transport.rank} on {socket.gethostname()} cannot go on: {hindrance(error)}"
             raise Hindered(text, copies=job.copies) from None
 
@@ -185,7 +185,7 @@ def run_rank(
             return (yield from run_task(task))
         except NotPutAside as trouble:
             node.queue.trouble = trouble
-        except (OSError, MemoryError) as error:  # no item's, or one that no task has taken for its own
+        except HINDRANCES as error:  # no item's, or one that no task has taken for its own
             context.stop(f"rank {rank} on {socket.gethostname()}: {hindrance(error)}")
         while node.halted is None:  # which is work that is dropped, and not done
             yield

@@ -17,7 +17,7 @@ from pcopy.engine.node import NEVER, Node, State
 from pcopy.engine.progress import Report
 from pcopy.engine.task import Share, Spawn, Task, TaskId
 from pcopy.engine.transport import Transport
-from pcopy.errors import INTERNAL, STOPPED, JobAborted, PeerLost, hindrance
+from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, JobAborted, PeerLost, hindrance
 
 SLICE = 0.005
 """Seconds that tasks run between two polls of the transport."""
@@ -107,7 +107,7 @@ class Driver:
             self._root_lost = error.rank == 0
             status = self._hindered if error.gave_up else INTERNAL
             node.abort(self._host, f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
-        except (OSError, MemoryError) as error:
+        except HINDRANCES as error:
             text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {hindrance(error)}\n"
             node.abort(self._host, text, self._hindered)
         except Exception:

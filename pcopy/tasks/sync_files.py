@@ -6,11 +6,11 @@ A sync takes as long as the storage does. So a thread makes it, and the rank goe
 from __future__ import annotations
 
 import errno
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
+from pcopy.beside import Beside
 from pcopy.engine.driver import Slices
 from pcopy.errors import NOT_SYNCED
 from pcopy.fsio.problem import Problem
@@ -76,23 +76,23 @@ def _of_root(context: Context, device: int, number: int) -> int:
 
 def _synced(context: Context, descriptor: int) -> Generator[None, None, None]:
     """Yields until the sync is over; raises ``Problem``. Closing it leaves the sync behind."""
-    errors: list[Exception] = []
-    is_over = threading.Event()
+    errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # unless the thread says something else
     if time.monotonic() > context.began + LONG:
         context.syncer.start()
 
     def sync() -> None:
         try:
             context.syncer.sync(descriptor)
+            errors.clear()
         except Exception as error:  # for the thread that runs tasks
-            errors.append(error)
-        is_over.set()
+            errors[:] = [error]
 
     try:
-        threading.Thread(target=sync, name="sync", daemon=True).start()
-    except RuntimeError:  # no thread is to be had: then it is waited for
+        thread = Beside(sync)
+    except OSError:  # no thread is to be had: then it is waited for
         sync()
-    while not is_over.wait(NAP):
-        yield
+    else:
+        while not thread.is_over(NAP):
+            yield
     if errors:
         raise errors[0]

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 
 from pcopy.engine.messages import Message, decode, encode
 from pcopy.engine.transports.children import Children
-from pcopy.errors import INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance
+from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance
 
 _HEADER = struct.Struct("!Q")
 _READ_BYTES = 256 << 10
@@ -361,7 +361,7 @@ def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: s
             if owner != rank:
                 _close_all(others)
         return LocalTransport(rank, len(ends), ends[rank], Children())
-    except OSError as error:
+    except HINDRANCES as error:
         sys.stderr.write(f"{program}: rank {rank} cannot start: {hindrance(error)}\n")
         sys.stderr.flush()
         os._exit(STOPPED)

@@ -1,0 +1,54 @@
+"""Threads beside a rank's work.
+
+A new thread needs memory before it runs anything of ours. Where the system refuses that, it ends without a word, and
+``threading.Thread.start`` waits for ever until it says that it has begun. Here that is waited for a while only. A lock
+decides to whom the action belongs: to the thread, which then runs it, or to whoever has waited, and then nobody does.
+"""
+
+from __future__ import annotations
+
+import errno
+from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
+
+_PATIENCE = 5.0
+"""Seconds that a thread has to begin; on a busy machine one takes some hundredths of that."""
+
+_TRIES = 3
+
+
+class Beside:
+    """A thread that runs ``action`` to its end, and keeps no process from ending."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        """Returns when ``action`` has begun. Raises ``OSError`` where no thread is to be had; it never runs then."""
+        self._action = action
+        self._over = allocate_lock()
+        self._over.acquire()
+        if not any(self._has_begun() for _ in range(_TRIES)):
+            raise OSError(errno.EAGAIN, "no thread can be started")
+
+    def is_over(self, patience: float | None) -> bool:
+        """Has it ended within ``patience`` seconds (None: however long that takes)?"""
+        over = self._over.acquire(timeout=-1 if patience is None else patience)
+        if over:
+            self._over.release()
+        return over
+
+    def _has_begun(self) -> bool:
+        claim, begun = allocate_lock(), allocate_lock()
+        begun.acquire()
+
+        def run() -> None:
+            if claim.acquire(blocking=False):
+                begun.release()
+                try:
+                    self._action()
+                finally:
+                    self._over.release()
+
+        try:
+            start_new_thread(run, ())
+        except (RuntimeError, MemoryError):
+            return False
+        return begun.acquire(timeout=_PATIENCE) or not claim.acquire(blocking=False)

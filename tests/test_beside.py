@@ -1,0 +1,77 @@
+"""Threads that do not begin: nobody waits for them for ever, and what they were to do is done by nobody or once."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pcopy import beside
+from pcopy.beside import Beside
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "_PATIENCE", 0.01)
+
+
+def test_a_thread_runs_beside_its_caller() -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def action() -> None:
+        go.wait()
+        done.set()
+
+    thread = Beside(action)
+    assert not thread.is_over(0.0)
+    go.set()
+    assert thread.is_over(None)
+    assert done.is_set()
+    assert thread.is_over(0.0)  # may be asked again
+
+
+def test_a_thread_that_fails_is_over() -> None:
+    def action() -> None:
+        raise SystemExit
+
+    assert Beside(action).is_over(None)
+
+
+def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[Callable[[], None]] = []
+    ran: list[bool] = []
+    monkeypatch.setattr(beside, "start_new_thread", lambda run, _: late.append(run))
+    with pytest.raises(OSError, match="no thread"):
+        Beside(lambda: ran.append(True))
+    assert len(late) > 1
+    for run in late:  # each begins after all
+        run()
+    assert ran == []
+
+
+def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tries = _thread.start_new_thread, []
+
+    def start(run: Callable[[], None], arguments: tuple[()]) -> int:
+        tries.append(run)
+        return real(run, arguments) if len(tries) > 1 else 0
+
+    monkeypatch.setattr(beside, "start_new_thread", start)
+    monkeypatch.setattr(beside, "_PATIENCE", 1.0)
+    ran: list[bool] = []
+    assert Beside(lambda: ran.append(True)).is_over(None)
+    assert ran == [True]
+    tries[0]()
+    assert ran == [True]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_no_thread_is_an_error(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def refuse(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(beside, "start_new_thread", refuse)
+    with pytest.raises(OSError, match="no thread"):
+        Beside(lambda: None)
