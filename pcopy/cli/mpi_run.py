@@ -30,7 +30,7 @@ from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StoppedBefore, StopSignals
 from pcopy.cli.streams import tell
 from pcopy.cli.unexpected import missing_package, tell_unexpected
-from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted, PcopyError, PeerLost, Refused
+from pcopy.errors import INTERNAL, OK, STOPPED, Hindered, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.context import RootDescriptors
 from pcopy.tasks.job import Job, Options, Root
@@ -43,7 +43,7 @@ SPEAKER_PATIENCE = 5.0
 """Seconds that the other ranks leave rank 0 to tell of a refusal, where its launcher would kill it with them."""
 
 TELLING_PATIENCE = 1.0
-"""Seconds for rank 0 to tell why and how to go on, before a rank that misses another one has all of them killed."""
+"""Seconds for what is told, by rank 0 or by this rank, to reach the launcher, before a rank has all of them killed."""
 
 DISORDER_PATIENCE = 5.0
 """Seconds that a rank waits for the others to end with it, before it has all of them killed."""
@@ -65,16 +65,20 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
         transport.abort(128 + signal.SIGINT)
     except PcopyError as error:
         tell(command.name, error)
-        transport.abort(error.status)
+        _abort(transport, error.status)
     except Exception as error:  # without an end of MPI the others would wait for this rank
-        status = tell_unexpected(command.name, error)
-        sys.stderr.flush()
-        transport.abort(status)
+        _abort(transport, tell_unexpected(command.name, error))
     except BaseException:
         traceback.print_exc()
-        sys.stderr.flush()
-        transport.abort(INTERNAL)
+        _abort(transport, INTERNAL)
     return INTERNAL
+
+
+def _abort(transport: Any, status: int) -> None:
+    """Has all ranks killed, after somebody has told why: launchers lose what they have not read by then."""
+    sys.stderr.flush()
+    time.sleep(TELLING_PATIENCE)
+    transport.abort(status)
 
 
 def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
@@ -166,12 +170,17 @@ def _run(transport: Any, words: Sequence[str], command: Command) -> int:
                     advice=advice,
                 )
             status = preparation.tell_end(ended, transport.size)
-    except JobAborted as abort:
+    except (JobAborted, Hindered) as abort:
+        if isinstance(abort, Hindered):
+            tell(command.name, abort)
         advice = ""
         if preparation is not None:
             preparation.tell_how_to_go_on()
         elif os.path.lexists(os.path.join(keeping.directory, b"job")):
             advice = f"{command.name}: to go on: {resuming(keeping.directory)}\n"
+        if isinstance(abort, Hindered):  # the others don't know of it, and would wait
+            sys.stderr.write(advice)
+            _abort(transport, abort.status)
         return _end_in_disorder(transport, str(abort), abort.status, advice)
     transport.end()
     return status
@@ -295,10 +304,7 @@ def _end_in_disorder(transport: Any, text: str, status: int, advice: str = "") -
         return status
     if transport.rank and missing == 0:
         sys.stderr.write(text)
-        sys.stderr.flush()
-    elif transport.rank and missing != transport.rank:
-        time.sleep(TELLING_PATIENCE)
-    transport.abort(status)
+    _abort(transport, status)
     return status
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.launch.failing import BUG
 from tests.launch.launchers import NAMES, Launchers, ranks_of, told
 from tests.support.command import Argument, command, show, succeed, summary
-from tests.support.faults import require_strace
+from tests.support.faults import Fault, require_strace
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 
@@ -81,6 +81,33 @@ def test_status_70_with_one_traceback(launchers: Launchers, area: Path, source: 
     run = subprocess.run(line, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
     assert run.returncode == 70, show(run)
     assert run.stderr.decode().count(f"RuntimeError: {BUG}") == 1, show(run)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_refused_something_tells_why_and_how_to_go_on(
+    launchers: Launchers, area: Path, source: Path, rank: int
+) -> None:
+    """The library of the digests can't be read by one rank, when the job is there already."""
+    import xxhash
+
+    (library,) = Path(xxhash.__file__).parent.glob("_xxhash*.so")
+    fault = Fault(area / "log", ["openat"], library, "ENOMEM", when="1+")
+    line, _ = command("--verify", "--checkpoint", area / "job", "-T", source, area / "copy")
+    one = [launchers.line("hydra", 1)[0], "-n", "1"]
+    ranks = [[*one[1:], *(fault.wrap() if number == rank else []), *line] for number in range(2)]
+    whole = [one[0], *ranks[0], ":", *ranks[1]]
+    run = subprocess.run(whole, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+    fault.check()
+    lines = told(run)
+    assert "Traceback" not in run.stderr.decode(), show(run)
+    if rank == 0:  # it asks for the library before anything is touched
+        assert run.returncode == 2 and len(lines) == 1 and not (area / "job").exists(), show(run)
+        return
+    assert run.returncode == STOPPED, show(run)
+    why, how_to_go_on = lines
+    assert "rank 1" in why and str(library) in why, show(run)
+    assert how_to_go_on == f"pcopy: to go on: pcopy --resume {area}/job", show(run)
+    succeed("--resume", area / "job")
 
 
 @pytest.mark.parametrize("kept", [True, False])
