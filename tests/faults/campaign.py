@@ -14,29 +14,21 @@ itself until strace has seized it. So a run takes a tenth of the time, too.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
-import pkgutil
 import re
 import shutil
-import signal
 import stat
-import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.faults.tracing import MPIEXEC, Ended, load, run
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
 from tests.support.oracle import differences
-
-SECONDS = 40.0
-"""After which a run hangs. The longest pause of the program itself is some seconds."""
 
 USES = 30
 LARGE = (4 << 20) + 70_000
@@ -82,7 +74,7 @@ class Scenario(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        return self.runs[-1][0] == "pcopy"
+        return "pcopy" in self.runs[-1]
 
 
 def _scenarios() -> dict[str, Scenario]:
@@ -111,7 +103,24 @@ def _scenarios() -> dict[str, Scenario]:
     return table
 
 
-SCENARIOS = _scenarios()
+def _mpi_scenarios() -> dict[str, Scenario]:
+    """Two ranks under mpiexec, one of which meets the faults."""
+    table: dict[str, Scenario] = {}
+    kept = ("--checkpoint", "{place}/job", "--checkpoint-interval", "0.1")
+    both = (*CHUNKS, "-T", "{source}", "{place}/target")
+    begun = ("pcopy", "-n", "2", *kept, "--inplace", *both)
+    for rank in ("0", "1"):
+        copy = (MPIEXEC, rank, "pcopy")
+        table |= {
+            f"mpi-kept-{rank}": Scenario(((*copy, *kept, *VERIFIED, *both),)),
+            f"mpi-unasked-{rank}": Scenario(((*copy, *kept, "--existing", "skip", *both),)),
+            f"mpi-resumed-inplace-{rank}": Scenario((begun, (*copy, "--resume", "{place}/job")), over=True),
+            f"mpi-different-{rank}": Scenario(((MPIEXEC, rank, "pverify", "{source}", "{other}"),), same=False),
+        }
+    return table
+
+
+SCENARIOS = _scenarios() | _mpi_scenarios()
 
 
 class Fault(NamedTuple):
@@ -156,93 +165,6 @@ def fill(source: Path, target: Path) -> None:
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(OLDER)
-
-
-def load() -> None:
-    """Imports what a run may import later on: those system calls are the interpreter's."""
-    import pcopy
-
-    for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
-        if not re.search(r"mpi|simulat|__main__", module.name):
-            with suppress(ImportError):
-                importlib.import_module(module.name)
-    for name in ("ctypes", "subprocess", "xxhash"):
-        importlib.import_module(name)
-
-
-class Ended(NamedTuple):
-    status: int
-    """-1: it hung; another negative one: the signal that ended it."""
-    output: str
-    log: str
-
-    @property
-    def injected(self) -> bool:
-        return "(INJECTED)" in self.log
-
-
-def run(words: Sequence[str], place: Path, options: Sequence[str], stop: Callable[[], bool] = lambda: False) -> Ended:
-    """Runs a command below strace (with ``options``), or without it, in a child of this process.
-
-    It gets a SIGTERM as soon as ``stop`` says so.
-    """
-    output, log = place / "output", place / "log"
-    log.write_bytes(b"")
-    child = os.fork()
-    if child == 0:
-        _become(words, place, output, stops=bool(options))
-    tracer = None
-    if options:
-        os.waitpid(child, os.WUNTRACED)
-        line = ["strace", "-f", "-o", str(log), *options, "-p", str(child)]
-        tracer = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        assert tracer.stderr is not None
-        told = tracer.stderr.readline()
-        assert b"attached" in told, told
-        os.kill(child, signal.SIGCONT)
-    status = _wait(child, stop)
-    with suppress(ProcessLookupError):  # whatever it has left, a syncer for instance
-        os.killpg(child, signal.SIGKILL)
-    if tracer is not None:
-        tracer.communicate()
-    return Ended(status, output.read_bytes().decode(errors="backslashreplace"), log.read_text(errors="replace"))
-
-
-def _wait(child: int, stop: Callable[[], bool]) -> int:
-    until = time.monotonic() + SECONDS
-    told = False
-    while time.monotonic() < until:
-        if not told and stop():
-            os.kill(child, signal.SIGTERM)
-            told = True
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -1
-
-
-def _become(words: Sequence[str], place: Path, output: Path, *, stops: bool) -> None:
-    """The child: becomes the program, and never returns."""
-    try:
-        os.setpgid(0, 0)
-        os.chdir(place)
-        for descriptor, path in ((0, os.devnull), (1, output), (2, output)):
-            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            os.dup2(opened, descriptor)
-            os.close(opened)
-        os.environ.update(HOME=str(place), XDG_STATE_HOME=str(place / "state"), TMPDIR=str(place), LC_ALL="C.UTF-8")
-        tempfile.tempdir = None
-        main = importlib.import_module("pcopy.cli.main" if words[0] == "pcopy" else "pcopy.cli.pverify").main
-        if stops:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        status = main(list(words[1:]))
-        os._exit(status)
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    os._exit(99)
 
 
 class Campaign:

@@ -42,3 +42,16 @@ def test_what_waits_for_its_name_stays_while_it_is_on_record() -> None:
         run = subprocess.run(line, check=False, cwd=REPOSITORY, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-3000:]
         assert "0 wrong" in run.stdout
+
+
+@pytest.mark.timeout(180)
+def test_a_thread_that_gets_no_memory_is_not_waited_for() -> None:
+    """Python's own start of a thread waits for ever for one that ends before it has begun."""
+    require_strace()
+    require_root("make items of all kinds")
+    with scratch() as place:
+        chosen: list[str | Path] = ["--uses", "3", "--calls", "mmap", "--place", place, "resumed-1"]
+        line = [sys.executable, "-m", "tests.faults.campaign", *chosen]
+        run = subprocess.run(line, check=False, cwd=REPOSITORY, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-3000:]
+        assert "0 wrong" in run.stdout

@@ -1,0 +1,47 @@
+"""One rank of a run under mpiexec. The one that is to meet faults is traced from MPI_Init to MPI_Finalize.
+
+What these ask of the system is not pcopy's: where that fails MPI ends the process, and says so itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pcopy.cli import mpi_run
+from pcopy.cli.launcher import Launch
+from tests.faults.tracing import TRACED, load, main_of, trace
+
+
+def main(words: Sequence[str]) -> None:
+    """Becomes this rank of the command ``words``, and never returns."""
+    traced, place, options = json.loads(os.environ.pop(TRACED))
+    with open(Path(place, "ranks"), "a") as file:
+        file.write(f"{os.getpid()}\n")
+    load()
+    join = mpi_run._join
+
+    def joined(launch: Launch, *rest: Any) -> Any:
+        transport = join(launch, *rest)
+        if launch.rank == traced and options:
+            tracer = trace(os.getpid(), Path(place, "log"), options)
+            finalise = transport._finalise
+
+            def untraced() -> None:
+                tracer.terminate()
+                tracer.wait()
+                finalise()
+
+            transport._finalise = untraced
+        return transport
+
+    mpi_run._join = joined  # type: ignore[assignment]
+    os._exit(main_of(words[0])(list(words[1:])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
