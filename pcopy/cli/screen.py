@@ -41,8 +41,8 @@ class FailureLog:
         self.path = path
         try:
             with with_umask(umask):
-                # Closed in ``close``; ASCII is all that JSON with its escapes needs.
-                self._file = open(path, "w", encoding="ascii")  # noqa: SIM115
+                # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
+                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot write the errors file: {error.strerror}") from None
 

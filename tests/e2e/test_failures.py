@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import importlib.util
 import json
 import os
 import stat
@@ -256,3 +257,12 @@ def test_fewer_errors_than_too_many(conflicts: Path) -> None:
     )
     assert run.returncode == 1, show(run)
     assert summary(run)["failed"] == 300
+
+
+def test_no_codec_has_to_be_loaded_for_an_errors_file(area: Path, source: Path) -> None:
+    """Where the system refuses to look at a codec's module, Python says that there is no such encoding."""
+    codec = importlib.util.find_spec("encodings.ascii")
+    assert codec is not None and codec.origin is not None
+    fault = Fault(area / "trace", ["stat", "newfstatat", "statx"], Path(codec.origin), "EACCES")
+    run = pcopy("--errors", area / "errors", source, area / "copy", wrap=fault.wrap())
+    assert run.returncode == 0, show(run)
