@@ -24,8 +24,8 @@ from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import write_all
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import PREFIX, create, remove
+from pcopy.fsio.source import FLAGS, status_of
+from pcopy.fsio.temporary import PREFIX, create, is_undressed, remove
 
 NAMES = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
 SIDECAR = PREFIX + b"incomplete-"
@@ -71,11 +71,6 @@ def _is_root() -> bool:
 
 def _attribute() -> str:
     return NAMES[0] if _is_root() else NAMES[1]
-
-
-def is_undressed(status: os.stat_result) -> bool:
-    """Is it ours and nobody else's, as a file is while it is being written?"""
-    return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
 def find(directory: int, file: int | bytes, status: os.stat_result) -> HalfWritten | None:
@@ -184,9 +179,8 @@ def _leave_beside(directory: int, inode: int, mark: HalfWritten, temporary: byte
 
 def _find_beside(directory: int, inode: int) -> HalfWritten | None:
     """Only from a file of ours that nobody else can have written, and that was made for this inode."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        reading = os.open(SIDECAR + b"%d" % inode, flags, dir_fd=directory)
+        reading = os.open(SIDECAR + b"%d" % inode, FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
             return None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
@@ -22,7 +21,7 @@ from functools import cache
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create, remove
+from pcopy.fsio.temporary import create, is_undressed, remove
 
 _NO_REPLACE = 1
 _EXCHANGE = 2
@@ -103,19 +102,16 @@ class Namer:
 
 def is_placeholder(status: os.stat_result) -> bool:
     """Can it be the empty file that was to be replaced at once? Who loses such a file loses no contents."""
-    is_empty = stat.S_ISREG(status.st_mode) and not status.st_size
-    return is_empty and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o600
+    return is_undressed(status) and not status.st_size
 
 
 def _give_over_placeholder(directory: int, temporary: bytes, name: bytes) -> Given:
     try:
-        made = os.open(
-            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
-        )
-    except FileExistsError:
-        return Given.TAKEN
-    except OSError as error:
-        raise Problem.of("create", error) from error
+        made = create(directory, name)
+    except Problem as problem:
+        if problem.errno == errno.EEXIST:
+            return Given.TAKEN
+        raise
     try:
         if not _is_called(made, directory, name):
             return Given.TAKEN

@@ -20,6 +20,7 @@ from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
 from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import REPLACED
 
 
 class MadeNode(NamedTuple):
@@ -92,7 +93,7 @@ def copy_node(
     try:
         new = status_of(made)
         if not _is_new(new, status):
-            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
+            raise Problem("open", errno.ESTALE, text=REPLACED)
         mark = mark_of(made, made=True) if marked else b""
         try:
             applied = apply_attributes(handle_of(made), attributes, preserve, umask, kept=kept, inherits=inherits)

@@ -20,6 +20,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
+REPLACED = "something else was put in its place meanwhile"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -38,6 +39,11 @@ def made_by(name: bytes) -> tuple[int, int]:
     """The run and the rank that ``name``, one of ``TemporaryNames``, belongs to."""
     run, rank = name.rpartition(b".")[0].split(b"-")[-2:]
     return int(run), int(rank)
+
+
+def is_undressed(status: os.stat_result) -> bool:
+    """Is it a file of ours that nobody else may read or write, as each is while it is being written?"""
+    return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
 def create(directory: int, name: bytes) -> int:
@@ -67,10 +73,8 @@ def reopen(directory: int, name: bytes, made: Identity, size: int) -> int:
     ours = (
         made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER
         and status.st_size == size
-        and stat.S_ISREG(status.st_mode)
-        and status.st_uid == os.geteuid()
         and status.st_nlink == 1
-        and stat.S_IMODE(status.st_mode) == 0o600
+        and is_undressed(status)
     )
     if not ours:
         abandon(descriptor)
@@ -122,4 +126,4 @@ def verify_name(directory: int, name: bytes, inode: int) -> None:
     except OSError as error:
         raise Problem.of("stat", error) from error
     if status.st_ino != inode:
-        raise Problem("rename", errno.ESTALE, text="something else was put in its place meanwhile")
+        raise Problem("rename", errno.ESTALE, text=REPLACED)

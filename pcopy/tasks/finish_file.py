@@ -14,13 +14,13 @@ from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
-from pcopy.fsio.temporary import put_in_place, remove
+from pcopy.fsio.temporary import REPLACED, put_in_place, remove
 from pcopy.signature.items import FILE
 from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
 from pcopy.tasks.result import Result
 from pcopy.tasks.split_file import opened_failed
-from pcopy.tasks.targets import REPLACED, clear_way, inherits_acl, look, may_replace, reopen_filled
+from pcopy.tasks.targets import clear_way, inherits_acl, look, may_replace, reopen_filled
 from pcopy.tasks.unnamed import name_later
 from pcopy.tasks.values import FinishFile, Known, OpenFile, Unnamed
 

@@ -20,7 +20,7 @@ from pcopy.fsio.naming import Given, is_placeholder
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import made_by, remove
+from pcopy.fsio.temporary import made_by, remove, verify_name
 from pcopy.signature.items import FILE
 from pcopy.tasks.context import Context
 from pcopy.tasks.targets import clear_way, gives_way, look, may_replace
@@ -60,11 +60,10 @@ class Naming:
         new_name, device = context.new_name(place, name), context.target_device(place)
         for _ in range(_TRIES):
             given = context.namer.give(target, item.temporary, device, new_name)
-            present = look(target, new_name)
             if given is Given.GIVEN:
-                if present is None or present.st_ino != item.inode:
-                    raise Problem("rename", errno.ESTALE, text="something else was put in its place meanwhile")
+                verify_name(target, new_name, item.inode)
                 return True
+            present = look(target, new_name)
             if present is not None and is_it(context, place, new_name, present, item, self._known):
                 return self._was_given(target, device, new_name)
             if present is not None and self._is_left_over(target, device, present):

@@ -10,19 +10,17 @@ from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.birth import birth_of
 from pcopy.fsio.close import let_go
 from pcopy.fsio.existing import Decision, Status, decide
-from pcopy.fsio.half_written import find, is_undressed
+from pcopy.fsio.half_written import find
 from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import reopen
+from pcopy.fsio.temporary import REPLACED, is_undressed, reopen
 from pcopy.tasks.context import Context, is_since
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.values import OpenFile, Place
 
 _OTHERS_POWER = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
-
-REPLACED = "something else was put in its place meanwhile"
 
 
 def look(directory: int, name: bytes) -> os.stat_result | None:

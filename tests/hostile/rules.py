@@ -129,7 +129,7 @@ RULES = (
     ),
     Rule(
         "it belongs to us",
-        (NUMBERS_ARE_BELIEVED, Edit("fsio/temporary.py", "        and status.st_uid == os.geteuid()\n", "")),
+        (NUMBERS_ARE_BELIEVED, Edit("fsio/temporary.py", " and status.st_uid == os.geteuid()", "")),
         ("a temporary file becomes another one with its inode's number",),
     ),
     Rule(
