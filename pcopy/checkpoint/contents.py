@@ -19,14 +19,17 @@ _OF_RUN = re.compile(rb"(base|facts)-[0-9]+(\.new)?")
 
 
 def names(descriptor: int) -> list[bytes]:
+    """Those in an open directory; raises ``OSError``."""
     return [os.fsencode(name) for name in os.listdir(descriptor)]
 
 
 def is_ours(name: bytes) -> bool:
+    """May pcopy have made what is called so? (NFS may keep that under another name for a while.)"""
     return any(pattern.fullmatch(name) for pattern in (_FILE, RUN, LOCK_NAME)) or name.startswith(SILLY)
 
 
 def refuse_foreign(path: bytes, descriptor: int) -> None:
+    """Raises ``Refused`` if the open directory ``path`` holds anything else; ``OSError`` if it can't be read."""
     for name in names(descriptor):
         if not is_ours(name):
             raise Refused(f"{shown(path)}: holds {shown(name)}, which is no job's; name a new or an empty directory")

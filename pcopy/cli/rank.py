@@ -245,9 +245,8 @@ def run_rank(
         watchdog.stop()
         ended = journal is None or journal.close(JOURNAL_PATIENCE)  # before it is asked what is durable
         if journal is None or (ended and journal.durable in (0, LAST_EPOCH)):  # else a resumed job needs what there is
-            since = (
-                job.run if journal is not None and journal.durable == 0 else 1
-            )  # what earlier runs made is on record
+            unrecorded = journal is None or journal.durable == LAST_EPOCH
+            since = 1 if unrecorded else job.run  # what earlier runs made is on record
             discard_all(context, since)
             with suppress(OSError):  # a spool may have no room: what was dropped is not known then
                 for task in node.queue.forgotten():

@@ -104,8 +104,10 @@ class Context:
         self.finished_again: set[tuple[int, bytes, int]] = set()
         """Root and path of those that this rank has finished again, and the phase."""
         self.links: dict[int, Backlog] = {}
-        self.told: set[tuple[str, str]] = set()
-        """To whom ("rank 0", "user") of which attribute it was told that a file system doesn't know it."""
+        self.unknown: set[str] = set()
+        """The attributes of which this rank has told rank 0 that a file system doesn't know them."""
+        self.unknown_told: set[str] = set()
+        """Those of which rank 0 has told the user."""
         self.spellings = Spellings()
         self.namer = Namer()
         self.began = time.monotonic()

@@ -39,7 +39,7 @@ def finish_file(task: FinishFile, context: Context, result: Result) -> Slices:
     else:
         if item is not None:
             chunk, writers = task.chunk, task.writers
-            name_later(result, context, file.split, item, known, chunk=chunk, writers=writers, shortcoming=shortcoming)
+            name_later(context, result, file.split, item, known, chunk=chunk, writers=writers, shortcoming=shortcoming)
             return result.outcome()
         alone, name = not file.split.links, file.split.name
         result.copied(place, name, known, alone=alone, chunk=task.chunk, writers=task.writers)

@@ -136,7 +136,7 @@ def after_settled(context: Context, result: Result, task: SplitFile, settled: Se
     """The first name is copied, or was there and stays. The others become links to that only if it is the same:
     whoever keeps an old file wants no further names of it."""
     if settled.unnamed is not None:
-        name_later(result, context, task, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
+        name_later(context, result, task, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
     elif settled.alike and settled.made is not None:
         after_representative(context, result, task, settled.made, settled.known)
     elif task.links:

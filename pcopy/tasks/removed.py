@@ -119,6 +119,7 @@ class Removed:
         return any((root, above) in self._gone for above in _upwards(path))
 
     def takes_back(self, label: bytes) -> bool:
+        """Does what was counted under this label count no more?"""
         root, _, path = label.partition(b"/")
         return self.is_gone(int(root), path)
 

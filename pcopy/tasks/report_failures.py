@@ -39,8 +39,8 @@ def report_failures(task: ReportFailures, context: Context, result: Result) -> S
     else:
         if task.failures:
             result.hold()
-        unknown = [text for name, text in task.unknown if ("user", name) not in context.told]
-        context.told.update(("user", name) for name, _ in task.unknown)
+        unknown = [text for name, text in task.unknown if name not in context.unknown_told]
+        context.unknown_told.update(name for name, _ in task.unknown)
         result.count(counts.WARNINGS, len(unknown))
         context.tell([Failure(*failure) for failure in task.failures], [*task.notices, *unknown])
     return result.outcome()

@@ -262,10 +262,9 @@ class Result:
         for notice in applied.notices:
             self.warn(place, name, notice)
         context = self._context
-        for attribute in applied.unknown:
-            if ("rank 0", attribute) in context.told:
-                continue
-            context.told.add(("rank 0", attribute))
+        unknown = applied.unknown - context.unknown
+        context.unknown |= unknown
+        for attribute in unknown:
             path = shown(context.shown(place, name, on_source=False))
             text = f"{attribute} is left out, here and elsewhere: the file system does not know it"
             self._unknown.append((attribute, f"{path}: {text}"))

@@ -60,7 +60,7 @@ class Waiting:
         """One more. If not all of its metadata could be set, it has a task of its own, which tells that."""
         self._temporaries.append(item.temporary)
         if shortcoming is not None:
-            name_later(result, self._context, split, item, known, shortcoming=shortcoming)
+            name_later(self._context, result, split, item, known, shortcoming=shortcoming)
             return
         self._items.append(item)
         self._known.add(split.name, known)
@@ -102,8 +102,8 @@ class Waiting:
 
 
 def name_later(
-    result: Result,
     context: Context,
+    result: Result,
     split: SplitFile,
     item: Unnamed,
     known: Known,
