@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pcopy import __version__
@@ -17,6 +18,7 @@ from pcopy.cli.paths import filled_by, lies_in, source_of
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
 from pcopy.fsio.temporary import remove_leftovers
+from pcopy.signature.recognising import LOOK, begins_as_manifest, begins_as_signature
 from pcopy.signature.signature_file import Signature, write_signature
 from pcopy.tasks.job import Job, Options, Root
 from pcopy.tasks.signing import Tally
@@ -43,7 +45,7 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
         if what == "errors":
             _check_errors_file(path)
         else:
-            _check_replaceable(path)
+            _check_replaceable(path, what)
 
 
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
@@ -67,12 +69,25 @@ def _is_socket(root: Root) -> bool:
         return False  # it will fail, and say why
 
 
-def _check_replaceable(path: bytes) -> None:
+def _check_replaceable(path: bytes, what: str) -> None:
     """A new file takes the name at the end: whatever else has it would be gone."""
     status = _status(path)
     if status is not None:
         _refuse_no_file(path, status)
+        if not _is_older(path, what):
+            raise Refused(f"{shown(path)}: is there already, and is no {what}; name another file, or remove it")
     _check_directory(path)
+
+
+def _is_older(path: bytes, what: str) -> bool:
+    """Is the file an older one of its kind, or empty?"""
+    try:
+        with open(_open_without_trace(path), "rb") as file:
+            beginning = file.read(LOOK)
+    except OSError as error:
+        raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
+    begins = begins_as_manifest if what == "manifest" else begins_as_signature
+    return not beginning or begins(beginning)
 
 
 def _check_errors_file(path: bytes) -> None:
@@ -139,15 +154,20 @@ def holds_more(roots: Sequence[Root]) -> bool:
 
 
 def _entries(path: bytes) -> int:
-    """How many entries a directory has, but for sockets; looked at without a trace, where that is allowed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME)
-    except PermissionError:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """How many entries a directory has, but for sockets."""
+    descriptor = _open_without_trace(path)
     try:
         return count_entries(descriptor, sockets=False)
     finally:
         os.close(descriptor)
+
+
+def _open_without_trace(path: bytes) -> int:
+    """Its access time stays, where that is allowed."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with suppress(PermissionError):
+        return os.open(path, flags | os.O_NOATIME)
+    return os.open(path, flags)
 
 
 def written_by(options: Mapping[str, Any]) -> list[bytes]:

@@ -31,7 +31,7 @@ from pcopy.tasks.job import Job, Options, Root, Totals
 from pcopy.tasks.sign_state import SignState
 from pcopy.tasks.signing import Tally
 from pcopy.tasks.sinks import Sink
-from pcopy.text import counted, shown
+from pcopy.text import counted, for_shell, shown
 
 DIFFERENT = 1
 """The exit status for data that are not the same."""
@@ -82,10 +82,13 @@ class VerifyPreparation:
         )
         paths, against = request.paths, b""
         if request.create:
+            if os.path.isdir(request.create) and not os.path.isdir(paths[0]):
+                given = f"pverify --create SIGNATURE {for_shell(request.create)}"
+                raise Refused(f"{shown(request.create)}: is a directory; name the file to be written: {given}")
             manifest = absolute(request.manifest) if request.manifest else b""
             options = options._replace(signature=absolute(request.create), manifest=manifest)
         elif request.manifest:
-            _check_regular(request.manifest)
+            _check_manifest(request.manifest, paths[0])
             reader = ManifestReader(request.manifest)
             options = _as_told(request, options, reader.algorithm.name, reader.block_size, request.manifest)
             self._of_link = reader.first().kind == SYMLINK
@@ -270,13 +273,13 @@ def _is_signature(first: bytes, second: bytes) -> bool:
     if begins_as_signature(beginning):
         return True
     if _begins_with(second, begins_as_signature):
-        given = f"pverify {shown(second)} {shown(first)}"
+        given = _given(second, first)
         raise Refused(f"{shown(second)}: is a signature, which comes before what is compared with it: {given}")
     if os.path.isdir(first) and _begins_with(second, begins_as_manifest):
-        raise Refused(f"{shown(second)}: is a manifest; compare with it by pverify --manifest MANIFEST PATH")
+        raise Refused(f"{shown(second)}: is a manifest; compare with it by {_given(b'--manifest', second, first)}")
     if begins_as_manifest(beginning):
         if against_tree or not _begins_with(second, begins_as_manifest):
-            raise Refused(f"{shown(first)}: is a manifest; compare with it by pverify --manifest MANIFEST PATH")
+            raise Refused(f"{shown(first)}: is a manifest; compare with it by {_given(b'--manifest', first, second)}")
         return False
     if is_cut_signature(beginning):
         return not _begins_with(second, lambda other: other.startswith(beginning))
@@ -296,12 +299,22 @@ def _begins_with(path: bytes, holds: Callable[[bytes], bool]) -> bool:
         return False
 
 
-def _check_regular(manifest: bytes) -> None:
-    """Raises ``Refused`` for what cannot be read twice, such as a pipe."""
+def _given(*words: bytes) -> str:
+    """The command that was meant."""
+    return " ".join(["pverify", *map(for_shell, words)])
+
+
+def _check_manifest(manifest: bytes, path: bytes) -> None:
+    """Raises ``Refused`` for what is none, or cannot be read twice, such as a pipe."""
     try:
         mode = os.stat(manifest).st_mode
     except OSError:
         return  # the reader says what is wrong
+    if _begins_with(manifest, begins_as_signature):
+        raise Refused(f"{shown(manifest)}: is a signature; compare with it by {_given(manifest, path)}")
+    if _begins_with(path, begins_as_manifest) and not _begins_with(manifest, begins_as_manifest):
+        given = _given(b"--manifest", path, manifest)
+        raise Refused(f"{shown(path)}: is the manifest, which comes before what is compared with it: {given}")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise Refused(f"{shown(manifest)}: is no regular file; put the manifest into one")
 

@@ -184,7 +184,7 @@ SIGNATURES: dict[str, Spoiling] = {
     "newer": (lambda data: data.replace(b"version: 1", b"version: 2"), "use a newer one"),
     "other-algorithm": (lambda data: data.replace(b"xxh3-128", b"xxh3-64"), "algorithm is none of"),
     "odd-block-size": (lambda data: data.replace(b"4194304", b"4194305"), "block_size"),
-    "manifest": (lambda data: b"#pcopy-manifest 1 xxh3-128 4194304\n", "pverify --manifest MANIFEST PATH"),
+    "manifest": (lambda data: b"#pcopy-manifest 1 xxh3-128 4194304\n", "compare with it by pverify --manifest "),
 }
 
 
@@ -216,7 +216,7 @@ MANIFESTS: dict[str, Spoiling] = {
     "cut-in-a-line": (lambda data: data[:-3], "is truncated"),
     "digest-changed": (lambda data: data[:-40] + data[-40:].replace(b"0", b"1").replace(b"a", b"b"), "damaged"),
     "newer": (lambda data: data.replace(b"manifest 1 ", b"manifest 2 "), "use a newer one"),
-    "signature": (lambda data: b"format: pcopy-signature\nversion: 1\n", "does not begin with"),
+    "signature": (lambda data: b"format: pcopy-signature\nversion: 1\n", "is a signature; compare with it by"),
     "binary": (lambda data: bytes(range(256)) * 99, "cannot read the manifest"),
 }
 

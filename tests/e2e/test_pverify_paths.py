@@ -167,7 +167,7 @@ def test_files_that_may_be_data_are_compared(area: Path) -> None:
     for one, other in (*pairs, ("empty", "file"), ("file", "empty"), ("file", "cut"), ("file", "manifest")):
         compared = subprocess.run(["cmp", "-s", area / one, area / other], check=False).returncode
         assert pverify("-q", area / one, area / other).returncode == compared, (one, other)
-    reason = "is a manifest; compare with it by pverify --manifest MANIFEST PATH"
+    reason = f"is a manifest; compare with it by pverify --manifest {area}/manifest {area}/file"
     assert_trouble(pverify(area / "manifest", area / "file"), reason)
 
 
@@ -210,11 +210,11 @@ def test_what_leads_upwards_behind_a_link(area: Path, tree: Path) -> None:
     (area / "real/sub").mkdir(parents=True)
     (area / "link").symlink_to("real/sub")
     VECTORS["inner"].make(area / "other")
-    (area / "notes").write_text("mine")
+    (area / "notes").write_bytes(mine := b"#pcopy-manifest of another tree")
     options = ("--signature", "link/../sig", "--manifest", "link/../notes", "--errors", "link/../errors")
     succeed(*options, "--checkpoint", "link/../job", "--spool", "link/../sub", tree, "copy", cwd=area)
     assert sorted(os.listdir(area / "real")) == ["errors", "notes", "sig", "sub"]
-    assert (area / "notes").read_text() == "mine"
+    assert (area / "notes").read_bytes() == mine
     shutil.copy(area / "real/notes", area / "manifest")
     assert (
         pverify(
@@ -307,6 +307,13 @@ def test_an_old_signature_is_kept_unless_it_may_be_replaced(area: Path, tree: Pa
         assert_trouble(pverify(*create, tree, launcher=launcher), f"{area}/sig: is there already, and kept; --force")
     assert ((area / "sig").read_bytes(), (area / "manifest").read_bytes()) == before
     assert_trouble(pverify("--force", tree, tree), "--force says that --create")
+    (area / "notes").write_bytes(b"mine")
+    for force in ([], ["--force"]):
+        run = pverify(*force, "--create", area / "notes", tree)
+        assert_trouble(run, f"{area}/notes: is there already, and is no signature")
+        run = pverify(*force, "--create", area / "new", "--manifest", area / "notes", tree)
+        assert_trouble(run, f"{area}/notes: is there already, and is no manifest")
+    assert_trouble(pverify("--create", tree, area / "new"), f"pverify --create SIGNATURE {tree}")
     assert pverify(*create, "--force", tree).returncode == 0
     assert pverify(area / "sig", tree).returncode == 0
     assert pverify("--manifest", area / "manifest", tree).returncode == 0
@@ -319,5 +326,9 @@ def test_a_signature_in_the_second_place_is_told_where_it_belongs(area: Path, tr
         run = pverify(first, area / "sig")
         assert_trouble(run, f"{area}/sig: is a signature, which comes before")
         assert f"pverify {area}/sig {first}\n".encode() in run.stderr, show(run)
-    assert_trouble(pverify(tree, area / "manifest"), "pverify --manifest MANIFEST PATH")
+    compare = f"pverify --manifest {area}/manifest {tree}\n"
+    assert_trouble(pverify(tree, area / "manifest"), compare)
+    assert_trouble(pverify(area / "manifest", tree), compare)
+    assert_trouble(pverify("--manifest", tree, area / "manifest"), compare)
+    assert_trouble(pverify("--manifest", area / "sig", tree), f"is a signature; compare with it by pverify {area}/sig")
     assert pverify(area / "sig", area / "sig").returncode == 1  # the first is one: is the second what it tells of?

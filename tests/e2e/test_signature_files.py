@@ -20,7 +20,8 @@ from tests.support.oracle import changes, differences, snapshot
 from tests.support.signatures import VECTORS, signed
 from tests.support.users import require_root
 
-OLD = b"what was there\n"
+OLD = b"#pcopy-manifest\nformat: pcopy-signature\n"
+"""What a signature or a manifest may replace: it begins as either."""
 
 
 @pytest.fixture
@@ -88,6 +89,8 @@ def test_after_a_stop_none_is_written(area: Path, failing: Path, kept: bool) -> 
         ("signature", "directory", "is a directory"),
         ("manifest", "directory/", "is a directory"),
         ("signature", "pipe", "is no regular file"),
+        ("signature", "notes", "notes: is there already, and is no signature; name another file"),
+        ("manifest", "notes", "notes: is there already, and is no manifest; name another file"),
         ("signature", "to-file", "to-file: is a symbolic link; name the file itself"),
         ("manifest", "to-pipe", "to-pipe: is a symbolic link; name the file itself"),
         ("signature", "to-nothing", "to-nothing: is a symbolic link; name the file itself"),
@@ -98,6 +101,7 @@ def test_after_a_stop_none_is_written(area: Path, failing: Path, kept: bool) -> 
 )
 def test_places_where_it_cannot_be(area: Path, failing: Path, option: str, path: str, reason: str) -> None:
     (area / "directory").mkdir()
+    (area / "notes").write_bytes(b"a user's own\n")
     (area / "link").symlink_to("source")
     os.mkfifo(area / "pipe")
     for name, target in (("to-file", "sig"), ("to-pipe", "pipe"), ("to-nothing", "nowhere")):
