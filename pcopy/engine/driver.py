@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from pcopy.engine import tree
 from pcopy.engine.messages import Abort, Answer, Query, Reply, Request, Token
-from pcopy.engine.node import NEVER, Node, State
+from pcopy.engine.node import NEVER, Node
 from pcopy.engine.progress import Report
+from pcopy.engine.states import State
 from pcopy.engine.task import Share, Spawn, Task, TaskId
 from pcopy.engine.transport import Transport
 from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, JobAborted, PeerLost, hindrance

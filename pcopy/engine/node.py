@@ -42,8 +42,7 @@ from pcopy.engine.messages import (
 )
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.states import TRANSITIONS as TRANSITIONS
-from pcopy.engine.states import State as State
+from pcopy.engine.states import TRANSITIONS, State
 from pcopy.engine.stealing import Thief
 from pcopy.engine.task import ANYBODY, UNTOLD, Share, Spawn, Task, TaskId, batches
 from pcopy.engine.transitions import follow

@@ -19,8 +19,9 @@ from typing import BinaryIO, NamedTuple
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Abort, Message, Reply, Work, encode
-from pcopy.engine.node import Node, State
+from pcopy.engine.node import Node
 from pcopy.engine.queue import TaskQueue
+from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.engine.transports.simulated import SimulatedNetwork
 

@@ -12,8 +12,9 @@ from pcopy.engine.messages import (
     Request,
     Start,
 )
-from pcopy.engine.node import Node, State
+from pcopy.engine.node import Node
 from pcopy.engine.queue import TaskQueue
+from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, Spawn, Task
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
-from pcopy.engine.node import State
 from pcopy.engine.restore import restore
+from pcopy.engine.states import State
 from pcopy.engine.task import UNTOLD, Share, Spawn, Task, TaskId
 from pcopy.engine.termination import ISSUED
 from tests.engine.spoken import Directions, Spoken, task, without

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pcopy.engine import backlog
 from pcopy.engine.detectors import DETECTORS
 from pcopy.engine.limits import Limits
-from pcopy.engine.node import State
+from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, HEADER_BYTES
 from pcopy.errors import INTERNAL
 from tests.engine.simulation import SMALL, Interruption, Network, Plan, Planned, Simulation

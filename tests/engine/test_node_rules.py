@@ -18,7 +18,7 @@ from pcopy.engine.messages import (
     Stop,
     Work,
 )
-from pcopy.engine.node import TRANSITIONS, State
+from pcopy.engine.states import TRANSITIONS, State
 from pcopy.engine.task import Spawn, Task
 from pcopy.engine.termination import DEEPEST, ISSUED
 from pcopy.errors import InvariantBroken

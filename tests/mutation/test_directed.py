@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pcopy.engine.messages import Answer, Halt, Reply, Request, Signal, Stamp, Start, Work
-from pcopy.engine.node import State
 from pcopy.engine.progress import CounterTree
+from pcopy.engine.states import State
 from pcopy.engine.task import Spawn
 from pcopy.engine.termination import DEEPEST, DijkstraScholten
 from pcopy.errors import InvariantBroken

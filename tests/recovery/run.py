@@ -12,10 +12,11 @@ from pcopy.engine.driver import Outcome
 from pcopy.engine.journal import FIRST
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Message
-from pcopy.engine.node import NEVER, Node, State
+from pcopy.engine.node import NEVER, Node
 from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.restore import restore
+from pcopy.engine.states import State
 from pcopy.engine.task import Spawn, Task
 from tests.recovery.copying import COPY, LAST, Copier
 from tests.recovery.datasets import COUNTERS

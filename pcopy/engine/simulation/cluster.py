@@ -19,9 +19,10 @@ from typing import NamedTuple
 from pcopy.engine.driver import SLICE
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Message, Query, Reply, Stop
-from pcopy.engine.node import Node, State
+from pcopy.engine.node import Node
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.simulation.workloads import Workload
+from pcopy.engine.states import State
 from pcopy.engine.task import Spawn, Task
 from pcopy.engine.transports.simulated import SimulatedNetwork
 from pcopy.errors import InvariantBroken
