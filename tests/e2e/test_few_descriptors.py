@@ -12,7 +12,6 @@ from tests.support.command import Argument, pcopy, pverify, show
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 
-
 ENOUGH = 64
 """Open files with which two ranks may always start: ``ulimit -n 64``."""
 
