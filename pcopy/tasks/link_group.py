@@ -307,7 +307,7 @@ def _link(
     target, name = context.open_target(place), context.new_name(place, source_name)
     present = look(target, name)
     if context.keeps:
-        if not _link_unasked(context, task, held, place, source_name, present):
+        if not _link_unasked(context, result, task, held, place, source_name, present):
             skipped(context, result, place, source_name, task.known)
             return False
     elif present is None:
@@ -342,7 +342,13 @@ def _link(
 
 
 def _link_unasked(
-    context: Context, task: MakeLinks, held: int, place: Place, source_name: bytes, present: os.stat_result | None
+    context: Context,
+    result: Result,
+    task: MakeLinks,
+    held: int,
+    place: Place,
+    source_name: bytes,
+    present: os.stat_result | None,
 ) -> bool:
     """Makes a link where nothing is replaced unasked; False if what is there, or comes meanwhile, stays."""
     target, name = context.open_target(place), context.new_name(place, source_name)
@@ -360,7 +366,7 @@ def _link_unasked(
         named = Naming(context, item, task.known).give(place, source_name)
     finally:
         if not named:
-            discard(context, place, item)
+            discard(context, place, item, result)
     return named
 
 

@@ -52,7 +52,7 @@ def name_items(task: NameItems, context: Context, result: Result) -> Slices:
         try:
             named = Naming(context, item, known).give(place, name)
         except Problem as problem:
-            discard(context, place, item)
+            discard(context, place, item, result)
             if is_tried_again(problem, task.attempt):  # somebody has removed what an earlier run has named
                 result.spawn(ScanNames(place, name, task.attempt + 1), phase=result.phase, expands=True)
             else:
@@ -61,7 +61,7 @@ def name_items(task: NameItems, context: Context, result: Result) -> Slices:
             if named:
                 result.copied(place, name, known, writers=writers)
             else:
-                discard(context, place, item)
+                discard(context, place, item, result)
                 skipped(context, result, place, name, known)
         if not number % FILES_PER_SLICE:
             yield
@@ -84,7 +84,7 @@ def name_group(task: NameGroup, context: Context, result: Result) -> Slices:
     naming = Naming(context, task.unnamed, known)
     for index, (place, name) in enumerate(names):
         if place[:2] != split.place[:2]:
-            discard(context, split.place, task.unnamed)
+            discard(context, split.place, task.unnamed, result)
             next_represents(result, split._replace(links=tuple(names[index:])), (*split.failed, *failed))
             return result.outcome()
         try:
@@ -96,7 +96,7 @@ def name_group(task: NameGroup, context: Context, result: Result) -> Slices:
             failed.append((place, name, problem.plain))
         yield
     if first < 0:
-        discard(context, split.place, task.unnamed)
+        discard(context, split.place, task.unnamed, result)
         if failed and all(is_tried_again(Problem.from_plain(problem), split.attempt) for _, _, problem in failed):
             again = tuple((place, name) for place, name, _ in (*split.failed, *failed))
             group = LinkGroup(split.mount, split.inode, split.size, again, split.attempt + 1)

@@ -23,6 +23,7 @@ from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import made_by, remove, verify_name
 from pcopy.signature.items import FILE
 from pcopy.tasks.context import Context
+from pcopy.tasks.result import Result
 from pcopy.tasks.targets import clear_way, gives_way, look, may_replace
 from pcopy.tasks.values import Known, NameGroup, NameItems, Place, Unnamed, unpack_names, unpack_numbers
 
@@ -195,12 +196,17 @@ def discard_named_later(context: Context, value: Any, since: int) -> None:
             discard(context, place, item)
 
 
-def discard(context: Context, home: Place, item: Unnamed) -> None:
-    """Removes the item, which gets no name; whatever else has its temporary name stays."""
+def discard(context: Context, home: Place, item: Unnamed, result: Result | None = None) -> None:
+    """Removes the item, which gets no name; whatever else has its temporary name stays.
+
+    A ``result`` tells of what can't be removed.
+    """
     try:
         directory = context.open_target(home)
         present = look(directory, item.temporary)
         if present is not None and present.st_ino == item.inode:
             remove(directory, item.temporary)
-    except Problem:
-        return  # its directory is gone, or can't be written: which is told by what fails there
+    except Problem as problem:
+        if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory has gone
+            text = f"a temporary file, which cannot be removed: {problem.operation}: {problem.strerror}"
+            result.warn(home, item.temporary, text)

@@ -52,6 +52,7 @@ class Copied:
     def __init__(self, totals: Totals, told: Told, kinds: list[str]) -> None:
         self.totals = totals
         self.failures = told.failed
+        self.notices = told.notices
         self.kinds = kinds
         """The tasks that ran, by their kinds' names."""
 

@@ -1,0 +1,40 @@
+"""Names that are given last: what becomes of an item whose name somebody has taken meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.tasks.values import NameItems
+from tests.tasks.one_rank import copy, once, root_of
+
+
+@pytest.mark.parametrize("error", [0, errno.EPERM])
+def test_what_gets_no_name_is_removed_or_told_of(area: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "name").write_bytes(b"the source's")
+    real = os.unlink
+
+    def unlink(path: Any, **keywords: Any) -> None:
+        if error:
+            raise OSError(error, os.strerror(error))
+        real(path, **keywords)
+
+    def take() -> None:
+        (target / "name").write_bytes(b"the user's")
+        monkeypatch.setattr(os, "unlink", unlink)
+
+    copied = copy(root_of(source, target), before=once(NameItems, take), existing="skip")
+    monkeypatch.undo()
+    left = sorted(set(os.listdir(target)) - {"name"})
+    assert (copied.totals.skipped, copied.totals.failed, (target / "name").read_bytes()) == (1, 0, b"the user's")
+    assert (len(left), copied.totals.warnings) == ((1, 1) if error else (0, 0))
+    if error:
+        (notice,) = copied.notices
+        assert notice.startswith(str(target / left[0])) and os.strerror(error) in notice
