@@ -49,7 +49,7 @@ class Syncer:
     def start(self) -> None:
         """Starts the process, unless that was tried before; it ends with the thread that does so.
 
-        It takes as long as the copy of some files.
+        Where the system refuses one, ``sync`` does without. It takes as long as the copy of some files.
         """
         if self._is_started:
             return  # without waiting for the turn of whoever has a sync under way
@@ -82,7 +82,10 @@ class Syncer:
     def _start(self) -> None:
         from subprocess import DEVNULL, Popen  # here, because most jobs end before they sync anything
 
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which the process inherits
         try:
             command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]

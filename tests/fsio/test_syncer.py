@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import NoReturn
 
 import pytest
 
@@ -143,3 +144,22 @@ def test_where_it_cannot_be_started_the_sync_is_made_here(
         assert caught.value.errno == errno.EBADF
     finally:
         os.close(searched)
+
+
+@pytest.mark.parametrize("call", ["socket.socketpair", "subprocess.Popen"])
+def test_it_syncs_where_no_process_is_to_be_had(
+    syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(call, refuse)
+    before = children()
+    syncer.start()
+    assert children() == before
+    directory = os.open(area, os.O_RDONLY)
+    syncer.sync(directory)
+    os.close(directory)
+    with pytest.raises(Problem) as raised:  # by this process itself
+        syncer.sync(directory)
+    assert raised.value.errno == errno.EBADF
