@@ -25,6 +25,7 @@ from pcopy.checkpoint.jobs import (
     take,
     unfinished,
 )
+from pcopy.checkpoint.layout import END_IT
 from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import Gone, check_roots, check_targets, lost
 from pcopy.cli.argument_types import absolute
@@ -98,7 +99,8 @@ def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell
     except Unreadable as unreadable:
         job_name = shown(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
         remove_unreadable(path)
-        tell(f"{unreadable}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
+        what = str(unreadable).removesuffix(f"; {END_IT}")
+        tell(f"{what}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
         return
     _discard(job, lock, remove_temporaries, tell)
 

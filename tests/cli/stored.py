@@ -1,0 +1,35 @@
+"""Stored jobs whose runs have died, and what is told of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pcopy.checkpoint.jobs import StoredJob, create
+from tests.checkpoint.made import job_of, root_of
+
+BEGUN = 1_700_000_000.0
+
+
+def made(area: Path, name: str, directory: Path | None = None, **fields: Any) -> StoredJob:
+    """A job from ``area/source`` to ``area/target``, whose run has died."""
+    for tree in ("source", "target"):
+        (area / tree).mkdir(exist_ok=True)
+    fields = {"created": BEGUN, **fields}
+    file = job_of(root_of(area / "source", area / "target"), name=name, **fields)
+    job, lock = create(None if directory is None else bytes(directory), file)
+    lock.close()
+    return job
+
+
+class Told(list[str]):
+    """What was told, for the assertions."""
+
+    def __call__(self, line: str) -> None:
+        assert all(part.isprintable() for part in line.split("\n"))
+        self.append(line)
+
+
+def squeezed(lines: list[str]) -> str:
+    """A folded table as one word."""
+    return "".join(lines).replace(" ", "")
