@@ -14,16 +14,7 @@ from typing import Any
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task, TaskId
-from tests.recovery.datasets import (
-    BLOCKS,
-    DIRECTORIES,
-    FILES,
-    LINKS,
-    SKIPPED,
-    Dataset,
-    Path,
-    SourceFile,
-)
+from tests.recovery.datasets import BLOCKS, DIRECTORIES, FILES, LINKS, SKIPPED, Dataset, Path, SourceFile
 from tests.recovery.files import Files, Problem
 from tests.recovery.result import Result
 from tests.recovery.rules import Rules
