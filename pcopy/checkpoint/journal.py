@@ -111,11 +111,11 @@ class FactJournal:
             try:
                 self._thread = Beside(self._do_all)
             except OSError as error:  # no thread is to be had: what is left to do is done here
-                self._give_up_for(error)
+                self.fail(error)
                 self._jobs.put(None)
                 self._do_all()
 
-    def _give_up_for(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """From now on nothing is recorded. Whatever it is, it must not end the copy."""
         if not self._given_up:  # else what failed is that the job has gone, and somebody has told why
             self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {error}"
@@ -162,7 +162,7 @@ class FactJournal:
         try:
             action()
         except Exception as error:
-            self._give_up_for(error)
+            self.fail(error)
         return not self.has_failed
 
     def _withdraw(self) -> None:

@@ -65,7 +65,7 @@ class Keeper(Protocol):
     """What rank 0 has for its store."""
 
     def note(self) -> None:
-        """Makes the job's directory, unless that is there, without waiting for storage; one that can't be is left."""
+        """Makes the job's directory, unless that is there, without waiting for storage; raises ``Refused``."""
 
     def create(self) -> tuple[StoredJob, Lock]:
         """Makes the job's directory, unless that is there, durable; raises ``Refused``."""

@@ -22,6 +22,7 @@ from pcopy.checkpoint.jobs import (
     state_directory,
     update,
 )
+from pcopy.checkpoint.layout import END_IT
 from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
@@ -85,14 +86,14 @@ class KeptJob:
             remove(stored, lock)
 
     def note(self) -> None:
-        """Puts the job into its directory, as far as that can be had without waiting for storage.
+        """Puts the job into its directory, as far as that can be had without waiting for storage; raises ``Refused``.
 
-        Killed from now on, it can be gone on with. Where that is not possible the first record says why.
+        Killed from now on, it can be gone on with.
         """
         if self._stored is None:
-            with suppress(Refused, OSError):
+            with naming(self.keeping.directory):
                 self._stored, self._lock = create(self._directory, self._file, durable=False)
-                self._file = self._stored.file
+            self._file = self._stored.file
 
     def create(self) -> tuple[StoredJob, Lock]:
         """Makes the job's directory unless it is there, durably; raises ``Refused``. May run in another thread."""
@@ -330,5 +331,5 @@ def _options_from_primitives(plain: Any) -> Options:
     preserve = dict(fields.pop("preserve"))
     try:
         return Options(Preserve(**{**preserve, "chown": tuple(preserve["chown"])}), **fields)
-    except (TypeError, KeyError) as error:
-        raise Refused(f"the job was begun by another version of pcopy: {error}") from None
+    except (TypeError, KeyError):
+        raise Refused(f"the job was begun by another pcopy, which has other options; {END_IT}") from None

@@ -236,8 +236,11 @@ def run_rank(
         notes=notes,
         program=job.program,
     )
-    if keeper is not None:
-        keeper.note()
+    if keeper is not None and journal is not None:
+        try:
+            keeper.note()
+        except Refused as refused:  # which is told before the first item, and not when the user wants to go on
+            journal.fail(refused)
     watchdog.start()
     try:
         status = driver.run()

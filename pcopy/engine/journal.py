@@ -27,7 +27,7 @@ FIRST = 1
 """The epoch in which a run begins."""
 
 LOST = -1
-"""The durable epoch of a rank whose data did not get to storage: no later one will be durable."""
+"""The durable epoch of a rank whose data did not get to storage, or that can't record them: no later one will be."""
 
 
 Send = Callable[[int, Message], None]
@@ -94,7 +94,8 @@ class Epochs:
         """This rank's last durable epoch, or ``LOST``."""
         if self.journal is None:
             return 0
-        return LOST if self.journal.is_lost else self.journal.durable
+        is_over = self.journal.has_failed and self.is_ending and not self.given_up
+        return LOST if self.journal.is_lost or is_over else self.journal.durable
 
     @property
     def given_up(self) -> bool:

@@ -16,6 +16,7 @@ from tests.support.command import Argument, pcopy, show, succeed
 from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.oracle import changes, snapshot
 from tests.support.processes import Run, background, wait_until
+from tests.support.users import require_root
 
 
 def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: dict[str, str]) -> None:
@@ -131,6 +132,24 @@ def test_nobody_waits_for_a_job_that_cannot_be_stored(tree: Path, area: Path, en
     told = b"pcopy: no more checkpoints, the job goes on without and cannot be resumed: "
     assert line.startswith(told + os.fsencode(state) + b"/"), err
     check_equal(tree, area / "copy")
+
+
+def test_a_state_directory_that_takes_no_file_is_told_of_before_the_first_item(
+    tree: Path, area: Path, env: dict[str, str]
+) -> None:
+    require_root("be let into a directory that takes no file")
+    with background(
+        tree, area / "copy", ranks=3, env={**env, "XDG_STATE_HOME": "/proc"}, wrap=slowed(ITEM_BY_ITEM, SLOW)
+    ) as run:
+        assert wait_until((area / "copy").exists)
+        run.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        _, err = run.process.communicate(timeout=60)
+    assert time.monotonic() - began < 2.5, "for a record that cannot be"
+    first, *_, last = err.splitlines()
+    assert first.startswith(b"pcopy: no more checkpoints, the job goes on without and cannot be resumed: /proc/pcopy: ")
+    assert b"no checkpoint was stored: start it again" in last
+    assert run.process.returncode == STOPPED
 
 
 def test_a_copy_without_a_checkpoint_is_started_again_with_the_same_meaning(

@@ -10,6 +10,7 @@ import pytest
 
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.record import Record, Window
+from pcopy.engine.journal import LOST, Epochs
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Task
 from tests.support.processes import wait_until
@@ -124,5 +125,19 @@ def test_who_is_told_to_give_up_during_a_sync_records_nothing() -> None:
     journal = FactJournal(Window(1, 0, 1), storage, sync)
     journal.cut(1, 0)
     assert wait_until(lambda: journal.durable == LAST_EPOCH)
+    journal.close(5)
+    assert storage.told == ["withdraw"]
+
+
+def test_a_job_that_is_told_to_stop_waits_for_no_rank_that_can_record_nothing() -> None:
+    storage = Storage()
+    journal = journal_of(storage)
+    journal.fail(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
+    epochs = Epochs(journal)
+    assert epochs.durable == 0
+    epochs.is_ending = True
+    assert epochs.durable == LOST
+    epochs.enter(LAST_EPOCH, 0)
+    assert wait_until(lambda: epochs.durable == LAST_EPOCH), "but until the job is gone that is not kept any more"
     journal.close(5)
     assert storage.told == ["withdraw"]
