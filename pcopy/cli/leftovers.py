@@ -23,7 +23,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import remove_leftovers
+from pcopy.fsio.temporary import had_a_name, remove_leftovers
 from pcopy.tasks.codec import decode
 from pcopy.tasks.removed import places_in
 from pcopy.tasks.values import FinishDir, ReportFailures, ScanDir, ScanNames, SealDir, unpack_names
@@ -97,11 +97,16 @@ class Clearing:
         try:
             directory = self._open(root, path)
             with _keeping_times(directory):
-                remove_leftovers(directory, self._job.name)
+                others = remove_leftovers(directory, self._job.name)
+            if others:
+                tell("pcopy", f"{self._shown(root, path)}: {had_a_name(others)}")
         except Problem as problem:
             if problem.errno not in _NOT_THERE:
-                place = shown(os.path.join(self._job.roots[root].target, self._below_target(root, path)))
+                place = self._shown(root, path)
                 tell("pcopy", f"temporary files may be left in {place}: {problem.operation}: {problem.strerror}")
+
+    def _shown(self, root: int, path: bytes) -> str:
+        return shown(os.path.join(self._job.roots[root].target, self._below_target(root, path)))
 
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
         """Their names; none where they can't be read, which has been told."""

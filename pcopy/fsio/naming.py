@@ -73,6 +73,10 @@ class Namer:
             return Given.GONE
         return _give_by_link(directory, temporary, name)
 
+    def exchanges(self, device: int) -> bool:
+        """May ``exchange`` be known on this device?"""
+        return _renameat2() is not None and (device, _EXCHANGE) not in self._unknown
+
     def exchange(self, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
         """Both items change their names, at once; False where that is not known.
 

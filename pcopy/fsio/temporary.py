@@ -3,6 +3,9 @@
 Whoever reopens one by its name makes sure that it is the very file that was made: a regular file of ours, with one
 link, that nobody else can write. In a directory of a hostile owner the name may by then mean something else.
 
+What is exchanged for an existing item has another name meanwhile (``exchange_name``): it tells the inode that was made,
+so that nobody takes what comes out of the exchange for one of these files.
+
 Its identity says which file it is (``pcopy.fsio.identity``), with the mount of its directory: nobody can give that a
 name on another device but by mounting there, and on an overlay files may well have other device numbers than it.
 """
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+import zlib
 from itertools import count
 
 from pcopy.fsio.close import abandon
@@ -21,6 +26,7 @@ from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
 REPLACED = "something else was put in its place meanwhile"
+_EXCHANGED = re.compile(rb"exchanged-(\d+)-[0-9a-f]{8}")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -44,6 +50,11 @@ def made_by(name: bytes) -> tuple[int, int]:
 def is_undressed(status: os.stat_result) -> bool:
     """Is it a file of ours that nobody else may read or write, as each is while it is being written?"""
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
+
+
+def exchange_name(job: str, inode: int, name: bytes) -> bytes:
+    """Under which ``inode``, which ``job`` has made, is exchanged for what is called ``name``."""
+    return b"%s%s-exchanged-%d-%08x" % (PREFIX, job.encode(), inode, zlib.crc32(name))
 
 
 def create(directory: int, name: bytes) -> int:
@@ -92,18 +103,41 @@ def remove(directory: int, name: bytes) -> None:
         raise Problem.of("unlink", error) from error
 
 
-def remove_leftovers(directory: int, job: str, run: int | None = None) -> None:
-    """Removes from an open directory what runs of ``job`` before ``run`` (None: all) left there; raises ``Problem``."""
+def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[bytes]:
+    """Removes from an open directory what runs of ``job`` before ``run`` (None: all) left there; raises ``Problem``.
+
+    Returns the names of what came out of an exchange and was not looked at any more: it may be worth keeping.
+    """
     stem = b"%s%s-" % (PREFIX, job.encode())
     try:
         with os.scandir(directory) as entries:
             names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(stem)]
     except OSError as error:
         raise Problem.of("readdir", error) from error
+    others = []
     for name in names:
-        number = name[len(stem) :].partition(b"-")[0]
-        if number.isdigit() and (run is None or int(number) < run):
+        kind = name[len(stem) :].partition(b"-")[0]
+        if kind.isdigit() and (run is None or int(kind) < run):
             remove(directory, name)
+        elif exchanged := _EXCHANGED.fullmatch(name[len(stem) :]):
+            if _is_inode(directory, name, int(exchanged[1])):
+                remove(directory, name)
+            else:
+                others.append(name)
+    return others
+
+
+def had_a_name(others: list[bytes]) -> str:
+    """What to tell of the names that ``remove_leftovers`` returns."""
+    them = ", ".join(map(os.fsdecode, others))
+    return f"what was replaced is left as {them}: it may be newer than its copy; move it back, or remove it"
+
+
+def _is_inode(directory: int, name: bytes, inode: int) -> bool:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == inode
+    except OSError as error:
+        raise Problem.of("stat", error) from error
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:

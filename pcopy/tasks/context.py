@@ -24,7 +24,7 @@ from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.stable import open_for_sync
 from pcopy.fsio.storage import Storage
 from pcopy.fsio.syncer import Syncer
-from pcopy.fsio.temporary import TemporaryNames, remove_leftovers
+from pcopy.fsio.temporary import TemporaryNames, had_a_name, remove_leftovers
 from pcopy.signature.manifest import ROOT
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks import counts
@@ -300,10 +300,13 @@ class Context:
         """The notes of one bucket of links."""
         return self.links.setdefault(number, Backlog(self.open_spool))
 
-    def remove_leftovers(self, target: int) -> None:
-        """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``."""
-        if self.job.run > 1:
-            remove_leftovers(target, self.job.name, self.job.run)
+    def remove_leftovers(self, target: int) -> Problem | None:
+        """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``.
+
+        Returns what there is to say of an item that may be the user's, and stays.
+        """
+        others = remove_leftovers(target, self.job.name, self.job.run) if self.job.run > 1 else []
+        return Problem("rename", 0, text=had_a_name(others)) if others else None
 
     def is_touched(self, status: os.stat_result) -> bool:
         """Was this item made or changed since the job began, as far as clocks agree?"""

@@ -125,7 +125,9 @@ class JobDirector:
         if number is None or not self._job.copies:
             return
         try:
-            self._context.remove_leftovers(self._context.targets[number].open(b""))
+            left = self._context.remove_leftovers(self._context.targets[number].open(b""))
+            text = left and left.strerror
         except Problem as problem:
             text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"
+        if text:
             self._context.tell((), (text,))

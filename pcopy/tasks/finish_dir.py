@@ -72,7 +72,7 @@ def _finish(task: FinishDir, context: Context, result: Result, lost: Problem | N
     try:
         attributes = task.attributes or _attributes_now(context, place)
         target = context.open_target(place)
-        context.remove_leftovers(target)
+        lost = context.remove_leftovers(target) or lost
         kept = None if place.fresh else status_of(target)
         more = _holds_more(task, context, target)  # before its times are set: looking changes them
         if kept is not None or context.job.run > 1:  # since it was made, anybody may have given it ACLs

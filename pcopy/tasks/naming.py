@@ -2,8 +2,9 @@
 
 A name that is taken is looked at: if it is the very item, an earlier run has named it; if not, it is the user's, and
 ``--existing`` decides. What gives way to a newer item is exchanged for it and looked at once more: if it is not what
-was decided on, it goes back. Where a file system knows no exchange, what is saved between the look and the
-rename is lost.
+was decided on, it goes back. Meanwhile it has a name by which whoever finds it after a kill knows that it is no
+temporary file (``pcopy.fsio.temporary.exchange_name``). Where a file system knows no exchange, what is saved between
+the look and the rename is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pcopy.fsio.naming import Given, is_placeholder
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import made_by, remove, verify_name
+from pcopy.fsio.temporary import exchange_name, had_a_name, made_by, remove, verify_name
 from pcopy.signature.items import FILE
 from pcopy.tasks.context import Context
 from pcopy.tasks.result import Result
@@ -53,12 +54,16 @@ class Naming:
         self._context = context
         self._item = item
         self._known = known
+        self._exchanged = b""
 
     def give(self, place: Place, name: bytes) -> bool:
         """The item is called ``name`` in ``place`` now; False if what is there stays. Raises ``Problem``."""
         context, item = self._context, self._item
         target = context.open_target(place)
         new_name, device = context.new_name(place, name), context.target_device(place)
+        self._exchanged = exchange_name(context.job.name, item.inode, new_name)
+        if context.job.run > 1:
+            self._come_back(target)
         for _ in range(_TRIES):
             given = context.namer.give(target, item.temporary, device, new_name)
             if given is Given.GIVEN:
@@ -68,7 +73,7 @@ class Naming:
             if present is not None and is_it(context, place, new_name, present, item, self._known):
                 return self._was_given(target, device, new_name)
             if present is not None and self._is_left_over(target, device, present):
-                if self._rename(target, new_name):
+                if self._rename(target, item.temporary, new_name):
                     return True
                 continue
             if present is not None and not may_replace(
@@ -89,27 +94,41 @@ class Naming:
     def _was_given(self, target: int, device: int, name: bytes) -> bool:
         """An earlier try, or an earlier run, gave it the name; what has the temporary one?"""
         left = look(target, self._item.temporary)
-        if left is None:
-            return True
-        if left.st_ino == self._item.inode:
+        if left is not None and left.st_ino == self._item.inode:
             remove(target, self._item.temporary)
-            return True
-        return self._settle(target, device, name, left)
+        replaced = look(target, self._exchanged)
+        return replaced is None or self._settle(target, device, name, replaced)
 
     def _replace(self, target: int, device: int, name: bytes, present: os.stat_result) -> bool:
         """``present`` may give way; False: look again. Raises ``Problem``."""
         if stat.S_ISDIR(present.st_mode):
             clear_way(target, name, present)
             return False
-        try:
-            if not self._context.namer.exchange(target, self._item.temporary, device, name):
-                return self._rename(target, name)
-        except FileNotFoundError:
+        namer, aside = self._context.namer, self._exchanged
+        if not namer.exchanges(device):
+            return self._rename(target, self._item.temporary, name)
+        if look(target, aside) is not None:
+            raise Problem("rename", errno.EEXIST, text=had_a_name([aside]))
+        if not self._rename(target, self._item.temporary, aside):
             return False
-        except OSError as error:
-            raise Problem.of("rename", error) from error
-        left = look(target, self._item.temporary)
+        try:
+            if not namer.exchange(target, aside, device, name):
+                return self._rename(target, aside, name)
+        except FileNotFoundError:
+            self._come_back(target)
+            return False
+        except Problem:
+            self._come_back(target)
+            raise
+        left = look(target, aside)
         return left is None or self._settle(target, device, name, left)
+
+    def _come_back(self, target: int) -> None:
+        """The item has its temporary name again, if it was to be exchanged. Raises ``Problem``."""
+        present = look(target, self._exchanged)
+        if present is not None and present.st_ino == self._item.inode:
+            self._rename(target, self._exchanged, self._item.temporary)
+            remove(target, self._exchanged)  # what is one inode already is not renamed
 
     def _is_left_over(self, target: int, device: int, present: os.stat_result) -> bool:
         """Was an earlier run killed while it gave the name? Raises ``Problem``."""
@@ -118,10 +137,10 @@ class Naming:
             return False
         return context.namer.needs_placeholders(target, device, context.temporary_names.next())
 
-    def _rename(self, target: int, name: bytes) -> bool:
-        """Replaces what has the name; False if one of the two is gone. Raises ``Problem``."""
+    def _rename(self, target: int, old: bytes, new: bytes) -> bool:
+        """Replaces what has the ``new`` name; False if one of the two is gone. Raises ``Problem``."""
         try:
-            os.rename(self._item.temporary, name, src_dir_fd=target, dst_dir_fd=target)
+            os.rename(old, new, src_dir_fd=target, dst_dir_fd=target)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -130,34 +149,32 @@ class Naming:
 
     def _settle(self, target: int, device: int, name: bytes, left: os.stat_result) -> bool:
         """``left`` has come out of an exchange: it is removed, or goes back (False). Raises ``Problem``."""
-        if not gives_way(self._context, self._source(left), target, self._item.temporary, left):
+        if not gives_way(self._context, self._source(left), target, self._exchanged, left):
             self._take_back(target, device, name)
             return False
         if stat.S_ISDIR(left.st_mode):
             try:
-                clear_way(target, self._item.temporary, left)
+                clear_way(target, self._exchanged, left)
             except Problem:
                 self._take_back(target, device, name)
                 raise
         else:
-            remove(target, self._item.temporary)
+            remove(target, self._exchanged)
         return True
 
     def _take_back(self, target: int, device: int, name: bytes) -> None:
         """Exchanges once more. What was saved over the item meanwhile gets its name again at once."""
-        exchange, temporary = self._context.namer.exchange, self._item.temporary
+        exchange, aside = self._context.namer.exchange, self._exchanged
         try:
-            exchange(target, temporary, device, name)
-            came = look(target, temporary)
+            exchange(target, aside, device, name)
+            came = look(target, aside)
             if came is None or came.st_ino == self._item.inode:
+                self._come_back(target)
                 return
-            exchange(target, temporary, device, name)
+            exchange(target, aside, device, name)
         except FileNotFoundError:
             pass
-        except OSError as error:
-            raise Problem.of("rename", error) from error
-        text = f"it was replaced several times at once; an older version may have been left as {os.fsdecode(temporary)}"
-        raise Problem("rename", errno.ESTALE, text=text)
+        raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {had_a_name([aside])}")
 
 
 def is_it(context: Context, place: Place, name: bytes, present: os.stat_result, item: Unnamed, known: Known) -> bool:

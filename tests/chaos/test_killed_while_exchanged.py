@@ -1,0 +1,96 @@
+"""``-u`` exchanges an older file for the new one, and looks at what came out: a kill in between loses nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.unfinished import BUSY, INCOMPLETE
+from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.held import held
+from tests.support.walk import temporaries
+
+OLD, MIDDLE = 10**9, 1_500_000_000
+
+
+@pytest.fixture(params=["one name", "a further name"])
+def names(request: pytest.FixtureRequest, area: Path) -> Path:
+    """The user's older file ``b`` is there: of a source with one name each, or as the second name of one inode."""
+    source, copy = area / "source", area / "copy"
+    source.mkdir()
+    copy.mkdir()
+    (source / "a").write_bytes(b"new")
+    if request.param == "one name":
+        (source / "b").write_bytes(b"new")
+    else:
+        os.link(source / "a", source / "b")
+    for name in "ab":
+        os.utime(source / name, (MIDDLE, MIDDLE))
+    (copy / "b").write_bytes(b"old")
+    os.utime(copy / "b", (OLD, OLD))
+    return copy
+
+
+def run_until_killed(copy: Path, env: dict[str, str], until: str, *, saves: bool) -> None:
+    """Killed when the new file has the name that it is exchanged under, or ``until`` it is exchanged; the user saves a
+    newer one just before that."""
+    log = copy.parent / "calls"
+    words = (*BUSY, "-u", "-T", copy.parent / "source", copy)
+    with held(log, *words, calls=("renameat", "renameat2"), path=copy, when="1+", ranks=1, env=env) as run:
+        while "renameat(" not in log.read_text():
+            run.next_stop()
+        if saves:
+            (copy / "saved").write_bytes(b"newer")
+            os.rename(copy / "saved", copy / "b")
+        while until not in log.read_text():
+            run.next_stop()
+        run.run.kill_all()
+    assert (b"old" if not saves else b"newer") in [path.read_bytes() for path in copy.iterdir()]
+
+
+UNTIL = pytest.mark.parametrize("until", ["renameat(", "RENAME_EXCHANGE"], ids=["before", "after"])
+
+
+@UNTIL
+@pytest.mark.parametrize("saves", [False, True], ids=["old", "newer"])
+def test_the_job_goes_on(names: Path, env: dict[str, str], until: str, saves: bool) -> None:
+    run_until_killed(names, env, until, saves=saves)
+    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert told["skipped"] == saves
+    assert (names / "a").read_bytes() == b"new"
+    assert (names / "b").read_bytes() == (b"newer" if saves else b"new")
+    assert temporaries(os.fsencode(names)) == []
+
+
+@UNTIL
+@pytest.mark.parametrize("saves", [False, True], ids=["old", "newer"])
+def test_the_job_is_discarded(names: Path, env: dict[str, str], until: str, saves: bool) -> None:
+    run_until_killed(names, env, until, saves=saves)
+    (job,) = os.listdir(names.parent / "state" / "pcopy")
+    done = succeed("--discard", job, env=env)
+    left = temporaries(os.fsencode(names))
+    if until == "RENAME_EXCHANGE":
+        check_told(done, left)
+    kept = [names / os.fsdecode(name) for name in (b"b", *left)]
+    assert (b"newer" if saves else b"old") in [path.read_bytes() for path in kept]
+
+
+def check_told(run: Completed, left: list[bytes]) -> None:
+    assert len(left) == 1
+    assert left[0] in run.stderr, show(run)
+
+
+def test_what_nobody_goes_on_with_is_told(names: Path, env: dict[str, str]) -> None:
+    """The user has removed the copy, and what came out of the exchange waits for him."""
+    run_until_killed(names, env, "RENAME_EXCHANGE", saves=True)
+    (names / "b").unlink()
+    for _ in range(2):
+        run = pcopy("--resume", "--json", ranks=2, env=env)
+        assert run.returncode == INCOMPLETE, show(run)
+        left = temporaries(os.fsencode(names))
+        check_told(run, left)
+    (names / os.fsdecode(left[0])).rename(names / "b")
+    succeed("--resume", ranks=2, env=env)
+    assert (names / "b").read_bytes() == b"newer"
