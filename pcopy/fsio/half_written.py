@@ -7,7 +7,9 @@ and the owner that the file had. Rules:
 - It is an extended attribute, ``trusted.*`` for root, because an owner could give his file one of ``user.*`` himself
   and say that it had been a set-uid program of root's. An ordinary user's says no more than that the file is incomplete
   unless it is his own job's and the file is still as that has left it: his, with mode 0600.
-- Where a file system takes no such attribute, a small synced file beside it has a name that tells the inode.
+- Where a file system takes no such attribute, a small synced file beside it does instead: its name comes from the
+  file's, and it tells the file's identity. An inode's number alone may be another file's by now, and FUSE gives new
+  numbers with each mount; then the mark is not ``sure``.
 - It belongs to no item's contents: it is never copied, and nothing but ``clear`` removes it.
 """
 
@@ -22,6 +24,8 @@ from typing import NamedTuple
 
 from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import write_all
+from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import Identity, Likeness, identity_of, lies_on
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import FLAGS, status_of
@@ -29,7 +33,7 @@ from pcopy.fsio.temporary import PREFIX, create, is_undressed, remove
 
 NAMES = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
 SIDECAR = PREFIX + b"incomplete-"
-"""What the name of a file beside it begins with; the number of its inode follows."""
+"""What the name of a file beside it begins with; a digest of its name follows."""
 
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
 _UNMARKED = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
@@ -37,12 +41,18 @@ _LARGEST = 4096
 
 
 class HalfWritten(NamedTuple):
-    """Which job writes over a file, and the mode, owner and group that this had before."""
+    """Which job writes over a file, and the mode, owner and group that this had before. Unless it is ``sure``, the file
+    may be another one, that was saved since."""
 
     job: str
     mode: int
     uid: int
     gid: int
+    sure: bool = True
+
+    @property
+    def before(self) -> tuple[int, int, int]:
+        return self.mode, self.uid, self.gid
 
     def packed(self) -> bytes:
         return b"%s %o %d %d\n" % (self.job.encode(), self.mode, self.uid, self.gid)
@@ -54,7 +64,7 @@ class HalfWritten(NamedTuple):
         with suppress(ValueError, UnicodeDecodeError, OverflowError):
             job, mode, uid, gid = words
             told = cls(job.decode("ascii"), int(mode, 8), int(uid), int(gid))
-            if stat.S_ISREG(told.mode) and min(told[1:]) >= 0 and max(told[1:]) < 1 << 32:
+            if stat.S_ISREG(told.mode) and min(told.before) >= 0 and max(told.before) < 1 << 32:
                 return told
         return cls("", stat.S_IFREG | 0o600, os.geteuid(), os.getegid())
 
@@ -73,50 +83,54 @@ def _attribute() -> str:
     return NAMES[0] if _is_root() else NAMES[1]
 
 
-def find(directory: int, file: int | bytes, status: os.stat_result) -> HalfWritten | None:
-    """What the mark of a file (a name, or what is open), which has that ``status``, tells; None without one.
+def find(directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None) -> HalfWritten | None:
+    """What the mark of a file, which has that ``status`` and may be open, tells; None without one.
 
     Raises ``Problem``.
     """
-    path = file if isinstance(file, int) else b"/proc/self/fd/%d/%s" % (directory, file)
+    is_open = descriptor is not None
+    path = b"/proc/self/fd/%d/%s" % (directory, name) if descriptor is None else descriptor
     try:
-        return HalfWritten.unpacked(os.getxattr(path, _attribute(), follow_symlinks=isinstance(file, int)))
+        return HalfWritten.unpacked(os.getxattr(path, _attribute(), follow_symlinks=is_open))
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:
-            return _find_beside(directory, status.st_ino)
+            return _find_beside(directory, name, status)
         if error.errno in _UNMARKED:
             return None
         raise Problem.of(f"getxattr {_attribute()}", error) from error
 
 
-def before(directory: int, descriptor: int, status: os.stat_result, job: str) -> HalfWritten:
+def before(directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str) -> HalfWritten:
     """What is to be on the mark that ``job`` leaves on what is open: what an older one tells, if it is to be believed.
 
     By a name its owner could have another file's mark read. Raises ``Problem``.
     """
-    told = find(directory, descriptor, status) if is_undressed(status) else None
-    if told is not None and told.job and (_is_root() or told.job == job):
+    told = find(directory, name, status, descriptor) if is_undressed(status) else None
+    if told is not None and told.sure and told.job and (_is_root() or told.job == job):
         return told._replace(job=job)
     return HalfWritten(job, status.st_mode, status.st_uid, status.st_gid)
 
 
-def leave(directory: int, descriptor: int, inode: int, mark: HalfWritten, temporary: bytes) -> None:
-    """Marks what is open and lies in ``directory``; ``temporary`` is a name that is free. Raises ``Problem``."""
+def leave(
+    directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: HalfWritten, temporary: bytes
+) -> None:
+    """Marks what is open, and is ``name`` in ``directory``; ``temporary`` is a free name. Raises ``Problem``."""
     try:
         os.setxattr(descriptor, _attribute(), mark.packed())
     except OSError as error:
         if error.errno not in _NO_ATTRIBUTES:
             raise Problem.of(f"setxattr {_attribute()}", error) from error
-        _leave_beside(directory, inode, mark, temporary)
+        identity = identity_of(descriptor, status, 0, made=False)
+        _leave_beside(directory, beside(name), mark.packed() + _described(identity, name), temporary)
 
 
-def clear(directory: int, descriptor: int, inode: int) -> None:
-    """Takes the mark from what is open, and lies in ``directory``, if it has one; raises ``OSError``."""
+def clear(directory: int, name: bytes, descriptor: int) -> None:
+    """Takes the mark from what is open, and is ``name`` in ``directory``, if it has one; raises ``OSError``."""
     try:
         os.removexattr(descriptor, _attribute())
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:
-            remove(directory, SIDECAR + b"%d" % inode)
+            remove(directory, beside(name))
         elif error.errno != errno.ENODATA:
             raise
 
@@ -128,10 +142,25 @@ def refuse(names: list[str]) -> None:
         raise Problem("read", 0, on_source=True, text=f"the file is incomplete: {text}")
 
 
-def of_sidecar(name: bytes) -> Problem:
-    """Why the file ``name``, which is found in a source, stands for one that is not whole."""
-    inode = os.fsdecode(name[len(SIDECAR) :])
-    return Problem("read", 0, on_source=True, text=f"it tells that the file with inode {inode} beside it is incomplete")
+def beside(name: bytes) -> bytes:
+    """The name of the file beside ``name`` that marks it."""
+    from hashlib import blake2b
+
+    return SIDECAR + blake2b(name, digest_size=8).hexdigest().encode()
+
+
+def of_sidecar() -> Problem:
+    """Why such a file, which is found in a source, stands for one that is not whole."""
+    return Problem("read", 0, on_source=True, text="it tells that a file beside it is incomplete")
+
+
+def unsure(name: bytes) -> Problem:
+    """Why ``name``, whose mark is not sure, neither stays nor gives way."""
+    text = (
+        "it may be half written by a copy with --inplace, or have been saved since: remove it, or, if it is whole, "
+        f"{os.fsdecode(beside(name))}"
+    )
+    return Problem("create", errno.EEXIST, text=text)
 
 
 def refuse_marked(descriptor: int) -> None:
@@ -153,18 +182,30 @@ def _has(item: int | bytes, name: str) -> bool:
     return True
 
 
-def _leave_beside(directory: int, inode: int, mark: HalfWritten, temporary: bytes) -> None:
+def _described(identity: Identity, name: bytes) -> bytes:
+    return b"%d %s\n%b" % (identity.inode, identity.mark.hex().encode() or b"-", name)
+
+
+def _identified(words: bytes) -> Identity | None:
+    inode, _, mark = words.partition(b" ")
+    try:
+        return Identity(0, int(inode), b"" if mark == b"-" else bytes.fromhex(mark.decode()))
+    except ValueError:
+        return None
+
+
+def _leave_beside(directory: int, name: bytes, text: bytes, temporary: bytes) -> None:
     writing = create(directory, temporary)
     operation = "write"
     try:
         try:
-            write_all(writing, mark.packed() + b"inode %d\n" % inode, 0)
+            write_all(writing, text, 0)
         except Problem:
             abandon(writing)
             raise
         close_written(writing, sync=True)
         operation = "rename"
-        os.rename(temporary, SIDECAR + b"%d" % inode, src_dir_fd=directory, dst_dir_fd=directory)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         operation = "open"
         above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
@@ -177,20 +218,39 @@ def _leave_beside(directory: int, inode: int, mark: HalfWritten, temporary: byte
         raise Problem.of(operation, error) from error
 
 
-def _find_beside(directory: int, inode: int) -> HalfWritten | None:
-    """Only from a file of ours that nobody else can have written, and that was made for this inode."""
+def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWritten | None:
+    """Only from a file of ours that nobody else can have written, and that was made for this one."""
+    text = _read_beside(directory, beside(name))
+    line, _, rest = text.partition(b"\n")
+    words, _, of_name = rest.partition(b"\n")
+    told = _identified(words)
+    if told is None or of_name != name:
+        return None
     try:
-        reading = os.open(SIDECAR + b"%d" % inode, FLAGS, dir_fd=directory)
+        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        raise Problem.of("open", error) from error
+    try:
+        likeness = told.compare(identity_of(held, status, 0, made=False))
+        if likeness is Likeness.OTHER and not lies_on(FUSE, held):
+            return None
+    finally:
+        let_go(held)
+    is_sure = likeness is Likeness.SAME or (likeness is Likeness.UNTOLD and is_undressed(status))
+    return HalfWritten.unpacked(line)._replace(sure=is_sure)
+
+
+def _read_beside(directory: int, name: bytes) -> bytes:
+    try:
+        reading = os.open(name, FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
-            return None
+            return b""
         raise Problem.of("open", error) from error
     try:
         status = status_of(reading)
-        text = os.read(reading, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
+        return os.read(reading, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
     except OSError as error:
         raise Problem.of("read", error) from error
     finally:
         let_go(reading)
-    line, _, rest = text.partition(b"\n")
-    return HalfWritten.unpacked(line) if rest == b"inode %d\n" % inode else None

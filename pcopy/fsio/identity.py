@@ -74,9 +74,9 @@ def mark_of(descriptor: int, *, made: bool) -> bytes:
     """The mark of what is open; empty if that can't be told. Raises nothing."""
     handle = _handle(descriptor)
     kind = handle[:4]
-    if handle and not (kind == _MAYBE_FUSE and _lies_on(FUSE, descriptor)):
+    if handle and not (kind == _MAYBE_FUSE and lies_on(FUSE, descriptor)):
         return b"" if kind in _OF_OVERLAYS and not made else b"H" + handle
-    if not made and _lies_on(OVERLAY, descriptor):
+    if not made and lies_on(OVERLAY, descriptor):
         return b""
     born = birth_of(descriptor)
     return b"B%d" % born if born else b""
@@ -115,7 +115,7 @@ def _name_to_handle_at() -> Callable[[int], bytes] | None:
     return ask
 
 
-def _lies_on(kind: int, descriptor: int) -> bool:
+def lies_on(kind: int, descriptor: int) -> bool:
     """On a file system with that f_type, as far as that can't be excluded?"""
     try:
         return type_of_file_system(descriptor) == kind

@@ -64,17 +64,17 @@ def open_over(
         if not is_same or (status.st_uid != os.geteuid() and not capable(CAP_CHOWN)):
             abandon(descriptor)
             return None
-        mark = half_written.before(directory, descriptor, status, job)
-        half_written.leave(directory, descriptor, status.st_ino, mark, temporary)
+        mark = half_written.before(directory, name, descriptor, status, job)
+        half_written.leave(directory, name, descriptor, status, mark, temporary)
         if not _take(descriptor, status, preserve):
-            clear_mark(directory, descriptor, status.st_ino)
+            clear_mark(directory, name, descriptor)
             abandon(descriptor)
             return None
         set_size(descriptor, 0)
     except Problem:
         abandon(descriptor)
         raise
-    return Over(descriptor, mark[1:])
+    return Over(descriptor, mark.before)
 
 
 def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
@@ -95,10 +95,10 @@ def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
     return True
 
 
-def clear_mark(directory: int, descriptor: int, inode: int) -> None:
+def clear_mark(directory: int, name: bytes, descriptor: int) -> None:
     """Takes the mark away again; raises ``Problem``."""
     try:
-        half_written.clear(directory, descriptor, inode)
+        half_written.clear(directory, name, descriptor)
     except OSError as error:
         raise Problem.of("removexattr", error) from error
 
@@ -119,14 +119,14 @@ def settle(directory: int, name: bytes, inode: int, *, sync: bool) -> None:
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
             return
         try:
-            _settle(directory, held, inode, sync)
+            _settle(directory, name, held, sync)
         except Problem as problem:
             if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
                 raise
             handle, mode = handle_of(held), stat.S_IMODE(status.st_mode)
             os.chmod(handle, mode | 0o600)  # who is not root must be able to write to it, for a moment
             try:
-                _settle(directory, held, inode, sync)
+                _settle(directory, name, held, sync)
             finally:
                 os.chmod(handle, mode)
     except OSError as error:
@@ -135,7 +135,7 @@ def settle(directory: int, name: bytes, inode: int, *, sync: bool) -> None:
         let_go(held)
 
 
-def _settle(directory: int, held: int, inode: int, sync: bool) -> None:
+def _settle(directory: int, name: bytes, held: int, sync: bool) -> None:
     try:
         descriptor = os.open(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -146,7 +146,7 @@ def _settle(directory: int, held: int, inode: int, sync: bool) -> None:
                 os.fsync(descriptor)
             except OSError as error:
                 raise Problem.of("fsync", error) from error
-        clear_mark(directory, descriptor, inode)
+        clear_mark(directory, name, descriptor)
     finally:
         let_go(descriptor)
 

@@ -171,7 +171,7 @@ class Sorter:
                     failed_or_retried(self._result, self._place, name, problem, self._attempt)
                     continue
             if name.startswith(SIDECAR) and is_file(mode):
-                failed_or_retried(self._result, self._place, name, of_sidecar(name), ATTEMPTS)
+                failed_or_retried(self._result, self._place, name, of_sidecar(), ATTEMPTS)
             elif is_directory(mode):
                 self._directory(name, status)
             elif self._reads is not None:

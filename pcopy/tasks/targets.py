@@ -9,8 +9,8 @@ import stat
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.birth import birth_of
 from pcopy.fsio.close import let_go
-from pcopy.fsio.existing import Decision, Status, decide
-from pcopy.fsio.half_written import find
+from pcopy.fsio.existing import Decision, Status, alike, decide
+from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
@@ -110,21 +110,29 @@ def may_replace(
     if is_own(context, place, directory, name, target) and not stat.S_ISDIR(target.st_mode):
         return True
     options = context.options
-    if _is_half_written(context, directory, name, target):
+    half = _half_written(context, directory, name, target)
+    if half is not None and (half.sure or alike(source, target, 0)):
         return True
     decision = decide(options.existing, options.modify_window, source, target, contents=options.checksum)
+    if half is not None and decision is Decision.SKIP and not options.checksum:
+        raise unsure(name)
     if decision is Decision.FAIL:
         raise Problem("create", errno.EEXIST)
     return decision is Decision.REPLACE
 
 
-def _is_half_written(context: Context, directory: int, name: bytes, target: os.stat_result) -> bool:
-    """Is it marked, by this job or by one that nobody goes on with? Asked of what may well be, not of each file."""
+def _half_written(context: Context, directory: int, name: bytes, target: os.stat_result) -> HalfWritten | None:
+    """Its mark, by this job or by one that nobody goes on with. Asked for what may well have one, not for each file."""
     options = context.options
     if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_undressed(target)):
-        return False
+        return None
     mark = find(directory, name, target)
-    return mark is not None and (mark.job == context.job.name or options.existing != "fail")
+    return mark if mark is not None and (mark.job == context.job.name or options.existing != "fail") else None
+
+
+def _is_half_written(context: Context, directory: int, name: bytes, target: os.stat_result) -> bool:
+    mark = _half_written(context, directory, name, target)
+    return mark is not None and mark.sure
 
 
 def gives_way(context: Context, source: Status, directory: int, name: bytes, target: os.stat_result) -> bool:

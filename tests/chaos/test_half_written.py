@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -242,7 +243,7 @@ def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes
     words += ["--chunk-size", "4M", "--checkpoint", place / "job", f"{area}/source/", area / "copy"]
     killed_at(place, "ftruncate", *words, path=target, ranks=2)
     (beside,) = (name for name in os.listdir(area / "copy") if name != "file")
-    assert beside == f".pcopy-incomplete-{target.stat().st_ino}"
+    assert beside.startswith(".pcopy-incomplete-")
     run = pcopy("--json", area / "copy", place / "further", ranks=2)  # it is no item, and must not pass for one
     assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
     assert b"is incomplete" in run.stderr
@@ -255,3 +256,33 @@ def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes
     assert os.listdir(area / "copy") == ["file"]
     assert temporaries(os.fsencode(area)) == []
     assert (area / "copy").stat().st_mtime_ns == (area / "source").stat().st_mtime_ns
+
+
+@pytest.mark.parametrize("policy", ["skip", "newer"])
+@pytest.mark.parametrize("edit", ["saved", "given its number", "chmod"])
+def test_what_may_be_another_file_neither_stays_nor_gives_way(without_attributes: Path, policy: str, edit: str) -> None:
+    """Inodes' numbers are given again, and are others with each mount; so nobody knows whether it is half written."""
+    area = without_attributes
+    target = prepare(area, SIZES["small"])
+    place = area.parent
+    words: list[Argument] = ["--inplace", "--checkpoint", "none", f"{area}/source/", area / "copy"]
+    killed_at(place, "ftruncate", "--existing", "newer", *words, path=target, ranks=1)
+    (beside,) = target.parent.glob(".pcopy-incomplete-*")
+    mine = b""
+    if edit == "chmod":
+        target.chmod(0o644)
+    else:
+        mine = b"the user's"
+        target.unlink()
+        target.write_bytes(mine)
+        target.chmod(0o600 if edit == "saved" else 0o644)
+        number = target.stat().st_ino + (edit == "saved")
+        beside.write_bytes(re.sub(rb"(?m)^\d+ ", b"%d " % number, beside.read_bytes()))
+    for _ in range(2):
+        run = pcopy("--existing", policy, *words, ranks=1)
+        assert run.returncode == 1, show(run)
+        assert beside.name.encode() in run.stderr
+        assert target.read_bytes() == mine
+    (target if edit == "chmod" else beside).unlink()
+    succeed("--existing", policy, *words, ranks=1)
+    assert target.read_bytes() == (mine or (area / "source/file").read_bytes())
