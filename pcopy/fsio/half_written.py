@@ -157,8 +157,8 @@ def of_sidecar() -> Problem:
 def unsure(name: bytes) -> Problem:
     """Why ``name``, whose mark is not sure, neither stays nor gives way."""
     text = (
-        "it may be half written by a copy with --inplace, or have been saved since: remove it, or, if it is whole, "
-        f"{os.fsdecode(beside(name))}"
+        "it may be half written by a copy with --inplace, or have been saved since: remove it unless it is whole, "
+        f"and then remove {os.fsdecode(beside(name))}"
     )
     return Problem("create", errno.EEXIST, text=text)
 

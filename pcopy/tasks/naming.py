@@ -83,6 +83,7 @@ class Naming:
             if given is Given.GONE:
                 raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
             if present is not None and self._replace(target, device, new_name, present):
+                verify_name(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
 

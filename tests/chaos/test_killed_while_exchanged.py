@@ -1,4 +1,4 @@
-"""``-u`` exchanges an older file for the new one, and looks at what came out: a kill in between loses nothing."""
+"""``-u`` exchanges an older file for the new one, and looks at both: a kill in between loses nothing."""
 
 from __future__ import annotations
 
@@ -94,3 +94,15 @@ def test_what_nobody_goes_on_with_is_told(names: Path, env: dict[str, str]) -> N
     (names / os.fsdecode(left[0])).rename(names / "b")
     succeed("--resume", ranks=2, env=env)
     assert (names / "b").read_bytes() == b"newer"
+
+
+def test_another_item_that_was_exchanged_is_no_copy(names: Path, env: dict[str, str]) -> None:
+    """Whoever may write in the directory has put it in the new one's place before that."""
+    words = ("-u", "-T", names.parent / "source", names)
+    with held(names.parent / "calls", *words, calls=("renameat",), path=names, ranks=1, env=env) as run:
+        (aside,) = names.glob(".pcopy-*-exchanged-*")
+        (names / "planted").write_bytes(b"planted")
+        (names / "planted").rename(aside)
+        done = run.go_on()
+    assert done.returncode == INCOMPLETE, show(done)
+    assert b"something else was put in its place" in done.stderr
