@@ -57,9 +57,9 @@ test that makes every item, copies it with each tool, as root and as an ordinary
 | {HANGS} | the tool waits for ever |
 | {NOTHING} | beyond any ordinary user, whatever the tool; so are the kinds that are marked "as root" |
 
-Nothing can set an inode's number, its change time or its time of birth. Never copied on purpose, since it belongs to the
-file system or the host: `security.ima`, `security.evm`, `lustre.*`, what Lustre, GlusterFS and XFS keep under `trusted.*`, and
-what `/etc/xattr.conf` says to skip. An SELinux label that may not be set is told, and no failure.
+Nothing can set an inode's number, its change time or its time of birth. Never copied on purpose, since it belongs to
+the file system or the host: `security.ima`, `security.evm`, `lustre.*`, what Lustre, GlusterFS and XFS keep under
+`trusted.*`, and what `/etc/xattr.conf` says to skip. An SELinux label that may not be set is told, and no failure.
 """
 
 END = """
