@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ from pcopy.cli.jobs import discard, job_path, listing, to_standard_error
 from pcopy.cli.launcher import speaks
 from pcopy.cli.leftovers import remove_temporaries
 from pcopy.cli.options import parse
+from pcopy.cli.streams import tell
 from pcopy.errors import NotAllDone, Refused
 from pcopy.text import shown
 
@@ -50,7 +50,7 @@ def _discard_all(jobs: dict[bytes, str], *, quiet: bool) -> None:
             if not quiet:
                 print(f"discarded {told}", flush=True)
     for trouble in troubles[:-1]:
-        print(f"pcopy: {trouble}", file=sys.stderr)
+        tell("pcopy", trouble)
     if troubles:
         raise troubles[-1] if len(troubles) == len(jobs) else NotAllDone(str(troubles[-1]))
 

@@ -247,9 +247,7 @@ class CopyPreparation:
         from pcopy.cli.jobs import discard_superseded
         from pcopy.cli.leftovers import remove_temporaries
 
-        discard_superseded(
-            self._earlier.superseded, remove_temporaries, lambda line: print(f"pcopy: {line}", file=sys.stderr)
-        )
+        discard_superseded(self._earlier.superseded, remove_temporaries, partial(tell, "pcopy"))
 
     def _job_name(self, ended: Ended) -> str | None:
         """The job that is kept, if it is."""
