@@ -226,5 +226,6 @@ def discard(context: Context, home: Place, item: Unnamed, result: Result | None 
             remove(directory, item.temporary)
     except Problem as problem:
         if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory has gone
-            text = f"a temporary file, which cannot be removed: {problem.operation}: {problem.strerror}"
-            result.warn(home, item.temporary, text)
+            name = os.fsdecode(item.temporary)
+            text = f"a temporary file cannot be removed: {name}: {problem.operation}: {problem.strerror}"
+            result.warn(home, b"", text)
