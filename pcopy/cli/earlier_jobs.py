@@ -49,13 +49,21 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
             raise _refusal(listed, file, roots[0])
         if alone and _copies_the_same(file, roots, options) and not locks(listed):
             superseded.append(listed)
-            told.append(
-                f"{_unfinished(listed)} with this destination: {resuming(listed.path)} would go on with it instead; "
-                "it is discarded when this one ends with status 0"
-            )
         else:
             told += _overlapping(listed, file, roots)
-    return Earlier(tuple(told), tuple(superseded))
+    return Earlier((*_superseding(superseded), *told), tuple(superseded))
+
+
+def _superseding(found: Sequence[Listed]) -> list[str]:
+    """One line, however many nights have failed; the newest job comes first."""
+    if not found:
+        return []
+    older, they_are = len(found) - 1, "they are" if len(found) > 1 else "it is"
+    also = f" (nor have {older} older ones)" if older > 1 else " (nor has an older one)" if older else ""
+    return [
+        f"{_unfinished(found[0])}{also} with this destination: {resuming(found[0].path)} would go on with it instead; "
+        f"{they_are} discarded when this one ends with status 0"
+    ]
 
 
 def _unfinished(listed: Listed) -> str:

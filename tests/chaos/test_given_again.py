@@ -98,9 +98,11 @@ def test_the_old_job_stays_unless_the_new_one_ends_well(
     other = stop(*words)
     assert {job["job"] for job in listed(env)} == {name, other}
     run = pcopy("--existing", "fail", *words, ranks=2, env=env)
-    assert run.returncode == INCOMPLETE and instead(name) in run.stderr and instead(other) in run.stderr, show(run)
+    assert run.returncode == INCOMPLETE and instead(other) in run.stderr and instead(name) not in run.stderr, show(run)
+    assert b"job %s has not finished (nor has an older one) with this" % other.encode() in run.stderr, show(run)
     assert {name, other} < {job["job"] for job in listed(env)}
-    succeed(*words, ranks=2, env=env)
+    run = succeed(*words, ranks=2, env=env)
+    assert run.stderr.count(b"\n") == 1 and b"(nor have 2 older ones)" in run.stderr, show(run)
     assert listed(env) == []
 
 
