@@ -143,7 +143,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> tuple[Unnamed
                 item = Unnamed(file.temporary, file.made.inode, file.made.mark)
             close_written(writing, sync=context.syncs_items(place))
         if file.over:
-            result.written_over(place, name, file.made.inode)
+            result.written_over(place, name, file.made.inode, failed=shortcoming is not None)
         elif item is None:
             clear_way(target, new_name, present)
             put_in_place(target, file.temporary, new_name, file.made.inode)

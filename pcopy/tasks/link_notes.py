@@ -12,13 +12,15 @@ from __future__ import annotations
 from pcopy.engine.driver import Slices
 from pcopy.engine.task import Task
 from pcopy.fsio.close import let_go
+from pcopy.fsio.half_written import find
 from pcopy.fsio.problem import Problem
 from pcopy.tasks import counts
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.context import CALL_COST, Context
+from pcopy.tasks.finish_again import finish_again
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.result import Result
-from pcopy.tasks.targets import hold_copy
+from pcopy.tasks.targets import hold_copy, look
 from pcopy.tasks.values import (
     GroupLinks,
     InodeCopied,
@@ -91,7 +93,12 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
     for (mount, inode), (size, attempts, names) in groups.items():
         names.sort()
         is_new = not any(attempts)  # else its size has been counted
-        links = next(filter(None, (_linked(context, each, names) for each in copies.get((mount, inode), ()))), None)
+        known = copies.get((mount, inode), [])
+        links = None
+        if any(_has_failed(context, each, names) for each in known):
+            _add_linked(context, result, known, names)
+        else:
+            links = next(filter(None, (_linked(context, each, names) for each in known)), None)
         if links is not None:
             if is_new and any((place[:2], name) == _named(links.copied) for place, name in names):
                 result.count(counts.FOUND_BYTES, size, names[0][0])
@@ -105,6 +112,31 @@ def group_links(task: GroupLinks, context: Context, result: Result) -> Slices:
 
 def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
     return (item[0][:2], item[1]) if item else None
+
+
+def _has_failed(context: Context, links: MakeLinks, names: list[tuple[Place, bytes]]) -> bool:
+    """Is the copy itself to be made again, and still marked? ``--inplace`` could not bring it to storage then."""
+    place, name = copy = links.group.names[0]
+    if not context.options.inplace or _named(copy) not in map(_named, names):
+        return False
+    try:
+        directory, new_name = context.open_target(place), context.new_name(place, name)
+        present = look(directory, new_name)
+        return present is not None and find(directory, new_name, present) is not None
+    except Problem:
+        return True
+
+
+def _add_linked(context: Context, result: Result, copies: list[MakeLinks], names: list[tuple[Place, bytes]]) -> None:
+    """To ``names`` of an inode that is copied anew those that were linked to an earlier copy, and counted."""
+    there = set(map(_named, names))
+    for place, name in (item for links in copies for item in links.group.names):
+        if _named((place, name)) not in there:
+            there.add(_named((place, name)))
+            names.append((place, name))
+            result.count(counts.HARDLINKS, -1, place)
+            finish_again(context, result, place, result.phase)
+    names.sort()
 
 
 def _linked(context: Context, links: MakeLinks, names: list[tuple[Place, bytes]]) -> MakeLinks | None:

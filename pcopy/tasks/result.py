@@ -77,7 +77,7 @@ class Result:
         self._unknown: list[tuple[str, str]] = []
         self._entries: defaultdict[tuple[int, bytes], Gathered] = defaultdict(Gathered)
         self._verifications: defaultdict[tuple[Place, int], Gathered] = defaultdict(Gathered)
-        self._over: defaultdict[Place, list[tuple[bytes, int]]] = defaultdict(list)
+        self._over: defaultdict[tuple[Place, bool], list[tuple[bytes, int]]] = defaultdict(list)
 
     def spawn(
         self,
@@ -245,9 +245,9 @@ class Result:
         is_first = job.run == 1 or place.since[0] == job.run
         return is_first and not job.options.inplace and problem.on_source and problem.operation in _LOOKED_AT
 
-    def written_over(self, place: Place, name: bytes, inode: int) -> None:
-        """The existing file ``name`` is whole again, and still marked."""
-        self._over[place].append((name, inode))
+    def written_over(self, place: Place, name: bytes, inode: int, *, failed: bool) -> None:
+        """The existing file ``name`` is whole again, and still marked; it has ``failed`` if it lacks metadata."""
+        self._over[place, failed].append((name, inode))
 
     def report(self, path: bytes, problem: Problem) -> None:
         """A failure that is no item's."""
@@ -280,10 +280,10 @@ class Result:
             again = 2 * (self._context.job.run - 1) + (self.phase >= Phase.REPAIR)
             entries = StoredEntries(gathered.entries(side, path, again))
             self.spawn(entries, phase=Phase.SIGN, owner=self._context.rank)
-        for place, files in self._over.items():
+        for (place, failed), files in self._over.items():
             names, inodes = zip(*files, strict=True)
             link = Phase.REPAIR_LINK if self.phase >= Phase.REPAIR else Phase.LINK
-            unmark = Unmark(place, pack_names([*names]), pack_numbers([*inodes]))
+            unmark = Unmark(place, pack_names([*names]), pack_numbers([*inodes]), failed)
             self.spawn(unmark, len(files) * CALL_COST, phase=max(link, self.phase))
         for (place, writer), gathered in self._verifications.items():
             self.spawn_elsewhere(gathered.verification(place, writer), gathered.bytes, writer, phase=self.verify_phase)

@@ -24,6 +24,9 @@ def unmark(task: Unmark, context: Context, result: Result) -> Slices:
             target = context.open_target(place)
             settle(target, context.new_name(place, name), inode, sync=context.options.sync)
         except Problem as problem:
+            if task.failed:
+                result.warn(place, name, f"it keeps its mark: {problem.operation}: {problem.strerror}")
+                continue
             size = _size(context, place, name)
             result.count(counts.FILES, -1)
             result.count(counts.BYTES, -size)

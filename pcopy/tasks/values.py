@@ -174,11 +174,15 @@ class FinishFile(NamedTuple):
 
 
 class Unmark(NamedTuple):
-    """Files of one directory that were written over and are whole: safe on storage they lose their marks."""
+    """Files of one directory that were written over and are whole: safe on storage they lose their marks.
+
+    They have ``failed`` if they lack metadata.
+    """
 
     place: Place
     names: bytes
     inodes: bytes
+    failed: bool
 
 
 class Unnamed(NamedTuple):

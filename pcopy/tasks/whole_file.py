@@ -145,7 +145,7 @@ def _write(
             raise
         close_written(writing, sync=context.syncs_items(place))
         if over is not None:
-            result.written_over(place, name, new.st_ino)
+            result.written_over(place, name, new.st_ino, failed=shortcoming is not None)
         elif item is None:
             clear_way(target, new_name, present)
             put_in_place(target, temporary, new_name, new.st_ino)

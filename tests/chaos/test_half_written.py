@@ -145,6 +145,54 @@ def test_what_does_not_get_to_storage_has_failed(area: Path, size: str) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
+@pytest.mark.parametrize(
+    ("policy", "call"),
+    [("replace", "fsync"), ("replace", "fremovexattr"), ("changed", "fremovexattr"), ("newer", "fsync")],
+)
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_links_to_what_does_not_get_to_storage_are_made_anew_with_it(
+    area: Path, size: str, policy: str, call: str
+) -> None:
+    """Its further names lead to the same contents, which may not be on storage, and carry the same mark."""
+    target = prepare(area, SIZES[size])
+    for name in ("other", "sub/third"):
+        (area / "source" / name).parent.mkdir(exist_ok=True)
+        os.link(area / "source/file", area / "source" / name)
+    options: list[Argument] = ["--json", "--inplace", "--verify", "--existing", policy, "--chunk-size", "4M"]
+    options += ["--no-preserve", "acl"]  # else there are other attributes to be removed
+    fault = Fault(area / "trace", [call], target, "EIO")
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    run = pcopy(*options, f"{area}/source/", area / "copy", ranks=2, wrap=fault.wrap(), env=env)
+    fault.check()
+    told = summary(run)
+    assert (run.returncode, told["failed"], told["files"], told["hardlinks"]) == (1, 1, 0, 2), show(run)
+    before = target.stat().st_ino
+    assert is_marked(target)
+    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (told["failed"], told["files"], told["bytes"], told["hardlinks"]) == (0, 1, SIZES[size], 2)
+    assert differences(area / "source", area / "copy") == []
+    assert not is_marked(target) and target.stat().st_ino != before
+    assert temporaries(os.fsencode(area / "copy")) == []
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_what_lacks_metadata_and_keeps_its_mark_has_failed_once(area: Path, size: str) -> None:
+    target = prepare(area, SIZES[size])
+    words: list[Argument] = ["--json", "--inplace", "--chunk-size", "4M", f"{area}/source/", area / "copy"]
+    fault = Fault(area / "trace", ["fremovexattr"], target, "EIO")  # of an ACL, and of the mark
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    run = pcopy(*words, ranks=2, wrap=fault.wrap(), env=env)
+    fault.check()
+    told = summary(run)
+    assert (run.returncode, told["failed"], told["files"], told["bytes"]) == (1, 1, 0, 0), show(run)
+    assert "keeps its mark: removexattr" in run.stderr.decode(), show(run)
+    assert is_marked(target)
+    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (told["failed"], told["files"], told["bytes"]) == (0, 1, SIZES[size])
+    assert differences(area / "source", area / "copy") == []
+    assert not is_marked(target)
+
+
 @pytest.mark.parametrize("options", [(), ("--no-preserve", "xattr,acl"), ("--hash", "xxh3-128")])
 @pytest.mark.parametrize("size", ["small", "split"])
 def test_a_marked_source_fails_as_incomplete(area: Path, size: str, options: tuple[str, ...]) -> None:
