@@ -48,6 +48,9 @@ NEVER_FAIL = frozenset((
 ))  # fmt: skip
 """Calls that can't fail as they are used, or at whose failure the C library aborts or memory is not to be had."""
 
+OF_MPI = frozenset(("epoll_wait",))
+"""Made under mpiexec by a thread of the library's own, which ends the process at its failure; pcopy makes none."""
+
 COMMON = ("EIO", "ENOMEM", "EACCES")
 MORE: dict[str, tuple[str, ...]] = {
     "mmap": ("ENOMEM",),
@@ -184,7 +187,8 @@ class Campaign:
         counted: dict[str, Counter[str]] = defaultdict(Counter)
         for thread, call in re.findall(r"^(\d+) +(\w+)\(", ended.log, re.MULTILINE):
             counted[call][thread] += 1
-        return {call: max(by.values()) for call, by in sorted(counted.items()) if call not in NEVER_FAIL}
+        never = NEVER_FAIL | OF_MPI if MPIEXEC in self._scenario.runs[-1] else NEVER_FAIL
+        return {call: max(by.values()) for call, by in sorted(counted.items()) if call not in never}
 
     def observe(self, fault: Fault) -> tuple[str, Ended]:
         """What is wrong with a run that meets ``fault``; empty if nothing is."""

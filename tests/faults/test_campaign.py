@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch.launchers import HYDRA
 from tests.support.command import REPOSITORY
 from tests.support.faults import require_strace
 from tests.support.filesystems import scratch
@@ -52,6 +53,21 @@ def test_a_thread_that_gets_no_memory_is_not_waited_for() -> None:
     with scratch() as place:
         chosen: list[str | Path] = ["--uses", "3", "--calls", "mmap", "--place", place, "resumed-1"]
         line = [sys.executable, "-m", "tests.faults.campaign", *chosen]
+        run = subprocess.run(line, check=False, cwd=REPOSITORY, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-3000:]
+        assert "0 wrong" in run.stdout
+
+
+@pytest.mark.timeout(180)
+def test_a_fault_in_one_of_two_ranks_under_mpiexec() -> None:
+    require_strace()
+    require_root("make items of all kinds")
+    pytest.importorskip("mpi4py")
+    if not HYDRA.exists():
+        pytest.skip(f"no MPICH: {HYDRA} doesn't exist")
+    with scratch() as place:
+        chosen: list[str | Path] = ["--rotate", "--uses", "2", "--calls", "flock,fsync,linkat,pidfd_open,renameat"]
+        line = [sys.executable, "-m", "tests.faults.campaign", *chosen, "--place", place, "mpi-kept-1"]
         run = subprocess.run(line, check=False, cwd=REPOSITORY, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-3000:]
         assert "0 wrong" in run.stdout
