@@ -18,7 +18,7 @@ from pcopy.cli.screen import open_screen
 from pcopy.cli.signals import StoppedBefore, StopSignals
 from pcopy.cli.streams import tell
 from pcopy.engine.transports.local import fork_ranks
-from pcopy.errors import INCOMPLETE, INTERNAL, Hindered, JobAborted, PcopyError, hindrance
+from pcopy.errors import HINDRANCES, INCOMPLETE, INTERNAL, Hindered, JobAborted, PcopyError, hindrance
 
 MOST_RANKS = 8
 """The most ranks that are started unless the user asks for more."""
@@ -106,7 +106,7 @@ def _run(preparation: Preparation, ranks: int, signals: StopSignals) -> int:
             screen.notice(text)
     try:
         status = preparation.tell_end(ended, ranks)
-    except OSError as error:
+    except HINDRANCES as error:
         print(f"{job.program}: the end cannot be told: {hindrance(error)}", file=sys.stderr)
         status = max(ended.status, INCOMPLETE)
     signals.ignore()

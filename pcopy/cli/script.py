@@ -21,26 +21,40 @@ GARBAGE = 50_000
 """Objects that are made before garbage is looked for; importing makes fewer."""
 
 
+REFUSED = 2
+"""As in ``pcopy.errors``, which may be what can't be loaded."""
+
+
 def pcopy() -> "NoReturn":
     """The program ``pcopy``."""
-    leave_at_once("pcopy")
-    gc.set_threshold(GARBAGE)
-    from pcopy.cli.main import main
 
-    _end_with(main)
+    def run() -> int:
+        from pcopy.cli.main import main
+
+        return main()
+
+    _end_with("pcopy", run)
 
 
 def pverify() -> "NoReturn":
     """The program ``pverify``."""
-    leave_at_once("pverify")
+
+    def run() -> int:
+        from pcopy.cli.pverify import main
+
+        return main()
+
+    _end_with("pverify", run)
+
+
+def _end_with(program: str, run: "Callable[[], int]") -> "NoReturn":
+    leave_at_once(program)
     gc.set_threshold(GARBAGE)
-    from pcopy.cli.pverify import main
-
-    _end_with(main)
-
-
-def _end_with(main: "Callable[[], int]") -> "NoReturn":
-    status = main()
+    try:
+        status = run()
+    except (OSError, MemoryError, ImportError) as error:  # a part of the program can't be loaded
+        os.write(2, f"{program}: {str(error) or 'no memory'}\n".encode(errors="backslashreplace"))
+        status = REFUSED
     if "mpi4py" in sys.modules:  # libraries of MPI have handlers of their own for the end of a process
         sys.exit(status)
     os._exit(status)

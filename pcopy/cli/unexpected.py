@@ -23,7 +23,7 @@ def tell_unexpected(name: str, error: Exception) -> int:
             file=sys.stderr,
         )
         return errors.REFUSED
-    if isinstance(error, (OSError, MemoryError)):
+    if isinstance(error, errors.HINDRANCES):
         print(f"{name}: cannot begin: {errors.hindrance(error)}", file=sys.stderr)
         return errors.REFUSED
     import traceback

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.command import REPOSITORY, Completed, pcopy, pverify, show, succeed, summary
 from tests.support.faults import READS, WRITES, Fault
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
@@ -266,3 +266,19 @@ def test_no_codec_has_to_be_loaded_for_an_errors_file(area: Path, source: Path) 
     fault = Fault(area / "trace", ["stat", "newfstatat", "statx"], Path(codec.origin), "EACCES")
     run = pcopy("--errors", area / "errors", source, area / "copy", wrap=fault.wrap())
     assert run.returncode == 0, show(run)
+
+
+@pytest.mark.parametrize("part", ["cli/main", "cli/streams", "cli/launcher", "cli/local_run", "cli/prepare", "text"])
+@pytest.mark.parametrize("module", ["pcopy", "pverify"])
+def test_a_part_of_the_program_that_cannot_be_loaded(area: Path, source: Path, part: str, module: str) -> None:
+    """Where the system refuses to look at a file, Python says that there is no such module."""
+    if module == "pverify" and part == "cli/prepare":
+        pytest.skip("pverify has no use for it")
+    fault = Fault(area / "trace", ["stat", "newfstatat", "statx"], REPOSITORY / f"pcopy/{part}.py", "EIO")
+    words = (source, area / "copy") if module == "pcopy" else (source, source)
+    run = (pcopy if module == "pcopy" else pverify)(*words, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == 2, show(run)
+    (line,) = run.stderr.decode().splitlines()
+    assert line.startswith(f"{module}: ") and f"No module named 'pcopy.{part.replace('/', '.')}'" in line, show(run)
+    assert not (area / "copy").exists()
