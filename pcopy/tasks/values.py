@@ -182,7 +182,7 @@ class Unmark(NamedTuple):
     place: Place
     names: bytes
     inodes: bytes
-    failed: bool
+    failed: bool = False
 
 
 class Unnamed(NamedTuple):
