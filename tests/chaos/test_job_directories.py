@@ -65,7 +65,7 @@ def test_a_job_in_a_directory_that_was_named_is_there_from_the_start(
     job, copy = area / "job", area / "copy"
     arguments: list[Argument] = ["--checkpoint", job, *SPLIT, tree, copy]
     for words in (arguments, arguments, ["--resume", job]):
-        with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, 60)) as run:
             assert wait_until(lambda: run.process.poll() is not None or announced(run))
             assert wait_until(lambda: run.process.poll() is not None or copy.exists())
             second = pcopy(*arguments, ranks=2, env=env)
