@@ -13,6 +13,7 @@ import pytest
 
 from pcopy.fsio import half_written
 from pcopy.fsio.half_written import SIDECAR, HalfWritten
+from pcopy.fsio.identity import mark_of
 from pcopy.fsio.problem import Problem
 
 MARK = HalfWritten("job", stat.S_IFREG | 0o644, 1, 2)
@@ -46,6 +47,28 @@ def test_it_is_found_and_cleared(opened: tuple[int, int]) -> None:
     half_written.clear(directory, b"file", file)
     assert half_written.find(directory, b"file", status, file) is None
     assert os.listdir(directory) == ["file"]
+
+
+@pytest.mark.parametrize("is_same_inode", [True, False])
+def test_another_file_of_that_name_is_not_marked(opened: tuple[int, int], is_same_inode: bool) -> None:
+    """A handle, or a time of birth, tells it from a later file with its inode's number."""
+    directory, file = opened
+    status, mark = os.fstat(file), mark_of(file, made=False)
+    if not mark:
+        pytest.skip("identities can't be told here")
+    half_written.leave(directory, b"file", file, status, MARK, b"temporary")
+    beside = os.open(half_written.beside(b"file"), os.O_RDWR, dir_fd=directory)
+    try:
+        mine = b"%d %s" % (status.st_ino, mark.hex().encode())
+        other = mark[:-1] + bytes((mark[-1] ^ 1,)) if is_same_inode else mark
+        others = b"%d %s" % (status.st_ino + (not is_same_inode), other.hex().encode())
+        text = os.read(beside, 4096)
+        assert mine in text
+        os.ftruncate(beside, 0)
+        os.pwrite(beside, text.replace(mine, others), 0)
+    finally:
+        os.close(beside)
+    assert half_written.find(directory, b"file", status) is None
 
 
 @pytest.mark.parametrize("operation", REAL)
