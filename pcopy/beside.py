@@ -1,18 +1,24 @@
 """Threads beside a rank's work.
 
 A new thread needs memory before it runs anything of ours. Where the system refuses that, it ends without a word, and
-``threading.Thread.start`` waits for ever until it says that it has begun. Here that is waited for a while only. A lock
-decides to whom the action belongs: to the thread, which then runs it, or to whoever has waited, and then nobody does.
+``threading.Thread.start`` waits for ever until it says that it has begun. Here its argument is seen to go with it, and
+nothing is waited for very long. A lock decides to whom the action belongs: to the thread, which then runs it, or to
+whoever has waited, and then nobody does.
 """
 
 from __future__ import annotations
 
 import errno
+import time
+import weakref
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 
 _PATIENCE = 5.0
 """Seconds that a thread has to begin; on a busy machine one takes some hundredths of that."""
+
+_LOOK = 0.02
+"""Seconds between two looks whether it has ended before."""
 
 _TRIES = 3
 
@@ -39,7 +45,7 @@ class Beside:
         claim, begun = allocate_lock(), allocate_lock()
         begun.acquire()
 
-        def run() -> None:
+        def run(_: object) -> None:
             if claim.acquire(blocking=False):
                 begun.release()
                 try:
@@ -47,8 +53,17 @@ class Beside:
                 finally:
                     self._over.release()
 
+        argument: set[object] = set()  # for a function that gets no frame is never freed (CPython 3.11)
+        gone: list[object] = []
+        watch = weakref.ref(argument, gone.append)  # nothing written in Python, which needs memory as well
         try:
-            start_new_thread(run, ())
+            start_new_thread(run, (argument,))
         except (RuntimeError, MemoryError):
             return False
-        return begun.acquire(timeout=_PATIENCE) or not claim.acquire(blocking=False)
+        del argument
+        until = time.monotonic() + _PATIENCE
+        while not begun.acquire(timeout=_LOOK):
+            if gone or time.monotonic() > until:
+                del watch
+                return not claim.acquire(blocking=False)
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -40,21 +41,30 @@ def test_a_thread_that_fails_is_over() -> None:
 
 
 def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    late: list[Callable[[], None]] = []
+    late: list[Callable[[object], None]] = []
     ran: list[bool] = []
     monkeypatch.setattr(beside, "start_new_thread", lambda run, _: late.append(run))
     with pytest.raises(OSError, match="no thread"):
         Beside(lambda: ran.append(True))
     assert len(late) > 1
     for run in late:  # each begins after all
-        run()
+        run(None)
     assert ran == []
+
+
+def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "_PATIENCE", 60.0)
+    monkeypatch.setattr(beside, "start_new_thread", lambda run, _: 0)
+    began = time.monotonic()
+    with pytest.raises(OSError, match="no thread"):
+        Beside(lambda: None)
+    assert time.monotonic() < began + 10
 
 
 def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tries = _thread.start_new_thread, []
 
-    def start(run: Callable[[], None], arguments: tuple[()]) -> int:
+    def start(run: Callable[[object], None], arguments: tuple[object]) -> int:
         tries.append(run)
         return real(run, arguments) if len(tries) > 1 else 0
 
@@ -63,7 +73,7 @@ def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[bool] = []
     assert Beside(lambda: ran.append(True)).is_over(None)
     assert ran == [True]
-    tries[0]()
+    tries[0](None)
     assert ran == [True]
 
 
