@@ -44,13 +44,13 @@ class Kernel(Protocol):
         *,
         inherits: bool,
         target_names: Sequence[bytes] | None = None,
-        made: Callable[[bytes, int], None] | None = None,
+        made: Callable[[int], None] | None = None,
     ) -> Iterator[Verdict]:
         """One verdict for each of ``names`` in ``source`` (a directory's descriptor), as soon as it is known.
 
         ``inodes`` and ``device`` are those that the files had when they were found; another one is a ``Problem``
-        marked as changed. ``inherits``: files made in ``target`` inherit an ACL, which must go. ``made`` is told of
-        each new file that is whole, by its name and a descriptor.
+        marked as changed. ``inherits``: files made in ``target`` inherit an ACL, which must go. ``made`` is handed
+        a descriptor of each new file that is whole, just before its verdict.
         """
 
     def read_files(self, directory: int, names: Sequence[bytes], *, copies: bool = False) -> Iterator[Read | int]:

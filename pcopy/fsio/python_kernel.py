@@ -49,7 +49,7 @@ class PythonKernel:
         self._follow = follow
         self._flags = _READ & ~os.O_NOFOLLOW if follow else _READ
         self._sparse = preserve.sparse
-        self._made: Callable[[bytes, int], None] | None = None
+        self._made: Callable[[int], None] | None = None
 
     def drain(self) -> list[tuple[bytes, Applied]]:
         applied, self._applied = self._applied, []
@@ -65,7 +65,7 @@ class PythonKernel:
         *,
         inherits: bool,
         target_names: Sequence[bytes] | None = None,
-        made: Callable[[bytes, int], None] | None = None,
+        made: Callable[[int], None] | None = None,
     ) -> Iterator[Verdict]:
         self._made = made
         for name, inode, new_name in zip(names, inodes, target_names or names, strict=True):
@@ -155,7 +155,7 @@ class PythonKernel:
                         applied = self._apply(writing, status, xattrs, inherits)
                 operation = "fstat"
                 if self._made is not None:
-                    self._made(new_name, writing)
+                    self._made(writing)
                 operation = "close"
             finally:
                 _close(writing)

@@ -5,16 +5,19 @@ Whether an item counts as copied is settled here; how it gets its name, in ``pco
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pcopy.engine.driver import Slices
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version
+from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, FILES_PER_SLICE, Context
 from pcopy.tasks.copy_anew import anew
 from pcopy.tasks.hashing import split_digests, unpack_versions
 from pcopy.tasks.link_group import after_representative, next_represents
 from pcopy.tasks.link_notes import put
-from pcopy.tasks.naming import Naming, discard
+from pcopy.tasks.naming import Naming, discard, give_free_names
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result, Tried
@@ -34,38 +37,63 @@ from pcopy.tasks.values import (
 
 
 def name_items(task: NameItems, context: Context, result: Result) -> Slices:
-    """One after the other; none depends on another."""
+    """Names that are free are given first; items whose names are taken come one by one after that."""
     place = task.place
-    names = unpack_names(task.names)
-    width = context.hashing.algorithm.size if context.digests else 0
-    digests = split_digests(task.digests, width) if width else [b""] * len(names)
-    columns = (
-        unpack_names(task.temporaries), unpack_numbers(task.inodes), task.marks, task.kinds,
-        unpack_numbers(task.sizes), unpack_versions(task.versions), digests,
-    )  # fmt: skip
+    names, sizes = unpack_names(task.names), unpack_numbers(task.sizes)
+    items = [*map(Unnamed, unpack_names(task.temporaries), unpack_numbers(task.inodes), task.marks)]
+    given: list[int] = []
+    careful: list[int] = []
+    for index, answer in enumerate(give_free_names(context, place, names, items)):
+        if isinstance(answer, Problem):
+            _not_named(context, result, task, names[index], items[index], sizes[index], answer)
+        else:
+            (given if answer else careful).append(index)
+        if not index % FILES_PER_SLICE:
+            yield
+    known = _known(task, context) if careful or context.digests else []
     writers = bytes((task.writer,))
-    for number, (name, temporary, inode, mark, kind, size, version, digest) in enumerate(
-        zip(names, *columns, strict=True)
-    ):
-        known = Known(bytes((kind,)), size, digest, Version(*version))
-        item = Unnamed(temporary, inode, mark)
+    if context.digests:
+        for index in given:
+            result.copied(place, names[index], known[index], writers=writers)
+    elif given:
+        context.succeeded()
+        for kind, number in Counter(task.kinds[index] for index in given).items():
+            result.count(counts.of_kind(bytes((kind,))), number)
+        result.count(counts.BYTES, sum(sizes[index] for index in given))
+    for index in careful:
+        name, item = names[index], items[index]
         try:
-            named = Naming(context, item, known).give(place, name)
+            named = Naming(context, item, known[index]).give(place, name)
         except Problem as problem:
-            discard(context, place, item, result)
-            if is_tried_again(problem, task.attempt):  # somebody has removed what an earlier run has named
-                result.spawn(ScanNames(place, name, task.attempt + 1), phase=result.phase, expands=True)
-            else:
-                result.fail(place, name, problem, size, touched=True)
+            _not_named(context, result, task, name, item, sizes[index], problem)
         else:
             if named:
-                result.copied(place, name, known, writers=writers)
+                result.copied(place, name, known[index], writers=writers)
             else:
                 discard(context, place, item, result)
-                skipped(context, result, place, name, known)
-        if not number % FILES_PER_SLICE:
-            yield
+                skipped(context, result, place, name, known[index])
+        yield
     return result.outcome()
+
+
+def _known(task: NameItems, context: Context) -> list[Known]:
+    sizes, versions = unpack_numbers(task.sizes), unpack_versions(task.versions)
+    digests = split_digests(task.digests, context.hashing.algorithm.size) if context.digests else [b""] * len(sizes)
+    return [
+        Known(bytes((kind,)), size, digest, Version(*version))
+        for kind, size, digest, version in zip(task.kinds, sizes, digests, versions, strict=True)
+    ]
+
+
+def _not_named(
+    context: Context, result: Result, task: NameItems, name: bytes, item: Unnamed, size: int, problem: Problem
+) -> None:
+    """It is removed; and copied again, if somebody has removed what an earlier run has named."""
+    discard(context, task.place, item, result)
+    if is_tried_again(problem, task.attempt):
+        result.spawn(ScanNames(task.place, name, task.attempt + 1), phase=result.phase, expands=True)
+    else:
+        result.fail(task.place, name, problem, size, touched=True)
 
 
 def name_group(task: NameGroup, context: Context, result: Result) -> Slices:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pcopy.fsio.close import let_go
@@ -41,6 +41,34 @@ class _Source(NamedTuple):
     st_size: int
     st_mtime_ns: int
     st_rdev: int = 0
+
+
+def give_free_names(
+    context: Context, place: Place, names: Sequence[bytes], items: Sequence[Unnamed]
+) -> Iterator[bool | Problem]:
+    """Gives each of ``items`` its name in ``place``, if that is free; else False, or what went wrong.
+
+    Of what is False nothing is known yet (``Naming``): an earlier run may have named it, or exchanged it for another.
+    """
+    if context.job.run > 1:
+        yield from [False] * len(names)
+        return
+    try:
+        target = context.open_target(place)
+    except Problem as problem:
+        yield from [problem] * len(names)
+        return
+    device, give = context.target_device(place), context.namer.give
+    for name, item in zip(names, items, strict=True):
+        new_name = context.new_name(place, name)
+        try:
+            given = give(target, item.temporary, device, new_name) is Given.GIVEN
+            if given:
+                verify_name(target, new_name, item.inode)
+        except Problem as problem:
+            yield problem
+        else:
+            yield given
 
 
 class Naming:

@@ -47,12 +47,11 @@ class Waiting:
         self._temporaries: list[bytes] = []
         self._items: list[Unnamed] = []
         self._known = Gathered()
-        self._new: dict[bytes, Unnamed] = {}
+        self._made = 0, b""
 
-    def made(self, temporary: bytes, descriptor: int) -> None:
-        """For ``pcopy.fsio.kernel``: a file is whole."""
-        self._temporaries.append(temporary)
-        self._new[temporary] = unnamed(descriptor, temporary, os.fstat(descriptor).st_ino)
+    def made(self, descriptor: int) -> None:
+        """For ``pcopy.fsio.kernel``: a file is whole; it is added next, unless its closing fails."""
+        self._made = os.fstat(descriptor).st_ino, mark_of(descriptor, made=True)
 
     def add(
         self, result: Result, split: SplitFile, item: Unnamed, known: Known, shortcoming: MetadataProblem | None
@@ -66,8 +65,9 @@ class Waiting:
         self._known.add(split.name, known)
 
     def add_file(self, name: bytes, temporary: bytes, status: os.stat_result, size: int, digest: bytes) -> None:
-        """One that was ``made``."""
-        self._items.append(self._new.pop(temporary))
+        """One that was just ``made``."""
+        self._temporaries.append(temporary)
+        self._items.append(Unnamed(temporary, *self._made))
         self._known.add_file(name, status, size, digest, 0)
 
     @contextmanager

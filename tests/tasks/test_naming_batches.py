@@ -1,0 +1,57 @@
+"""Many items of one directory get their names at once, and some of them need care."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.values import NameItems, unpack_names
+from tests.tasks.one_rank import consistent, copy, root_of
+from tests.tasks.test_links import Once
+
+FILES = 20
+TAKEN, PLANTED = b"file07", b"file11"
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": True, "hash": "xxh3-128"}], ids=["plain", "verified"])
+def test_each_item_of_a_batch_is_settled_by_itself(area: Path, options: dict[str, Any]) -> None:
+    """One name is taken by the user's own file, and one temporary file is replaced just before it gets its name."""
+    source, target = area / "source", area / "target"
+    for tree in source, target:
+        tree.mkdir()
+    for number in range(FILES):
+        (source / f"file{number:02}").write_bytes(b"%d" % number)
+
+    def interfere(task: NameItems) -> None:
+        (target / os.fsdecode(TAKEN)).write_bytes(b"the user's")
+        temporary = dict(zip(unpack_names(task.names), unpack_names(task.temporaries), strict=True))[PLANTED]
+        (target / "part").write_bytes(b"planted")
+        (target / "part").rename(target / os.fsdecode(temporary))
+
+    copied = copy(root_of(source, target), before=Once(NameItems, interfere), existing="skip", **options)
+    totals = consistent(copied)
+    sizes = {os.fsencode(path.name): path.stat().st_size for path in source.iterdir()}
+    assert (totals.files, totals.skipped, totals.failed) == (FILES - 2, 1, 1)
+    assert totals.bytes == sum(sizes.values()) - sizes[TAKEN] - sizes[PLANTED]
+    assert [failure.path for failure in copied.failures] == [bytes(target / os.fsdecode(PLANTED))]
+    assert (target / os.fsdecode(TAKEN)).read_bytes() == b"the user's"
+    for path in source.iterdir():
+        if os.fsencode(path.name) not in (TAKEN, PLANTED):
+            assert (target / path.name).read_bytes() == path.read_bytes()
+    assert not list(target.glob(".pcopy-*"))
+    assert totals.verified == (FILES - 1 if options else 0)  # with the directory
+
+
+def test_links_and_fifos_of_a_batch_are_counted_as_what_they_are(area: Path) -> None:
+    source, target = area / "source", area / "target"
+    for tree in source, target:
+        tree.mkdir()
+    for number in range(3):
+        os.symlink("nowhere", source / f"link{number}")
+    os.mkfifo(source / "fifo")
+    totals = consistent(copy(root_of(source, target), existing="newer", preserve=Preserve()))
+    assert (totals.symlinks, totals.special, totals.files, totals.bytes) == (3, 1, 0, 0)
