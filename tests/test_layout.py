@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -160,3 +161,15 @@ def test_version_imports_nothing_heavy(command: str) -> None:
     version, loaded = done.stdout.splitlines()
     assert version.split() == ["pcopy" if command == "main" else "pverify", __version__]
     assert not set(loaded.split()) & set(HEAVY)
+
+
+def test_a_plain_copy_imports_nothing_that_it_does_not_need(area: Path) -> None:
+    """hashlib loads OpenSSL; a process that syncs, a resume and a launcher are for other jobs."""
+    program = "import sys\nfrom pcopy.cli.main import main\nassert main(sys.argv[1:]) == 0\nprint(*sys.modules)\n"
+    (area / "source").mkdir()
+    words = ["-q", "-n", "1", str(area / "source"), str(area / "copy")]
+    environment = {**os.environ, "XDG_STATE_HOME": str(area / "state")}
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
+    unwanted = {"_hashlib", "subprocess", "tempfile", "mpi4py", "pcopy.checkpoint.resume", "pcopy.cli.hosts"}
+    assert not set(done.stdout.split()) & unwanted

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import struct
+from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
@@ -96,9 +97,7 @@ def damaged(path: Path, offset: int, why: str) -> Refused:
 
 
 def _digest(payload: bytes) -> bytes:
-    import hashlib
-
-    digest = hashlib.blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
+    digest = blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
     digest.update(payload)
     return digest.digest()
 

@@ -8,6 +8,7 @@ mappings ``{"map": {...}}``, sequences arrays. So nothing but primitives can com
 from __future__ import annotations
 
 import json
+from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -123,9 +124,7 @@ def decode(contents: bytes) -> JobFile:
 
 
 def _digest(body: bytes) -> bytes:
-    import hashlib
-
-    return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    return blake2b(body, digest_size=16).hexdigest().encode()
 
 
 def _plain(value: Any) -> Any:

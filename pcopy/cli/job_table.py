@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pcopy.checkpoint.job_file import RUNNING, JobFile
 from pcopy.checkpoint.jobs import Listed
 from pcopy.checkpoint.lock import Holder, holders
-from pcopy.checkpoint.on_record import counts_on_record
 from pcopy.cli.paths import source_of, target_of
 from pcopy.cli.units import show_size
 from pcopy.errors import Refused
@@ -146,6 +145,8 @@ def _places(locked: Sequence[Holder]) -> str:
 
 def _totals(path: bytes, job: JobFile) -> Totals | None:
     """What the job has counted; None where nothing is known of that."""
+    from pcopy.checkpoint.on_record import counts_on_record
+
     if job.state == RUNNING and (counts := counts_on_record(path)):
         return Totals(*counts[: len(Totals._fields)])
     if not job.totals:

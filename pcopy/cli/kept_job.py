@@ -27,7 +27,6 @@ from pcopy.checkpoint.lock import Lock
 from pcopy.checkpoint.roots import with_made, with_places
 from pcopy.cli.job_options import Checkpoint, renewed
 from pcopy.cli.keeping import Keeping, naming
-from pcopy.cli.missing import Missing
 from pcopy.cli.paths import filled_by, lies_in, source_of
 from pcopy.cli.spool import refusing, spool_in
 from pcopy.engine.task import Task
@@ -254,6 +253,7 @@ def go_on(
 ) -> tuple[Job, KeptJob]:
     """The next run of a stored job, on ``size`` ranks; raises ``Refused``. From here on the earlier run is gone."""
     from pcopy.checkpoint.resume import compact, has_begun
+    from pcopy.cli.missing import Missing
 
     file = resumed.job.file
     roots, stored = as_stored(resumed)

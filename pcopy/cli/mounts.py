@@ -13,10 +13,9 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pcopy.checkpoint.job_file import JobFile
-from pcopy.cli.hosts import Hello, show_same_directory
 from pcopy.cli.paths import target_of
 from pcopy.cli.rank import open_roots
 from pcopy.errors import Refused
@@ -27,6 +26,9 @@ from pcopy.fsio.problem import Problem
 from pcopy.tasks.context import RootDescriptors
 from pcopy.tasks.job import Job, Mount, Options, Root
 from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from pcopy.cli.hosts import Hello
 
 
 class Tree(NamedTuple):
@@ -312,6 +314,8 @@ def show_same_mounts(transport: Any, hellos: Sequence[Hello], place: Place, job:
 
     Collective; raises ``Refused`` on all ranks alike.
     """
+    from pcopy.cli.hosts import show_same_directory
+
     for path, _ in job.mounts:
         if job.copies and place.is_target(path):
             try:
