@@ -35,7 +35,7 @@ _KINDS = (*_TYPES, *_NESTED)
 def _plain(value: Any) -> Any:
     """Named tuples as plain ones that begin with their code; other tuples begin with -1."""
     if isinstance(value, tuple):
-        return (_CODES.get(type(value), -1), *(_plain(field) if isinstance(field, tuple) else field for field in value))
+        return (_CODES.get(type(value), -1), *[_plain(field) if isinstance(field, tuple) else field for field in value])
     return value
 
 
