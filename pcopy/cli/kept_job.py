@@ -270,7 +270,8 @@ def go_on(
     if not has_begun(resumed.job.path):
         job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts)
         return _begin_again(resumed, job, checkpoint)
-    missing = Missing(roots, spool_in(checkpoint.spool), keeps=options.keeps, links=options.preserve.links)
+    spool, links = spool_in(checkpoint.spool), options.preserve.links
+    missing = Missing(roots, file.mounts, spool, keeps=options.keeps, links=links)
     with naming(resumed.job.path), refusing(checkpoint.spool):
         remaining = compact(
             resumed.job.path, size, address=address, mending=missing, open_spool=spool_in(checkpoint.spool)

@@ -22,8 +22,9 @@ from pcopy.engine.task import Task
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.both_sides import mounted_below
 from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.job import Root, mount_codes
+from pcopy.tasks.job import Mount, Root, mount_codes
 from pcopy.tasks.removed import Removed, places_in
 from pcopy.tasks.values import NOWHERE, Place, ReportFailures, SyncFiles
 from pcopy.text import counted, shown
@@ -38,9 +39,12 @@ _ROOT = struct.Struct(">I")
 class Missing:
     """Fills ``pcopy.checkpoint.resume.Mending``. ``notices`` tell what was found."""
 
-    def __init__(self, roots: Sequence[Root], open_spool: SpoolFactory, *, keeps: bool, links: bool) -> None:
-        """As ``pcopy.tasks.removed.Removed``."""
+    def __init__(
+        self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: SpoolFactory, *, keeps: bool, links: bool
+    ) -> None:
+        """``mounts`` as in ``Job``; the rest as ``pcopy.tasks.removed.Removed``."""
         self._roots = roots
+        self._mounts = mounts
         self._keeps = keeps
         self._links = links
         self._open_spool = open_spool
@@ -81,7 +85,9 @@ class Missing:
         for number, (root, (_, code)) in enumerate(zip(self._roots, mount_codes(self._roots), strict=True)):
             if root.target not in opened:
                 opened[root.target] = os.open(root.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            targets.append(Directories(opened[root.target], code, on_source=False, kept=kept, number=number))
+            mounted = mounted_below(root.target, self._mounts)
+            base = opened[root.target]
+            targets.append(Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted))
         return targets
 
     def _look_below(self, targets: Directories, places: Iterable[Place]) -> None:

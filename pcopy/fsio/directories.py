@@ -110,13 +110,15 @@ class Directories:
         number: int = 0,
         followed: Followed | None = None,
         mounted: Mapping[bytes, MountRoot] | None = None,
+        one_host: bool = True,
     ) -> None:
         """``followed``: symbolic links are followed. Never on the target's side. ``mounted``: what has to be mounted
-        below ``base``, by path."""
+        below ``base``, by path, and nothing else; None: whatever is. ``one_host``: no other host works with it."""
         self._base = base
         self._number = number
         self.mounts = Mounts(code, os.fstat(base).st_dev, followed)
-        self.mounted = Mounted(mounted or {}, on_source=on_source)
+        self._checks = mounted is not None
+        self.mounted = Mounted(base, mounted or {}, on_source=on_source, one_host=one_host)
         self._on_source = on_source
         self._flags = _FLAGS if followed is None else _FLAGS & ~os.O_NOFOLLOW
         self._kept = kept if kept is not None else OpenDirectories()
@@ -200,12 +202,16 @@ class Directories:
         """
         try:
             status = status_of(descriptor, on_source=self._on_source)
-            self.mounted.check(path, descriptor, status, self.mounts.device(around))
+            outside = self.mounts.device(around)
+            if self._checks:
+                self.mounted.check(path, descriptor, status, outside)
+            is_within = status.st_dev == outside
+            label = b"" if is_within else self.mounted.label(path, descriptor, status.st_dev)
         except Problem:
             let_go(descriptor)
             raise
         mark = b"" if self._on_source else mark_of(descriptor, made=True)
-        return Identity(self.mounts.code(path, status.st_dev, around), status.st_ino, mark)
+        return Identity(self.mounts.code(path, status.st_dev, around, label), status.st_ino, mark)
 
     def _keep(self, path: bytes, descriptor: int, around: int) -> _Entry:
         entry = descriptor, self._look(path, descriptor, around)

@@ -5,7 +5,7 @@ Where a mount comes from is no matter: two names may be one server's. Nor is the
 systems make it of what one host only knows. What one side can't tell is not compared.
 
 A file system that belongs to one machine can't be the same one on two: that on a block device (but for those made for
-clusters), in memory, or on an overlay. On one machine such a file system has one device number.
+clusters), in memory, or on an overlay. On one machine such a file system has one device number, and one id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pcopy.fsio.file_system import OVERLAY, place_of
 from pcopy.fsio.identity import Identity, Likeness, mark_of
 
-_AUTOFS = 0x187
+AUTOFS = 0x187
 _CLUSTERS = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS: on devices that several machines share
 _OWN = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY)  # tmpfs, ramfs, btrfs, ZFS: without a device's number
 _NESTING = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
@@ -49,6 +49,11 @@ class MountRoot(NamedTuple):
         mine, theirs = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
         return mine.compare(theirs) is not Likeness.OTHER
 
+    def label(self, device: int) -> bytes:
+        """What sets it apart from others, alike on all hosts and in all runs; ``device`` is its st_dev here."""
+        number = self.number if is_of_one_machine(self.kind, device) else 0
+        return b"%d %d %d %b" % (self.kind, number, self.inode, self.mark)
+
     def __str__(self) -> str:
         if self == LEFT_OUT:
             return "another file system than around it"
@@ -61,7 +66,7 @@ LEFT_OUT = MountRoot(0, 0, 0, b"")
 def root_of(descriptor: int) -> MountRoot:
     """What the open root of a mount is; raises ``OSError``."""
     kind, number = place_of(descriptor)
-    if kind == _AUTOFS:  # each host makes and numbers its own
+    if kind == AUTOFS:  # each host makes and numbers its own
         return MountRoot(kind, 0, 0, b"")
     return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, made=False))
 
@@ -72,8 +77,10 @@ def is_of_one_machine(kind: int, device: int) -> bool:
 
 
 class MountPoint(NamedTuple):
-    """A place where something is mounted; ``automatic``: entering it is all that it takes."""
+    """A place where something is mounted; ``number`` is the mount's own (mnt_id). ``automatic``: entering it is all
+    that it takes."""
 
+    number: int
     path: bytes
     automatic: bool
 
@@ -86,7 +93,15 @@ def mount_points() -> Iterator[MountPoint]:
     for fields in lines:
         around = kinds.get(fields[1], b"")
         automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
-        yield MountPoint(_ESCAPED.sub(lambda found: bytes((int(found[1], 8),)), fields[4]), automatic)
+        path = _ESCAPED.sub(lambda found: bytes((int(found[1], 8),)), fields[4])
+        yield MountPoint(int(fields[0]), path, automatic)
+
+
+def mount_point_of(descriptor: int) -> MountPoint | None:
+    """Where that is mounted in which something open lies; None if this process can't see it. Raises ``OSError``."""
+    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+        number = next((int(line.split()[1]) for line in file if line.startswith(b"mnt_id:")), -1)
+    return next((point for point in mount_points() if point.number == number), None)
 
 
 def _kind(fields: list[bytes]) -> bytes:

@@ -2,7 +2,9 @@
 
 st_dev is a host's own number: two hosts that mount one file system may give it different ones. So what travels between
 ranks is a *mount code*. A directory has its parent's code if it lies on the same device, else one made from its path,
-which is the mount point's and the same everywhere. Each rank learns as it walks which device it has for a code.
+which is the mount point's and the same everywhere, and from what sets the file system apart (``MountRoot.label``): what
+two hosts have mounted at one path while the job ran may be different. Each rank learns as it walks which device it has
+for a code.
 
 A file on another device than its directory is mounted on its own, or lies on an overlay, which belongs to one host: its
 code is made from its device, so that the links of one file have one code.
@@ -40,13 +42,16 @@ class Mounts:
         self._followed = followed
         self._around: dict[int, int] = {}
 
-    def code(self, path: bytes, device: int, around: int) -> int:
-        """The code of ``path``, here on st_dev ``device``, in a directory that has the code ``around``."""
+    def code(self, path: bytes, device: int, around: int, label: bytes = b"") -> int:
+        """The code of ``path``, here on st_dev ``device``, in a directory that has the code ``around``.
+
+        ``label`` tells what it is if another file system begins there; empty as long as nobody has entered it.
+        """
         if self._devices.get(around) == device:
             return around
         if self._followed is not None and (known := self._entered_before(device, around)) is not None:
             return known
-        code = (self.base + 1) * _FIRST_BELOW + zlib.crc32(path)
+        code = (self.base + 1) * _FIRST_BELOW + zlib.crc32(label, zlib.crc32(path))
         self._devices[code] = device
         if self._followed is not None:
             self._around[code] = around

@@ -19,7 +19,7 @@ def directories_of(
     sources, targets = [], []
     capacity = affordable()
     kept, kept_targets = OpenDirectories(capacity), OpenDirectories(capacity)
-    mounted = lru_cache(lambda top: _mounted_below(top, job.mounts))
+    mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
     followed = Followed(bases, one_host) if job.options.dereference else None
@@ -34,17 +34,24 @@ def directories_of(
                 number=number,
                 followed=followed,
                 mounted=mounted(root.source),
+                one_host=one_host,
             )
         )
         targets.append(
             Directories(
-                target, target_code, on_source=False, kept=kept_targets, number=number, mounted=mounted(root.target)
+                target,
+                target_code,
+                on_source=False,
+                kept=kept_targets,
+                number=number,
+                mounted=mounted(root.target),
+                one_host=one_host,
             )
         )
     return sources, targets
 
 
-def _mounted_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
+def mounted_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
     """Those of ``mounts`` that lie below the directory ``top``, by their paths there."""
     around = top.rstrip(b"/") + b"/"
     return {path[len(around) :]: MountRoot(*root) for path, root in mounts if path.startswith(around)}

@@ -1,4 +1,4 @@
-"""What was mounted below a root when the job began, and is not when a task comes to it."""
+"""What was mounted below a root when the job began and is not when a task comes to it, and what is and was not."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from pcopy.fsio.directories import Directories
+from pcopy.fsio.identity import Likeness
+from pcopy.fsio.mount_roots import AUTOFS, MountRoot
+from pcopy.fsio.problem import Problem
 from pcopy.tasks.job import Failure
 from pcopy.tasks.values import ScanDir
+from tests.support.autofs import automounted
 from tests.support.files import write
 from tests.support.filesystems import mounted
 from tests.support.users import require_root
@@ -138,3 +144,77 @@ def test_what_stays_mounted_is_copied(trees: tuple[Path, Path], other: Path) -> 
     assert copied.failures == []
     assert os.listdir(target / "m") == ["inside"]
     assert (target / "z").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("when", [b"", b"m"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_is_mounted_after_the_job_began_is_left_alone(
+    trees: tuple[Path, Path], other: Path, when: bytes, side: str
+) -> None:
+    """Other hosts don't have it, and a later run need not."""
+    source, target = trees
+    (target / "m/kept").touch()
+    with ExitStack() as stack:
+
+        def before(value: object) -> None:
+            if isinstance(value, ScanDir) and value.path == when:
+                stack.callback(Bound(other, source.parent / side / "m").unmount)
+
+        copied = copy(root_of(source, target), before=before)
+    (failure,) = copied.failures
+    assert failure[:3] == (bytes(source.parent / side / "m"), "open", errno.ESTALE)
+    assert "mounted after the job began" in failure.message
+    assert os.listdir(target / "m") == ["kept"]
+    assert os.listdir(other) == ["inside"]
+    assert (target / "z").read_bytes() == b"content"
+
+
+@pytest.fixture
+def entered(trees: tuple[Path, Path], other: Path) -> Iterator[Path]:
+    """What an automounter mounts in the source when it is entered."""
+    source, _ = trees
+    with automounted(source / "m", other, ["auto"]):
+        yield source / "m/auto"
+
+
+def test_what_is_mounted_by_being_entered_is_copied(trees: tuple[Path, Path], entered: Path) -> None:
+    source, target = trees
+    copied = copy(root_of(source, target))
+    assert copied.failures == []
+    assert (target / "m/auto/inside").read_bytes() == b"content"
+
+
+def test_what_each_host_mounts_of_its_own_is_refused_by_several(trees: tuple[Path, Path], entered: Path) -> None:
+    base = os.open(trees[0], os.O_RDONLY)
+    autofs = {b"m": MountRoot(AUTOFS, 0, 0, b"")}
+    sides = [Directories(base, 0, on_source=True, mounted=autofs, one_host=one_host) for one_host in (True, False)]
+    try:
+        assert os.listdir(sides[0].open(b"m/auto")) == ["inside"]
+        with pytest.raises(Problem, match="each host's own"):
+            sides[1].open(b"m/auto")
+    finally:
+        for side in sides:
+            side.close()
+        os.close(base)
+
+
+def test_file_systems_that_come_to_one_path_on_two_hosts_are_told_apart(
+    trees: tuple[Path, Path], session_scratch: Path
+) -> None:
+    """Their roots have one inode number, and so has what lies in them."""
+    base = os.open(trees[0], os.O_RDONLY)
+    seen = []
+    try:
+        for _ in range(2):
+            with mounted("tmpfs", session_scratch) as twin:
+                (twin / "inside").mkdir()
+                bound = Bound(twin, trees[0] / "m")
+                host = Directories(base, 0, on_source=True)
+                seen.append(host.identity(b"m/inside"))
+                host.close()
+                bound.unmount()
+    finally:
+        os.close(base)
+    one, other = seen
+    assert one.inode == other.inode
+    assert one.compare(other) is Likeness.OTHER

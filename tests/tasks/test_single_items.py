@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.values import CopyFiles, ScanDir
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
-from tests.support.users import require_root
 from tests.tasks.one_rank import consistent, copy, root_of
 
 
@@ -133,29 +131,6 @@ def test_more_sources_than_descriptors(area: Path) -> None:
     assert totals.directories == 4 * 300
     assert most <= before + 2 * 300 + 2 * 128 + 8
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_what_is_mounted_when_it_is_entered_is_copied(places: tuple[Path, Path]) -> None:
-    """An automounter's way: the status is the covered directory's, what is opened is another file system's."""
-    require_root("mount a file system")
-    source, target = places
-    (source / "auto").mkdir()
-    mounted = []
-
-    def before(value: Any) -> None:
-        if isinstance(value, ScanDir) and value.path == b"auto":
-            if subprocess.run(["mount", "-t", "tmpfs", "test", source / "auto"], check=False).returncode:
-                pytest.skip("no tmpfs can be mounted here")
-            mounted.append(True)
-            (source / "auto" / "inside").write_bytes(b"1")
-
-    try:
-        totals = consistent(copied := copy(root_of(source, target), before=before))
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", source / "auto"], check=True)
-    assert totals.failed == 0, copied.failures
-    assert (target / "auto" / "inside").read_bytes() == b"1"
 
 
 def test_a_directory_that_was_swapped_for_another_fails(places: tuple[Path, Path]) -> None:
