@@ -70,7 +70,7 @@ def scan_dir(task: ScanDir, context: Context, result: Result) -> Slices:
             return result.outcome()
         place = made or place._replace(source_id=task.source_id)  # nothing of it is copied, but it is read
     except Problem as problem:
-        result.fail(place, b"", problem, retry=task)
+        result.fail(place, b"", problem, retry=_whatever_is_there(task, problem))
         return result.outcome()
     result.found_directory(place)
     if made is not None:
@@ -122,6 +122,12 @@ def _as_mounted(task: ScanDir, context: Context) -> ScanDir:
     found = sources.identity(task.path)
     is_mounted = task.path in sources.mounted or found[0] != task.parent.source_id[0]
     return task._replace(source_id=found) if is_mounted else task
+
+
+def _whatever_is_there(task: ScanDir, problem: Problem) -> ScanDir:
+    """What a resumed job does: of a source that is another one than was found nothing has been copied."""
+    is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
+    return task._replace(source_id=NOWHERE) if is_another else task
 
 
 def _is_left_out(task: ScanDir, context: Context) -> bool:

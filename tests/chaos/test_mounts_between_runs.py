@@ -1,4 +1,4 @@
-"""File systems that are mounted again, or not, between two runs of one job."""
+"""File systems that are mounted again, or not, between two runs of one job, or while it runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.unfinished import REFUSED, Stop, check_equal
+from tests.chaos.unfinished import INCOMPLETE, REFUSED, Stop, check_equal
 from tests.support.command import Argument, Completed, pcopy, show, succeed
+from tests.support.faults import slowed
 from tests.support.files import write
 from tests.support.filesystems import mounted, unmount
+from tests.support.processes import background, wait_until
 from tests.support.users import require_root
 
 XFS_BYTES = 300 << 20
@@ -166,3 +168,28 @@ def test_what_is_mounted_later_is_refused(area: Path, env: dict[str, str], stop:
     succeed("--resume", name, env=env)
     check_equal(source, copy)
     assert os.listdir(disk) == []
+
+
+@pytest.mark.parametrize("side", ["source", "copy"])
+def test_what_is_mounted_while_the_job_runs_fails_until_it_is_unmounted(
+    area: Path, env: dict[str, str], disk: Path, side: str
+) -> None:
+    """Whether a directory was found before that or afterwards."""
+    source, copy = area / "source", area / "copy"
+    for number in range(30):
+        write(source / str(number) / "inner/file", b"content")
+        (copy / str(number) / "inner").mkdir(parents=True)
+    points = sorted((area / side).glob("*/inner"))
+    with background("-T", source, copy, env=env, wrap=slowed("mkdirat", 60)) as run:
+        assert wait_until(lambda: list((area / "state").glob("pcopy/*/job")))
+        for point in points:
+            bind(disk, point)
+        out, err = run.process.communicate(timeout=60)
+    assert run.process.returncode == INCOMPLETE, (out, err)
+    assert b"mounted after the job began" in err, (out, err)
+    assert os.listdir(disk) == []
+    refused(env, points[0], "--resume")
+    for point in points:
+        unmount(point)
+    succeed("--resume", env=env)
+    check_equal(source, copy)
