@@ -235,7 +235,8 @@ class Removed:
     def _made(self, task: Task, value: MakeLinks) -> Iterator[Task]:
         group = value.group
         first, *others = group.names
-        if self._keeps:  # what has been linked, and that is not on record, would be taken for the user's
+        is_counted = not group.failed and not self._has_lost(first[0])  # then the copy stays as it is
+        if self._keeps and not is_counted:  # what has been linked, and is not on record, would be taken for the user's
             yield from self._looked_at(group, group.names, value.made.inode, value.made.mark, value.known)
             return
         if self._has_lost(first[0]):  # the copy; another name of it, if there is one, is known by a note

@@ -81,14 +81,16 @@ def test_all_is_there_in_the_end_and_counts_once(
     check_equal(tree, copy)
 
 
+@pytest.mark.parametrize("existing", ["replace", "skip", "newer"])
 def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
-    area: Path, tree: Path, env: dict[str, str], stop: Stop
+    area: Path, tree: Path, env: dict[str, str], stop: Stop, existing: str
 ) -> None:
     """A mount may be missing there. Once it is moved away, the directory is made anew."""
     copy = area / "copy"
     place = copy / MANY / "place-3"
     calls, milliseconds, until = MOMENTS["copy"]
-    stop("-T", tree, copy, until=lambda: place.exists() and until(tree, copy), slow=(calls, milliseconds))
+    words = ("--existing", existing, "-T", tree)
+    stop(*words, copy, until=lambda: place.exists() and until(tree, copy), slow=(calls, milliseconds))
     place.rename(area / "elsewhere")
     place.mkdir()
     run = pcopy("--json", "--resume", ranks=2, env=env)
@@ -97,7 +99,7 @@ def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
     assert os.listdir(place) == []
     place.rmdir()
     run = succeed("--json", "--resume", ranks=2, env=env)
-    assert totals(run) == totals(succeed("--json", "-T", tree, area / "other", ranks=2, env=env))
+    assert totals(run) == totals(succeed("--json", *words, area / "other", ranks=2, env=env))
     check_equal(tree, copy)
 
 
