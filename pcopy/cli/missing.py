@@ -3,7 +3,7 @@
 Before the tasks that remain are dealt out, each directory that they name is looked up once, in the order of the tree:
 so each is opened from the one around it, and below one that has gone nothing is looked up. It is made anew only if the
 directory around it is the one that it was in, on the same file system: else a mount may be missing, and what is to be
-done there fails.
+done there fails. So does the directory itself if nothing is to be done there, and only a note on an inode names it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from pcopy.checkpoint.join import drained
@@ -25,8 +25,9 @@ from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.both_sides import mounted_below
 from pcopy.tasks.codec import decode, encode
 from pcopy.tasks.job import Mount, Root, mount_codes
+from pcopy.tasks.phases import Phase
 from pcopy.tasks.removed import Removed, places_in
-from pcopy.tasks.values import NOWHERE, Place, ReportFailures, SyncFiles
+from pcopy.tasks.values import NOWHERE, FinishDir, InodeCopied, Place, ReportFailures, SyncFiles
 from pcopy.text import counted, shown
 
 REMEMBERED = 1 << 14
@@ -52,27 +53,30 @@ class Missing:
         self._removed = Removed(roots, 0, keeps=keeps, links=links)
         self._first: dict[str, bytes] = {}
         self._others = 0
+        self._idle: list[Place] = []
 
     def look(self, run: int, tasks: Iterable[Task]) -> None:
         """Raises ``OSError`` from spools."""
         self._removed = Removed(self._roots, run, keeps=self._keeps, links=self._links)
         places = ExternalSorter(self._open_spool)
-        known: set[tuple[int, bytes]] = set()
+        known: set[tuple[int, bytes, bool]] = set()
         for task in tasks:
             self._tasks.append(task)
             value = decode(task.payload)
             self._removed.saw(task, value)
+            is_idle = isinstance(value, InodeCopied)
             for place in _places(value):
-                if place.target_id != NOWHERE and place[:2] not in known:
+                if place.target_id != NOWHERE and (*place[:2], is_idle) not in known:
                     if len(known) >= REMEMBERED:
                         known.clear()
-                    known.add(place[:2])
-                    places.add(_ROOT.pack(place.root) + place.path.replace(b"/", b"\0"), encode(SyncFiles(place)))
+                    known.add((*place[:2], is_idle))
+                    key = _ROOT.pack(place.root) + place.path.replace(b"/", b"\0")
+                    places.add(key, bytes((is_idle,)) + encode(SyncFiles(place)))
         opened: dict[bytes, int] = {}
         kept = OpenDirectories(affordable())
         try:
             targets = self._open_targets(opened, kept)
-            for number, of_root in groupby(_sorted(places), key=attrgetter("root")):
+            for number, of_root in groupby(_sorted(places), key=lambda found: found[0].root):
                 self._look_below(targets[number], of_root)
         finally:
             places.close()
@@ -90,11 +94,11 @@ class Missing:
             targets.append(Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted))
         return targets
 
-    def _look_below(self, targets: Directories, places: Iterable[Place]) -> None:
-        """Takes the places of one root, each before those below it."""
+    def _look_below(self, targets: Directories, places: Iterable[tuple[Place, bool]]) -> None:
+        """Takes the places of one root, each before those below it; is nothing to be done there?"""
         around: list[Place] = []  # of the next one, as far as they are named and the same
         passed: bytes | None = None
-        for place in places:
+        for place, is_idle in places:
             if passed is not None and _lies_in(place.path, passed):
                 continue
             while around and not _lies_in(place.path, around[-1].path):
@@ -107,6 +111,8 @@ class Missing:
                     passed = self._gone(targets, place, around)
                 elif problem.errno in _ANOTHER:
                     self._other(place)
+                    if is_idle:
+                        self._idle.append(place)
             else:
                 around.append(place)
                 passed = None
@@ -149,6 +155,8 @@ class Missing:
     def tasks(self) -> Iterator[Task]:
         """What is to be done; may be asked for once."""
         yield from self._removed.scans()
+        for place in self._idle:
+            yield self._removed.new(FinishDir(place, None, False, -1, again=True), phase=Phase.FINISH)
         for task in drained(self._tasks):
             if self._removed.mends:
                 yield from self._removed.mended(task)
@@ -189,9 +197,11 @@ def _lies_in(path: bytes, directory: bytes) -> bool:
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
-def _sorted(places: ExternalSorter) -> Iterator[Place]:
+def _sorted(places: ExternalSorter) -> Iterator[tuple[Place, bool]]:
+    """Each place once, and whether only notes name it."""
     for _, equal in groupby(places.sorted(), key=itemgetter(0)):
-        yield decode(next(equal)[1]).place
+        packed = min(value for _, value in equal)
+        yield decode(packed[1:]).place, bool(packed[0])
 
 
 def _places(value: Any) -> Iterator[Place]:

@@ -126,7 +126,7 @@ class Removed:
     def scans(self) -> Iterator[Task]:
         """What makes the directories anew."""
         for (root, path), parent in self._gone.items():
-            yield self._new(ScanDir(root, path, NOWHERE, parent), SCAN_COST, expands=True)
+            yield self.new(ScanDir(root, path, NOWHERE, parent), SCAN_COST, expands=True)
 
     def mended(self, task: Task) -> Iterator[Task]:
         """What is to be done in the place of a task."""
@@ -226,7 +226,7 @@ class Removed:
         for place, each in found.items():
             mounts, inodes, sizes = (pack_numbers([one] * len(each)) for one in group[:3])
             bucket = bucket_of(group.inode)
-            yield self._new(LinkNote(place, pack_names(each), mounts, inodes, sizes, attempt, bucket), owner=0)
+            yield self.new(LinkNote(place, pack_names(each), mounts, inodes, sizes, attempt, bucket), owner=0)
 
     def _attempt(self, group: LinkGroup, names: Names) -> int:
         """0 if their inode's size counts no more: it was counted with the first of the names."""
@@ -259,7 +259,7 @@ class Removed:
         all_names = (*failed, *names)
         if kept := tuple(dict.fromkeys(self._kept(all_names))):
             again = group._replace(names=kept, failed=(), attempt=self._attempt(group, all_names))
-            yield self._new(CopyAnew(again, inode, mark, (known.size, known.version.mtime), is_whole=True))
+            yield self.new(CopyAnew(again, inode, mark, (known.size, known.version.mtime), is_whole=True))
 
     def _verified(self, task: Task, value: VerifyLinks) -> Iterator[Task]:
         group = value.group
@@ -281,9 +281,9 @@ class Removed:
             return
         place, name = kept[0]
         again = SplitRead(contents._replace(place=place, name=name, counter=counts.HARDLINKS, group=group))
-        yield self._new(again, task.cost, phase=task.phase)
+        yield self.new(again, task.cost, phase=task.phase)
 
-    def _new(
+    def new(
         self,
         value: tuple[Any, ...],
         cost: int = 0,
@@ -292,6 +292,7 @@ class Removed:
         expands: bool = False,
         owner: int = ANYBODY,
     ) -> Task:
+        """A task of the resume's own."""
         return Task((self._run, NO_RANK, next(self._numbers)), int(phase), encode(value), cost, expands, owner)
 
 

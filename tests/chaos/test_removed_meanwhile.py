@@ -153,3 +153,25 @@ def test_the_bytes_of_an_inode_are_found_once(area: Path, env: dict[str, str], g
     told = [json.loads(line) for line in run.stderr.splitlines() if line.startswith(b"{")]
     assert (told[-1]["found"], told[-1]["found_bytes"]) == (7, len(SHARED)), show(run)
     check_equal(source, copy)
+
+
+def test_another_directory_in_the_place_of_one_that_was_finished(area: Path, env: dict[str, str]) -> None:
+    """Nothing is left to do in it; that the job knows it by its hard links is enough to tell that it has gone."""
+    source, copy = area / "source", area / "copy"
+    for name in ("first", "second"):
+        (source / name).mkdir(parents=True)
+    (source / "first/name").write_bytes(b"shared")
+    os.link(source / "first/name", source / "second/name")
+    fault = Fault(area / "log", ["utimensat"], copy, "EIO")
+    run = pcopy("--json", "-T", source, copy, ranks=1, env=env, wrap=fault.wrap())
+    fault.check()
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    (copy / "second").rename(area / "elsewhere")
+    (copy / "second").symlink_to(area / "elsewhere")
+    run = pcopy("--json", "--resume", ranks=1, env=env)
+    assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+    assert b"second: open: " in run.stderr, show(run)
+    (copy / "second").unlink()
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert totals(run) == totals(succeed("--json", "-T", source, area / "other", ranks=2, env=env))
+    check_equal(source, copy)
