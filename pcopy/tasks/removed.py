@@ -186,8 +186,7 @@ class Removed:
     def _links(self, task: Task, value: Any) -> Iterator[Task]:
         """What remains of a task with directories of which some have gone: only names of one inode lie in several."""
         if isinstance(value, InodeCopied):
-            if not all(self._has_lost(place) for place, _ in value.links.group.names):
-                yield task
+            yield from self._noted(task, value)
         elif isinstance(value, LinkGroup):
             yield from self._released(value, value.names)
         elif isinstance(value, MakeLinks):
@@ -206,6 +205,17 @@ class Removed:
             yield from self._verified(task, value)
         elif isinstance(value, SplitRead | ReadOpened) and value.contents.group is not None:
             yield from self._read(task, value)
+
+    def _noted(self, task: Task, value: InodeCopied) -> Iterator[Task]:
+        """The first name counts as the copy even if it has gone. What takes its directory's place is another one."""
+        group = value.links.group
+        if self._kept(group.names):
+            names = tuple((self._as_lost(place), name) for place, name in group.names)
+            links = value.links._replace(group=group._replace(names=names))
+            yield task._replace(payload=encode(value._replace(links=links)))
+
+    def _as_lost(self, place: Place) -> Place:
+        return place._replace(target_id=NOWHERE) if self._has_lost(place) else place
 
     def _kept(self, names: Names) -> tuple[tuple[Place, bytes], ...]:
         return tuple((place, name) for place, name in names if not self._has_lost(place))

@@ -175,3 +175,25 @@ def test_another_directory_in_the_place_of_one_that_was_finished(area: Path, env
     run = succeed("--json", "--resume", ranks=2, env=env)
     assert totals(run) == totals(succeed("--json", "-T", source, area / "other", ranks=2, env=env))
     check_equal(source, copy)
+
+
+def test_a_directory_that_was_made_anew_is_known_in_later_runs(area: Path, env: dict[str, str]) -> None:
+    """Also by the notes on its hard links."""
+    source, copy = area / "source", area / "copy"
+    for name in ("first", "second", "third"):
+        (source / name).mkdir(parents=True)
+    (source / "first/name").write_bytes(b"shared")
+    for name in ("second", "third"):
+        os.link(source / "first/name", source / name / "name")
+    fault = Fault(area / "log", ["utimensat"], copy, "EIO")
+    pcopy("--json", "-T", source, copy, ranks=1, env=env, wrap=fault.wrap())
+    for name in ("first", "third"):
+        shutil.rmtree(copy / name)
+        run = pcopy("--json", "--resume", ranks=1, env=env, wrap=fault.wrap())
+        fault.check()
+        assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
+        assert b"not what the job has copied to" not in run.stderr, show(run)
+    run = succeed("--json", "--resume", ranks=2, env=env)
+    assert b"not what the job has copied to" not in run.stderr, show(run)
+    assert totals(run) == totals(succeed("--json", "-T", source, area / "other", ranks=2, env=env))
+    check_equal(source, copy)
