@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.close import let_go
@@ -205,7 +206,7 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
     linked, failed = [first], list(task.group.failed)
     held, lost = -1, None
     try:
-        held, is_known = hold_copy(context, *first, task.made)
+        held, is_known = _hold_any(context, task)
         if not is_known:
             text = "cannot be told from a later file with its inode's number: further names of it are copied again"
             _copy_again(result, task, others, text)
@@ -253,6 +254,14 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
             result.to_verify(1, 0 if number else task.known.size, place)
         result.spawn_elsewhere(verify, task.known.size, task.writers[0], phase=result.verify_phase)
     return result.outcome()
+
+
+def _hold_any(context: Context, task: MakeLinks) -> tuple[int, bool]:
+    """As ``hold_copy`` of the first name, or of one that an earlier run has made (else it would seem the user's)."""
+    for place, name in task.group.names if context.keeps and context.job.run > 1 and task.made.mark else ():
+        with suppress(Problem):
+            return hold_copy(context, place, name, task.made)
+    return hold_copy(context, *task.group.names[0], task.made)
 
 
 def _copy_again(result: Result, task: MakeLinks, names: list[tuple[Place, bytes]], why: str) -> None:

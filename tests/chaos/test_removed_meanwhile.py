@@ -81,25 +81,28 @@ def test_all_is_there_in_the_end_and_counts_once(
     check_equal(tree, copy)
 
 
-@pytest.mark.parametrize("existing", ["replace", "skip", "newer"])
+@pytest.mark.parametrize(
+    ("existing", "moment", "name"),
+    [("replace", "copy", "place-3"), ("skip", "copy", "place-3"), ("newer", "link", "place-0")],
+)
 def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
-    area: Path, tree: Path, env: dict[str, str], stop: Stop, existing: str
+    area: Path, tree: Path, env: dict[str, str], stop: Stop, existing: str, moment: str, name: str
 ) -> None:
     """A mount may be missing there. Once it is moved away, the directory is made anew."""
     copy = area / "copy"
-    place = copy / MANY / "place-3"
-    calls, milliseconds, until = MOMENTS["copy"]
+    place = copy / MANY / name
+    calls, milliseconds, until = MOMENTS[moment]
     words = ("--existing", existing, "-T", tree)
     stop(*words, copy, until=lambda: place.exists() and until(tree, copy), slow=(calls, milliseconds))
     place.rename(area / "elsewhere")
     place.mkdir()
     run = pcopy("--json", "--resume", ranks=2, env=env)
     assert run.returncode == INCOMPLETE, show(run)
-    assert b"place-3 is not what the job has copied to" in run.stderr, show(run)
+    assert b"%b is not what the job has copied to" % name.encode() in run.stderr, show(run)
     assert os.listdir(place) == []
     place.rmdir()
     run = succeed("--json", "--resume", ranks=2, env=env)
-    assert totals(run) == totals(succeed("--json", *words, area / "other", ranks=2, env=env))
+    assert totals(run) == totals(succeed("--json", *words, area / "other", ranks=2, env=env)), show(run)
     check_equal(tree, copy)
 
 
