@@ -13,13 +13,13 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.nodes import copy_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, source_status
-from pcopy.fsio.temporary import put_in_place, remove
+from pcopy.fsio.temporary import remove
 from pcopy.tasks.context import Context
 from pcopy.tasks.hashing import kind_of
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
-from pcopy.tasks.targets import clear_way, inherits_acl, is_linkable, kept_from, kept_identity, look, may_replace
+from pcopy.tasks.targets import inherits_acl, is_linkable, kept_from, kept_identity, look, may_replace, put_over
 from pcopy.tasks.unnamed import Waiting
 from pcopy.tasks.values import CopyNodes, Known, Place, SplitFile, Unnamed, unpack_names, unpack_numbers
 from pcopy.tasks.whole_file import Settled
@@ -88,8 +88,7 @@ def copy_one_node(
         )
         item = Unnamed(made_as, made.status.st_ino, made.mark) if context.keeps else None
         if present is not None and item is None:
-            clear_way(target, new_name, present)
-            put_in_place(target, made_as, new_name, made.status.st_ino)
+            put_over(context, target, made_as, new_name, made.status.st_ino, present)
     except Problem:
         if made_as != new_name:  # a temporary name is ours alone
             remove(target, made_as)

@@ -14,13 +14,13 @@ from pcopy.fsio.in_place import drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, open_source, status_of
-from pcopy.fsio.temporary import REPLACED, put_in_place, remove
+from pcopy.fsio.temporary import REPLACED, remove
 from pcopy.signature.items import FILE
 from pcopy.tasks.context import Context
 from pcopy.tasks.link_group import after_representative
 from pcopy.tasks.result import Result
 from pcopy.tasks.split_file import opened_failed
-from pcopy.tasks.targets import clear_way, inherits_acl, look, may_replace, reopen_filled
+from pcopy.tasks.targets import inherits_acl, look, may_replace, put_over, reopen_filled
 from pcopy.tasks.unnamed import name_later
 from pcopy.tasks.values import FinishFile, Known, OpenFile, Unnamed
 
@@ -145,8 +145,7 @@ def _finish(task: FinishFile, context: Context, result: Result) -> tuple[Unnamed
         if file.over:
             result.written_over(place, name, file.made.inode, failed=shortcoming is not None)
         elif item is None:
-            clear_way(target, new_name, present)
-            put_in_place(target, file.temporary, new_name, file.made.inode)
+            put_over(context, target, file.temporary, new_name, file.made.inode, present)
     except Problem as problem:
         if file.over:
             raise incomplete(problem) from problem

@@ -17,7 +17,7 @@ from pcopy.fsio.kernel import SMALL_FILE
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.problem import MetadataProblem, Problem, changed
 from pcopy.fsio.source import Version, source_status, status_of
-from pcopy.fsio.temporary import put_in_place, remove, verify_name
+from pcopy.fsio.temporary import remove, verify_name
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context
 from pcopy.tasks.copy_anew import anew
@@ -30,7 +30,7 @@ from pcopy.tasks.read_items import read_too, skipped
 from pcopy.tasks.read_values import VerifyLinks
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import failed_or_retried, is_tried_again
-from pcopy.tasks.targets import clear_way, hold_copy, look, looked_at_again, may_replace, refuse_anothers
+from pcopy.tasks.targets import hold_copy, look, looked_at_again, may_replace, put_over, refuse_anothers
 from pcopy.tasks.unnamed import name_later
 from pcopy.tasks.values import (
     CopyAnew,
@@ -333,8 +333,7 @@ def _link(
             temporary = context.temporary_names.next()
             _make(held, target, temporary)
             try:
-                clear_way(target, name, present)
-                put_in_place(target, temporary, name, status_of(held).st_ino)
+                put_over(context, target, temporary, name, status_of(held).st_ino, present)
             except Problem:
                 remove(target, temporary)
                 raise

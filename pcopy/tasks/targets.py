@@ -10,12 +10,12 @@ from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.birth import birth_of
 from pcopy.fsio.close import let_go
 from pcopy.fsio.existing import Decision, Status, alike, decide
-from pcopy.fsio.half_written import HalfWritten, find, unsure
+from pcopy.fsio.half_written import HalfWritten, beside, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import REPLACED, is_undressed, reopen
+from pcopy.fsio.temporary import REPLACED, is_undressed, put_in_place, remove, reopen
 from pcopy.tasks.context import Context, is_since
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.values import OpenFile, Place
@@ -228,6 +228,19 @@ def inherits_acl(context: Context, place: Place, target: int) -> bool:
     What an earlier run has recorded is looked at anew: since then the directory may have got a default ACL.
     """
     return place.inherits or (context.job.run > 1 and may_inherit_acl(target, status_of(target).st_uid))
+
+
+def put_over(
+    context: Context, directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None
+) -> None:
+    """Gives the item ``inode`` its final name, in place of what is ``present`` and of a file beside it that marks that.
+
+    Raises ``Problem``.
+    """
+    clear_way(directory, name, present)
+    put_in_place(directory, temporary, name, inode)
+    if context.options.inplace and present is not None:
+        remove(directory, beside(name))
 
 
 def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> None:

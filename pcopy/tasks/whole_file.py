@@ -14,12 +14,12 @@ from pcopy.fsio.identity import Identity, identity_of
 from pcopy.fsio.in_place import drop_old_xattrs, incomplete, open_over, status_before
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
-from pcopy.fsio.temporary import create, put_in_place, remove
+from pcopy.fsio.temporary import create, remove
 from pcopy.signature.items import FILE
 from pcopy.tasks import counts
 from pcopy.tasks.context import Context
 from pcopy.tasks.result import Result
-from pcopy.tasks.targets import clear_way, inherits_acl, is_linkable, kept_from, kept_identity, look, may_replace
+from pcopy.tasks.targets import inherits_acl, is_linkable, kept_from, kept_identity, look, may_replace, put_over
 from pcopy.tasks.unnamed import unnamed
 from pcopy.tasks.values import Known, Place, Unnamed
 
@@ -147,8 +147,7 @@ def _write(
         if over is not None:
             result.written_over(place, name, new.st_ino, failed=shortcoming is not None)
         elif item is None:
-            clear_way(target, new_name, present)
-            put_in_place(target, temporary, new_name, new.st_ino)
+            put_over(context, target, temporary, new_name, new.st_ino, present)
         done = True
     except Problem as problem:
         if over is not None:

@@ -336,3 +336,22 @@ def test_what_may_be_another_file_neither_stays_nor_gives_way(without_attributes
         target.unlink()
     succeed("--existing", policy, *words, ranks=1)
     assert target.read_bytes() == (mine or (area / "source/file").read_bytes())
+
+
+@pytest.mark.parametrize("size", ["small", "split"])
+def test_a_file_beside_goes_with_what_it_marks(without_attributes: Path, size: str) -> None:
+    """The other name of the inode has become the copy, and a resumed job puts a link to it in place of the first."""
+    area = without_attributes
+    target = prepare(area, SIZES[size])
+    os.link(area / "source/file", area / "source/other")
+    words: list[Argument] = ["--json", "--inplace", "--chunk-size", "4M", f"{area}/source/", area / "copy"]
+    fault = Fault(area.parent / "trace", ["fsync"], target, "EIO")
+    env = {"XDG_STATE_HOME": str(area.parent / "state")}
+    run = pcopy(*words, ranks=2, wrap=fault.wrap(), env=env)
+    fault.check()
+    assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
+    assert len(os.listdir(area / "copy")) == 3
+    succeed("--resume", ranks=2, env=env)
+    assert sorted(os.listdir(area / "copy")) == ["file", "other"]
+    for name in ("file", "other"):
+        assert (area / "copy" / name).read_bytes() == (area / "source/file").read_bytes()
