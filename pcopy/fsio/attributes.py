@@ -258,14 +258,18 @@ class _Dressing:
         return (status.st_uid, status.st_gid) == (uid, gid)
 
     def compare_times(self, atime: int, mtime: int) -> None:
-        """Tells of times that have become others."""
+        """Tells of times that have become others.
+
+        A past access time that is no longer before the status change, which setting it made, is that of a reader.
+        """
         try:
             status = os.stat(self._handle)
         except OSError as error:
             self._remember("stat", error)
             return
+        was_read = atime < status.st_ctime_ns <= status.st_atime_ns
         for what, wanted, got in (("mtime", mtime, status.st_mtime_ns), ("atime", atime, status.st_atime_ns)):
-            if abs(wanted - got) >= _DAY:
+            if abs(wanted - got) >= _DAY and not (what == "atime" and was_read):
                 text = f"the file system cannot hold its {what} {_date(wanted)}: it has become {_date(got)}"
                 self.notices.append(text)
                 return  # one line for each item
