@@ -173,7 +173,7 @@ def after_representative(
     if failed:
         return
     alone = LinkGroup(task.mount, task.inode, task.size, (first,), task.attempt)
-    if task.links or task.failed or _has_more_names(context, task):
+    if not task.links and (task.failed or _has_more_names(context, task)):
         note_copied(context, result, MakeLinks(alone, made, known, chunk, writers, True))
     for place, name, problem in task.failed:
         group = alone._replace(names=(first, (place, name)))
@@ -242,7 +242,7 @@ def make_links(task: MakeLinks, context: Context, result: Result) -> Slices:
     if failed:
         _fail_together(context, result, task, linked, failed)
         return result.outcome()
-    if len(linked) > 1:
+    if len(linked) > 1 or not task.more:
         names = tuple(dict.fromkeys((task.copied or first, *linked)))
         note_copied(context, result, task._replace(group=task.group._replace(names=names), more=True, copied=None))
     if context.options.verify and task.known.digest and len(linked) > task.more:

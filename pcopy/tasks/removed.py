@@ -147,6 +147,8 @@ class Removed:
                 yield task
         elif any(map(self._has_lost, places_in(value))):
             yield from self._links(task, value)
+        elif isinstance(value, MakeLinks):
+            yield from self._told(task, value)
         elif self._finds:
             yield from self._gathered(task, value)
         else:
@@ -255,7 +257,14 @@ class Removed:
         failed = tuple(each for each in group.failed if not self._has_lost(each[0]))
         group = group._replace(names=(first, *self._kept(others)), failed=failed)
         if len(group.names) > 1 or failed or not value.more:
-            yield task._replace(payload=encode(value._replace(group=group)))
+            yield from self._told(task, value._replace(group=group))
+
+    def _told(self, task: Task, value: MakeLinks) -> Iterator[Task]:
+        """The links are made; names of the inode that will be found become links of its copy, too."""
+        yield task._replace(payload=encode(value))
+        if not (value.more or value.group.failed):
+            alone = value._replace(group=value.group._replace(names=value.group.names[:1]), more=True)
+            yield self.new(InodeCopied(alone, bucket_of(alone.group.inode)), owner=0)
 
     def _named(self, value: NameGroup) -> Iterator[Task]:
         split, item = value.split, value.unnamed

@@ -36,10 +36,12 @@ def as_user(area: Path, env: dict[str, str]) -> Mapping[str, Any]:
     return {"env": env, "user": NOBODY}
 
 
-def fill(source: Path, size: int) -> None:
+def fill(source: Path, size: int, further: int = 1) -> None:
+    """Of each inode there are so many ``further`` names that can be read."""
     for number in range(INODES):
         (source / f"open/{number}").write_bytes(os.urandom(size))
-        os.link(source / f"open/{number}", source / f"open/{number}-too")
+        for name in range(further):
+            os.link(source / f"open/{number}", source / f"open/{number}-too{'-' * name}")
         os.link(source / f"open/{number}", source / f"closed/{number}")
     if is_root():
         for path in (source, *source.rglob("*"), source.parent / "copy", source.parent / "state"):
@@ -47,10 +49,11 @@ def fill(source: Path, size: int) -> None:
     (source / "closed").chmod(0)
 
 
-def check_end(source: Path, user: Mapping[str, Any]) -> None:
+def check_end(source: Path, user: Mapping[str, Any], further: int = 1) -> None:
     (source / "closed").chmod(0o755)
     told = summary(succeed("--resume", "--json", ranks=2, **user))
-    assert (told["found"], told["files"], told["hardlinks"]) == (3 + 3 * INODES, INODES, 2 * INODES), told
+    links = (further + 1) * INODES
+    assert (told["found"], told["files"], told["hardlinks"]) == (3 + INODES + links, INODES, links), told
     assert told["bytes"] == sum((source / f"open/{number}").stat().st_size for number in range(INODES))
     check_equal(source, source.parent / "copy")
 
@@ -67,6 +70,19 @@ def test_the_copy_waits_for_its_name(source: Path, as_user: Mapping[str, Any], p
     run = pcopy(*words, ranks=1, wrap=wrap, **as_user)
     assert run.returncode not in (0, 1, 2, 70, STOPPED), show(run)
     check_end(source, as_user)
+
+
+@pytest.mark.parametrize("names", [2, 3, 6])
+def test_links_are_being_made(source: Path, as_user: Mapping[str, Any], names: int) -> None:
+    """The copy is on record, and some of its links may be."""
+    fill(source, 5, further=3)
+    copy = source.parent / "copy"
+    with background(*BUSY, "-T", source, copy, ranks=1, wrap=slowed("linkat", 200), **as_user) as run:
+        assert wait_until(lambda: run.process.poll() is not None or len([*copy.glob("open/*")]) >= names)
+        run.kill_all()
+        run.process.communicate()
+    assert len([*copy.glob("open/*")]) < 4 * INODES
+    check_end(source, as_user, further=3)
 
 
 @pytest.mark.parametrize("policy", ["replace", "skip"])
