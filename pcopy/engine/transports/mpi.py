@@ -51,7 +51,7 @@ _TAG = 1
 _SHORTEST_PAUSE = 20e-6
 _LONGEST_PAUSE = 2e-3
 _PAUSE_SHARE = 1 / 8
-_LONGEST_CALM_PAUSE = 60e-3
+_LONGEST_CALM_PAUSE = 120e-3
 _CALM_SHARE = 1 / 16
 _RECEIVING_BYTES = 64 << 20
 """Bytes of long messages under way to this rank, above which no further one is matched."""
@@ -121,7 +121,7 @@ class MpiTransport:
     def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
         """What has arrived; see ``Transport.poll``. Returns early with nothing once all sends are complete.
 
-        Looks again after pauses of 20 us to 2 ms; of 60 ms at most in a ``calm``. Raises ``PcopyError`` if MPI fails.
+        Looks again after pauses of 20 us to 2 ms; of 120 ms at most in a ``calm``. Raises ``PcopyError`` if MPI fails.
         """
         end = time.monotonic() + timeout
         while True:
