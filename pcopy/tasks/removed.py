@@ -109,7 +109,7 @@ class Removed:
             self._files[value.file.temporary] = _Opened(tuple(places_in(value)), task.phase == Phase.LINK)
         elif self._links_kept and not self._finds:
             if isinstance(value, ReportFailures):
-                retried = (decode(retry.task) for retry in value.retries if retry.task)
+                retried = (decode(retry.task) for retry in value.retries if retry.task and retry.phase < Phase.REPAIR)
                 self._finds = any(isinstance(each, ScanDir | ScanNames) for each in retried)
             else:
                 self._finds = task.phase == Phase.COPY and isinstance(value, ScanDir | ScanNames)
@@ -169,14 +169,17 @@ class Removed:
         return self.is_gone(place.root, place.path)
 
     def _failures(self, task: Task, value: ReportFailures) -> Iterator[Task]:
-        """What is tried instead is told by the same note: so the directories that it goes to are finished once more."""
+        """What is tried instead is told by the same note: so the directories that it goes to are finished once more.
+
+        What did not verify is copied anew, in REPAIR: no name may become a link to the copy that is there.
+        """
         retries: list[Retry] = []
         for retry in value.retries:
             is_lost = retry.place is not None and self._has_lost(retry.place)
             kept = retry._replace(counted=()) if is_lost else retry
             again = decode(retry.task) if retry.task else None
             lies_in = [again] if isinstance(again, ScanDir) else list(places_in(again))
-            gathers = self._finds and isinstance(again, LinkGroup)
+            gathers = self._finds and retry.phase < Phase.REPAIR and isinstance(again, LinkGroup)
             if gathers or any(self.is_gone(each.root, each.path) for each in lies_in):
                 kept = kept._replace(task=b"")
                 instead = self._links(task._replace(payload=retry.task, phase=retry.phase), again)
