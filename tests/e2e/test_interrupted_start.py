@@ -32,6 +32,7 @@ def test_an_interrupt_at_the_start_leaves_a_line(area: Path, way: str) -> None:
     if "pverify" in way:
         paths = [area / "source", area / "source"]
     _, env = command(*paths)
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/proc/none"}  # each run opens the same files
     log = area / "log"
     line = [sys.executable, *program, *map(str, paths)]
 

@@ -97,6 +97,8 @@ def refused_until(spoken: Spoken, victim: int, request: Request, end: float) -> 
     """Each request is refused at once, from now = 0: the pauses, in seconds, and the request that comes after them."""
     now, pauses = 0.0, []
     while now < end:
+        spoken.node.tick(now)
+        assert spoken.said() == []
         spoken.hear(victim, Reply(0, request.sequence, ()), now=now)
         pauses.append(spoken.node.wake_at() - now)
         spoken.node.tick(now + 0.9 * pauses[-1])
