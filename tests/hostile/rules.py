@@ -204,8 +204,9 @@ RULES = (
         (
             Edit(
                 "tasks/copy_nodes.py",
-                "put_in_place(target, made_as, new_name, made.status.st_ino)",
-                "put_in_place(target, made_as, new_name, __import__('os').lstat(made_as, dir_fd=target).st_ino)",
+                "put_over(context, target, made_as, new_name, made.status.st_ino, present)",
+                "made_ino = __import__('os').lstat(made_as, dir_fd=target).st_ino; "
+                "put_over(context, target, made_as, new_name, made_ino, present)",
             ),
         ),
         ("a FIFO under a temporary name is replaced once it is dressed",),

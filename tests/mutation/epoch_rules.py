@@ -296,8 +296,8 @@ COMMITS = (
     Rule(
         "a rank tells that data are lost",
         "journal.py",
-        "return LOST if self.journal.is_lost else self.journal.durable",
-        "return self.journal.durable",
+        "return LOST if self.journal.is_lost or is_over else self.journal.durable",
+        "return LOST if is_over else self.journal.durable",
         (EPOCHS + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
     ),
     Rule(
