@@ -21,7 +21,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from pcopy.fsio.close import let_go
@@ -30,9 +29,6 @@ from pcopy.fsio.stable import sync_file_system
 
 if TYPE_CHECKING:
     from subprocess import Popen
-
-LONG = 1.0
-"""Seconds after which a job is long enough to start a process for its syncs: that takes longer than many a sync."""
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -44,20 +40,18 @@ _PR_SET_PDEATHSIG = 1
 class Syncer:
     """The rank's end. Once the process is started, it makes one sync after the other."""
 
-    def __init__(self, young: float = LONG) -> None:
-        """No process is started in the first ``young`` seconds."""
-        self._old = time.monotonic() + young
+    def __init__(self) -> None:
         self._turn = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: Popen[bytes] | None = None
         self._is_started = False
 
     def start(self) -> None:
-        """Starts the process, unless it is early for that or was tried before; it ends with the thread that does so.
+        """Starts the process, unless that was tried before; it ends with the thread that does so.
 
-        Where the system refuses one, ``sync`` does without. It takes as long as the copy of a thousand small files.
+        Where the system refuses one, ``sync`` does without. It takes as long as the copy of some files.
         """
-        if self._is_started or time.monotonic() < self._old:
+        if self._is_started:
             return  # without waiting for the turn of whoever has a sync under way
         with self._turn:
             if not self._is_started:

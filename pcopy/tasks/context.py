@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -109,6 +110,7 @@ class Context:
         """Those of which rank 0 has told the user."""
         self.spellings = Spellings()
         self.namer = Namer()
+        self.began = time.monotonic()
         self.syncer = Syncer()
         self.synced = _opened_for_sync(descriptors)
         """By st_dev, a descriptor of each file system that is to be synced in the end."""

@@ -6,6 +6,7 @@ A sync takes as long as the storage does. So a thread makes it, and the rank goe
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
@@ -22,6 +23,9 @@ from pcopy.tasks.values import SyncFiles
 
 NAP = 0.005
 """Seconds that a slice waits for a sync."""
+
+LONG = 1.0
+"""Seconds after which a job is long enough to start a process for its syncs (``pcopy.fsio.syncer``)."""
 
 
 def sync_files(task: SyncFiles, context: Context, result: Result) -> Slices:
@@ -73,7 +77,8 @@ def _of_root(context: Context, device: int, number: int) -> int:
 def _synced(context: Context, descriptor: int) -> Generator[None, None, None]:
     """Yields until the sync is over; raises ``Problem``. Closing it leaves the sync behind."""
     errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # unless the thread says something else
-    context.syncer.start()
+    if time.monotonic() > context.began + LONG:
+        context.syncer.start()
 
     def sync() -> None:
         try:

@@ -21,7 +21,7 @@ from tests.support.processes import wait_until
 
 @pytest.fixture
 def syncer() -> Iterator[Syncer]:
-    made = Syncer(0.0)
+    made = Syncer()
     yield made
     made.close()
 
@@ -163,12 +163,3 @@ def test_it_syncs_where_no_process_is_to_be_had(
     with pytest.raises(Problem) as raised:  # by this process itself
         syncer.sync(directory)
     assert raised.value.errno == errno.EBADF
-
-
-def test_a_short_job_starts_no_process(directory: int) -> None:
-    young = Syncer()
-    before = children()
-    young.start()
-    young.sync(directory)
-    young.close()
-    assert children() == before
