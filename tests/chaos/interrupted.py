@@ -294,7 +294,9 @@ class InterruptedJob:
         killed = any(one.what.startswith("kill") for one in self.story)
         check_totals(told, self._ground.totals, self._ground.unsure if killed else 0)
         met = [key for key in TROUBLE if told[key]]
-        assert met == (["warnings"] if self._damaged or self.kind.name == "mended" else []), told
+        warned = ["warnings"] if self._damaged or self.kind.name == "mended" else []
+        if not warned or met or not killed:  # a run that was killed may have told it, and not have it on record
+            assert met == warned, told
         assert self._jobs() == [], "the job's directory is still there"
 
     def _jobs(self) -> list[str]:
