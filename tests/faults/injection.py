@@ -102,7 +102,7 @@ class Case:
             self._check(line)
         if run.returncode == 75:
             if not told:  # another rank has stopped the job before the item's owner knew of it: it was not reached
-                assert summary(run)["failed"] == 0
+                assert json.loads(run.stdout)["failed"] == 0  # and what was found need not be copied
                 assert f"stopped early: {os.strerror(getattr(errno, self._error))};".encode() in run.stderr
             return "S"
         totals = summary(run)
