@@ -20,12 +20,15 @@ from pcopy.errors import Refused
 from pcopy.tasks.job import Identity, Root
 from pcopy.text import for_shell, shown
 
+_DISK, _SOCKET = "block device", "socket"
 _NODES = (
-    (stat.S_ISBLK, "block device"),
+    (stat.S_ISBLK, _DISK),
     (stat.S_ISCHR, "character device"),
     (stat.S_ISFIFO, "FIFO"),
-    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISSOCK, _SOCKET),
 )
+_DESCRIPTOR = re.compile(rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+")
+_MOST_LINKS = 40  # the kernel follows no more
 
 
 class _Source(NamedTuple):
@@ -169,7 +172,8 @@ def _look_at_destination(path: bytes) -> _Destination:
         entry = os.lstat(stem) if os.path.lexists(stem) else None
         directory = os.path.realpath(path, strict=True) if is_directory else None
     if directory is None and slash and entry is not None:
-        raise Refused(f"{shown(path)}: not a directory; leave out the trailing slash to replace it by a file")
+        way = "name another DST" if _node_at(path, entry) else "leave out the trailing slash to replace it by a file"
+        raise Refused(f"{shown(path)}: not a directory; {way}")
     if directory is None and name in {b".", b".."}:
         raise Refused(f"{shown(path)}: does not exist; make the directory first")
     return _Destination(path, slash, directory, entry, parent or b".", name)
@@ -192,17 +196,36 @@ def _on_another_host(path: bytes) -> str:
 
 def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
     """A file would take its name, while the user wants to write into it, most likely."""
-    try:
-        mode = os.stat(destination.given).st_mode
-    except OSError:  # nothing, or a link to nothing
-        mode = destination.entry.st_mode if destination.entry else 0
-    kind = next((kind for is_one, kind in _NODES if is_one(mode)), "")
+    kind = _node_at(destination.given, destination.entry)
+    if not kind and destination.directory is None and _is_descriptor(destination.given):
+        kind = "link to an open file of a process"  # /dev/stdout, where that is a file
     if kind:
         source, target = for_shell(sources[0].given), for_shell(destination.given)
-        into = f"dd if={source} of={target} bs=4M" if stat.S_ISBLK(mode) else f"cat {source} > {target}"
-        is_written_into = len(sources) == 1 and sources[0].item and not stat.S_ISSOCK(mode)
+        into = f"dd if={source} of={target} bs=4M" if kind == _DISK else f"cat {source} > {target}"
+        is_written_into = len(sources) == 1 and sources[0].item and kind != _SOCKET
         way = f"to write into it: {into}" if is_written_into else "name another DST"
         raise Refused(f"{shown(destination.given)}: a {kind}, which is not replaced; {way}")
+
+
+def _node_at(path: bytes, entry: os.stat_result | None) -> str:
+    """What ``path`` leads to, if that is one of ``_NODES``; ``entry`` is the name itself, if it is there."""
+    try:
+        mode = os.stat(path.rstrip(b"/") or b"/").st_mode
+    except OSError:  # nothing, or a link to nothing
+        mode = entry.st_mode if entry else 0
+    return next((kind for is_one, kind in _NODES if is_one(mode)), "")
+
+
+def _is_descriptor(path: bytes) -> bool:
+    """Is one of the links that ``path`` leads through a process's descriptor (/proc/PID/fd/N)?"""
+    path = path.rstrip(b"/")
+    for _ in range(_MOST_LINKS):
+        if not os.path.islink(path):
+            return False
+        if _DESCRIPTOR.fullmatch(os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))):
+            return True
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return False
 
 
 def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "target a FIFO, source with a space": (["a file", "fifo"], "cat 'a file' > fifo"),
     "target a FIFO, several sources": (["file", "other", "fifo"], "fifo: a FIFO, which is not replaced; name another"),
     "target a socket": (["file", "socket"], "socket: a socket, which is not replaced; name another DST"),
+    "target a FIFO, with a slash": (["file", "fifo/"], "fifo/: not a directory; name another DST"),
     "target on another host": (["file", "ann@host:file"], "ann@host:file: on another host?"),
     "target on another host, deeper": (["source", "ann@host:/srv/data"], "ann@host:/srv/data: on another host?"),
     "source on another host": (["ann@host:file", "new"], "ann@host:file: on another host?"),
@@ -125,6 +126,24 @@ def test_a_device_is_no_place_for_a_file(place: Path) -> None:
         assert (run.returncode, run.stdout) == (2, b""), show(run)
         assert advice in run.stderr and run.stderr.count(b"\n") == 1, show(run)
     assert changes(before, snapshot(place)) == []
+
+
+def test_an_open_file_of_a_process_is_written_into_and_not_replaced(place: Path) -> None:
+    """As /dev/stdout, which is such a link: with standard output in a file it would be gone, for all of the machine."""
+    (place / "out").symlink_to("/proc/self/fd/3")
+    (place / "to-out").symlink_to(place / "out")
+    (place / "fd").symlink_to("/proc/self/fd")
+    (place / "kept").touch()
+    before = snapshot(place)
+    with_descriptor = ("sh", "-c", 'exec "$@" 3>> kept', "sh")
+    for target in ("out", "to-out", "fd/3"):
+        run = pcopy("file", target, cwd=place, wrap=with_descriptor)
+        assert (run.returncode, run.stdout) == (2, b""), show(run)
+        assert b"cat file > %s\n" % target.encode() in run.stderr and run.stderr.count(b"\n") == 1, show(run)
+    assert changes(before, snapshot(place)) == []
+    into_directory = ("sh", "-c", 'exec "$@" 3< empty', "sh")
+    run = pcopy("file", "out", cwd=place, wrap=into_directory)
+    assert run.returncode == 0 and (place / "empty" / "file").read_bytes() == b"file", show(run)
 
 
 def test_names_that_look_like_other_hosts_are_names_where_that_is_said(place: Path) -> None:
