@@ -264,6 +264,13 @@ def test_too_low_a_limit_is_refused_in_one_line() -> None:
     )
     expected = r"64 ranks need \d+ open files, the limit is 512: use fewer \(-n\) or raise ulimit -Hn\nno child\n"
     assert re.fullmatch(expected, done.stdout), done
+    done = python(
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "from pcopy.errors import Refused; from pcopy.engine.transports.local import fork_ranks\n"
+        "try: fork_ranks(1)\n"
+        "except Refused as error: print(error)\n"
+    )
+    assert re.fullmatch(r"1 rank needs \d+ open files, the limit is 20: raise ulimit -Hn\n", done.stdout), done
 
 
 def test_a_failing_fork_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,7 +378,8 @@ def _allow_descriptors(size: int) -> None:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise Refused(f"{size} ranks need {needed} open files, the limit is {hard}: use fewer (-n) or raise ulimit -Hn")
+        need, fewer = (f"{size} ranks need", "use fewer (-n) or ") if size > 1 else ("1 rank needs", "")
+        raise Refused(f"{need} {needed} open files, the limit is {hard}: {fewer}raise ulimit -Hn")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
 
 
