@@ -13,7 +13,14 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.checkpoint.job_file import JobFile, JobRoot
-from pcopy.checkpoint.jobs import Listed, state_directory, unfinished
+from pcopy.checkpoint.jobs import (
+    Listed,
+    StoredJob,
+    is_in_state_directory,
+    last_worked_on,
+    state_directory,
+    unfinished,
+)
 from pcopy.checkpoint.roots import is_there, look_at
 from pcopy.cli.job_table import locks, name_of
 from pcopy.cli.kept_job import resuming
@@ -54,6 +61,27 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
     return Earlier((*_superseding(superseded), *told), tuple(superseded))
 
 
+def taken_over(job: StoredJob, roots: Sequence[Root], options: Options) -> Earlier:
+    """The jobs that a resumed one of these ``roots`` takes with it, as it has told when it began.
+
+    One on which somebody has worked since then is not among them.
+    """
+    found: Sequence[Listed] = ()
+    if is_in_state_directory(job.path):
+        with suppress(Refused):
+            found = unfinished(state_directory())
+    superseded = [
+        listed
+        for listed in found
+        if listed.path != job.path
+        and listed.file
+        and last_worked_on(listed) < job.file.created
+        and _copies_the_same(listed.file, roots, options)
+        and not locks(listed)
+    ]
+    return Earlier(tuple(_superseding(superseded)), tuple(superseded))
+
+
 def _superseding(found: Sequence[Listed]) -> list[str]:
     """One line, however many nights have failed; the newest job comes first."""
     if not found:
@@ -73,11 +101,13 @@ def _unfinished(listed: Listed) -> str:
 def _overlapping(listed: Listed, file: JobFile, roots: Sequence[Root]) -> list[str]:
     """What there is to say if one copies into what the other does."""
     mine, theirs = [target_of(root) for root in roots], [target_of(root) for root in file.roots]
-    goes_on = f"{resuming(listed.path)} goes on with it"
+    state, goes_on = _unfinished(listed), f"{resuming(listed.path)} goes on with it"
+    if locks(listed):
+        state, goes_on = f"job {name_of(listed)} is still busy", "two jobs at once get into each other's way"
     if any(lies_in(target, other) for target in mine for other in theirs):
-        return [f"{_unfinished(listed)} with this destination: {goes_on}"]
+        return [f"{state} with this destination: {goes_on}"]
     if inner := [other for target in mine for other in theirs if lies_in(other, target)]:
-        return [f"{_unfinished(listed)} with {shown(inner[0])} in this destination: {goes_on}"]
+        return [f"{state} with {shown(inner[0])} in this destination: {goes_on}"]
     return []
 
 
@@ -138,8 +168,10 @@ def _is_same_source(old: JobRoot, new: Root) -> bool:
 def _refusal(listed: Listed, file: JobFile, new: Root) -> Refused:
     source, began, now = (shown(path) for path in (source_of(new), target_of(file.roots[0]), target_of(new)))
     name = name_of(listed)
-    state = "is still copying" if locks(listed) else "has not finished copying"
+    state, way = "has not finished copying", "go on with the job"
+    if locks(listed):
+        state, way = "is still copying", "wait for its end; if it is stopped, go on with it"
     return Refused(
         f"job {name} {state} {source} to {began}, and now that this is there the same command would copy to {now}: "
-        f"go on with the job ({resuming(listed.path)}), or give it up (pcopy --discard {name})"
+        f"{way} ({resuming(listed.path)}), or give it up (pcopy --discard {name})"
     )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.checkpoint.jobs import is_job
-from pcopy.cli.earlier_jobs import Earlier, earlier_jobs
+from pcopy.cli.earlier_jobs import Earlier, earlier_jobs, taken_over
 from pcopy.cli.job_options import asked_for
 from pcopy.cli.keeping import Keeping, refuse_unsynced
 from pcopy.cli.kept_job import (
@@ -95,6 +95,7 @@ class CopyPreparation:
             roots, options = as_stored(resumed)
             check_outputs(roots, options, arguments.errors)
             _check_digest(options)
+            self._earlier = taken_over(resumed.job, roots, options)
         except BaseException:
             resumed.lock.close()
             raise

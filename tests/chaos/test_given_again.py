@@ -20,12 +20,13 @@ from tests.support.users import require_root
 from tests.support.walk import temporaries
 
 
-def refused(job: str, *words: Argument, **options: Any) -> None:
+def refused(job: str, *words: Argument, **options: Any) -> bytes:
     run = pcopy(*words, **options)
     assert run.returncode == REFUSED, show(run)
     assert run.stdout == b"" and len(run.stderr.splitlines()) == 1, show(run)
     for way in (f"pcopy --resume {job}", f"pcopy --discard {job}"):
         assert way.encode() in run.stderr, show(run)
+    return run.stderr
 
 
 def instead(job: str) -> bytes:
@@ -106,16 +107,35 @@ def test_the_old_job_stays_unless_the_new_one_ends_well(
     assert listed(env) == []
 
 
+def test_the_old_job_goes_also_when_the_new_one_has_needed_a_second_run(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """But not one that was gone on with since the new one began."""
+    words = ("-T", tree, area / "copy")
+    old = stop(*words)
+    new = stop(*words)
+    run = succeed("--resume", new, ranks=2, env=env)
+    assert instead(old) in run.stderr and listed(env) == [], show(run)
+    check_equal(tree, area / "copy")
+
+    old = stop(*words)
+    new = stop(*words)
+    os.utime(area / "state" / "pcopy" / old / "job")
+    run = succeed("--resume", new, ranks=2, env=env)
+    assert instead(old) not in run.stderr and [job["job"] for job in listed(env)] == [old], show(run)
+
+
 def test_a_job_that_runs_is_not_touched(tree: Path, area: Path, env: dict[str, str]) -> None:
     copy = area / "copy"
     with background(tree, copy, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, 60)) as run:
         assert wait_until(lambda: listed(env) and copy.exists())
         (job,) = listed(env)
         other = succeed("--existing", "skip", "-T", area / "state", copy / "elsewhere", env=env)
-        assert job["job"].encode() in other.stderr
-        refused(job["job"], tree, copy, env=env)
+        busy = b"job %s is still busy with this destination" % job["job"].encode()
+        assert busy in other.stderr and b"--resume" not in other.stderr, show(other)
+        assert b"wait for its end" in refused(job["job"], tree, copy, env=env)
         other = succeed("--no-sync", "-T", tree, copy, ranks=2, env=env)
-        assert instead(job["job"]) not in other.stderr
+        assert busy in other.stderr and b"--resume" not in other.stderr, show(other)
         assert [found["state"] for found in listed(env)] == ["running"]
         run.kill_all()
         run.end(10)
