@@ -5,7 +5,8 @@ the item gets the name as a further link, which never replaces anything, and los
 the two, it has both names. A network file system may send a call twice and answer the second time that the name is
 taken, or the old one gone, though the first time did it: whoever is told so compares identities before he believes it.
 
-A file system without links either (some on FUSE) still makes a new file only where the name is free: an empty file of
+A file system without links either, or where each name of an inode has a number of its own (sshfs and others on FUSE),
+so that nobody could tell the item by it any more, still makes a new file only where the name is free: an empty file of
 ours takes the name first, and the item replaces that. Killed between the two, the empty file is left
 (``is_placeholder``); who finds one asks ``Namer.needs_placeholders`` whether it can be ours.
 """
@@ -25,6 +26,8 @@ from pcopy.fsio.temporary import create, is_undressed, remove
 
 _NO_REPLACE = 1
 _EXCHANGE = 2
+_LINK = -1
+"""Stands for link(2) among the flags of renameat2(2)."""
 
 _UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -39,10 +42,11 @@ class Given(Enum):
 
 
 class Namer:
-    """Remembers on which file systems, by st_dev, which flag of renameat2(2) is not known."""
+    """Remembers on which file systems, by st_dev, which flag of renameat2(2) is not known, and whether links serve."""
 
     def __init__(self) -> None:
         self._unknown: set[tuple[int, int]] = set()
+        self._linked: set[int] = set()
 
     def give(self, directory: int, temporary: bytes, device: int, name: bytes) -> Given:
         """Calls ``temporary`` in the open ``directory``, which is on ``device``, ``name``.
@@ -71,7 +75,32 @@ class Namer:
             return Given.TAKEN
         except FileNotFoundError:
             return Given.GONE
+        if not self._links_serve(directory, temporary, device):
+            return None
         return _give_by_link(directory, temporary, name)
+
+    def _links_serve(self, directory: int, temporary: bytes, device: int) -> bool:
+        """Has a further name of ``temporary`` its inode's number? True, too, as long as that can't be asked: whoever
+        makes the link then meets the same. Raises ``Problem``."""
+        if device in self._linked or (device, _LINK) in self._unknown:
+            return device in self._linked
+        probe = temporary + b"+"
+        try:
+            first = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+            os.link(temporary, probe, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        except OSError:
+            return True
+        try:
+            serve = os.path.samestat(first, os.stat(probe, dir_fd=directory, follow_symlinks=False))
+        except OSError as error:
+            raise Problem.of("stat", error) from error
+        finally:
+            remove(directory, probe)
+        if serve:
+            self._linked.add(device)
+        else:
+            self._unknown.add((device, _LINK))
+        return serve
 
     def exchanges(self, device: int) -> bool:
         """May ``exchange`` be known on this device?"""

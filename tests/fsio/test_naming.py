@@ -49,3 +49,24 @@ def test_a_name_is_given_in_each_way(area: Path, monkeypatch: pytest.MonkeyPatch
     assert given is (Given.TAKEN if taken else Given.GIVEN)
     assert (area / "name").read_bytes() == (b"the user's" if taken else b"new")
     assert (area / "temporary").exists() == taken
+
+
+def test_where_each_name_has_a_number_of_its_own_none_is_given_by_a_link(
+    area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sshfs knows no flags of renameat2(2), and a link there has another inode number: it would seem another's."""
+
+    def link(old: bytes, new: bytes, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+        (area / os.fsdecode(new)).write_bytes((area / os.fsdecode(old)).read_bytes())
+
+    (area / "temporary").write_bytes(b"new")
+    number = (area / "temporary").stat().st_ino
+    namer, directory = Namer(), os.open(area, os.O_RDONLY)
+    monkeypatch.setattr(naming, "_renameat2", lambda: None)
+    monkeypatch.setattr(os, "link", link)
+    try:
+        given = namer.give(directory, b"temporary", area.stat().st_dev, b"name")
+        assert namer.needs_placeholders(directory, area.stat().st_dev, b"probe")
+    finally:
+        os.close(directory)
+    assert (given, os.listdir(area), (area / "name").stat().st_ino) == (Given.GIVEN, ["name"], number)
