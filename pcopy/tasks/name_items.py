@@ -6,6 +6,7 @@ Whether an item counts as copied is settled here; how it gets its name, in ``pco
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from pcopy.engine.driver import Slices
 from pcopy.fsio.identity import Identity
@@ -17,17 +18,19 @@ from pcopy.tasks.copy_anew import anew
 from pcopy.tasks.hashing import split_digests, unpack_versions
 from pcopy.tasks.link_group import after_representative, next_represents
 from pcopy.tasks.link_notes import put
-from pcopy.tasks.naming import Naming, discard, give_free_names
+from pcopy.tasks.naming import Naming, discard, give_free_names, is_it
 from pcopy.tasks.phases import Phase
 from pcopy.tasks.read_items import skipped
 from pcopy.tasks.result import Result, Tried
 from pcopy.tasks.retry import is_tried_again
+from pcopy.tasks.targets import look
 from pcopy.tasks.values import (
     FailedName,
     Known,
     LinkGroup,
     NameGroup,
     NameItems,
+    Place,
     ScanNames,
     SplitFile,
     Unnamed,
@@ -108,34 +111,58 @@ def name_group(task: NameGroup, context: Context, result: Result) -> Slices:
     split, known = task.split, task.known
     failed: list[FailedName] = []
     names = [(split.place, split.name), *split.links]
-    first = -1
+    first, others = -1, len(names)
     naming = Naming(context, task.unnamed, known)
     for index, (place, name) in enumerate(names):
         if place[:2] != split.place[:2]:
-            discard(context, split.place, task.unnamed, result)
-            next_represents(result, split._replace(links=tuple(names[index:])), (*split.failed, *failed))
-            return result.outcome()
+            first = _linked_before(task, context, names, index)
+            others = index
+            break
         try:
             if naming.give(place, name):
-                first = index
+                first, others = index, index + 1
                 break
             skipped(context, result, place, name, known)
         except Problem as problem:
             failed.append((place, name, problem.plain))
         yield
+    again = [each for each in failed if is_tried_again(Problem.from_plain(each[2]), split.attempt)]
     if first < 0:
         discard(context, split.place, task.unnamed, result)
-        if failed and all(is_tried_again(Problem.from_plain(problem), split.attempt) for _, _, problem in failed):
-            again = tuple((place, name) for place, name, _ in (*split.failed, *failed))
-            group = LinkGroup(split.mount, split.inode, split.size, again, split.attempt + 1)
-            result.spawn(group, split.size + len(again) * CALL_COST, phase=result.phase)
-            return result.outcome()
-        _all_failed(result, split, failed)
+        lasting = (*split.failed, *(each for each in failed if each not in again))
+        if again:
+            left = (*((place, name) for place, name, _ in again), *names[others:])
+            group = LinkGroup(split.mount, split.inode, split.size, left, split.attempt + 1, lasting)
+            result.spawn(group, split.size + len(left) * CALL_COST, phase=result.phase)
+        elif others < len(names):
+            next_represents(result, split._replace(links=tuple(names[others:])), lasting)
+        else:
+            _all_failed(result, split, failed)
         return result.outcome()
+    links = [each for each in names[others:] if each != names[first]]
+    links += [(place, name) for place, name, _ in again]
+    failed = [each for each in failed if each not in again]
     place, name = names[first]
-    split = split._replace(place=place, name=name, links=tuple(names[first + 1 :]), failed=(*split.failed, *failed))
+    split = split._replace(place=place, name=name, links=tuple(links), failed=(*split.failed, *failed))
     _after_named(task, split, context, result)
     return result.outcome()
+
+
+def _linked_before(task: NameGroup, context: Context, names: list[tuple[Place, bytes]], since: int) -> int:
+    """Which of the names, from ``since`` on, is the item already? Else -1.
+
+    An earlier run has named it and linked this one to it, before that was on record. If somebody has replaced the first
+    name since, this one would seem to be the user's.
+    """
+    if context.job.run == 1:
+        return -1
+    for index, (place, name) in enumerate(names[since:], since):
+        with suppress(Problem):
+            new_name = context.new_name(place, name)
+            present = look(context.open_target(place), new_name)
+            if present is not None and is_it(context, place, new_name, present, task.unnamed, task.known):
+                return index
+    return -1
 
 
 def _after_named(task: NameGroup, split: SplitFile, context: Context, result: Result) -> None:
