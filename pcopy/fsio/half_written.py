@@ -135,6 +135,39 @@ def clear(directory: int, name: bytes, descriptor: int) -> None:
             raise
 
 
+def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> None:
+    """Removes a file that ``job`` has put beside another, if that has gone, or been replaced since; raises ``Problem``.
+
+    Unless that ``is_filled``, it keeps what is there from passing for whole where it may be the same under another
+    number (FUSE).
+    """
+    line, _, rest = _read_beside(directory, sidecar).partition(b"\n")
+    words, _, name = rest.partition(b"\n")
+    told = _identified(words)
+    if told is None or beside(name) != sidecar or HalfWritten.unpacked(line).job != job:
+        return
+    try:
+        present = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        remove(directory, sidecar)
+    except OSError as error:
+        raise Problem.of("stat", error) from error
+    else:
+        if present.st_ino != told.inode and (is_filled or not lies_on(FUSE, directory)):
+            remove(directory, sidecar)
+
+
+def drop_all_stale(directory: int, job: str) -> None:
+    """As ``drop_stale`` for each such file in an open directory."""
+    try:
+        with os.scandir(directory) as entries:
+            names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(SIDECAR)]
+    except OSError as error:
+        raise Problem.of("readdir", error) from error
+    for name in names:
+        drop_stale(directory, name, job, is_filled=False)
+
+
 def refuse(names: list[str]) -> None:
     """Raises ``Problem`` for a source with attributes of these ``names`` if the mark is among them."""
     if any(mark in names for mark in NAMES):

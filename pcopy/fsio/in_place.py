@@ -103,20 +103,23 @@ def clear_mark(directory: int, name: bytes, descriptor: int) -> None:
         raise Problem.of("removexattr", error) from error
 
 
-def settle(directory: int, name: bytes, inode: int, *, sync: bool) -> None:
-    """The file ``name`` is whole: its contents are brought to stable storage if ``sync``, and its mark goes.
+def settle(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
+    """The file ``name`` is whole: its contents are brought to stable storage if ``sync``, and the mark of ``job`` goes.
 
-    Nothing happens if the name is another item's by now. Raises ``Problem``.
+    If the name is another item's by now, no more than a file beside it goes, which tells of the one that was. Raises
+    ``Problem``.
     """
     try:
         held = open_node(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
+            half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
             return
         raise
     try:
         status = status_of(held)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
+            half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
             return
         try:
             _settle(directory, name, held, sync)

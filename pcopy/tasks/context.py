@@ -16,6 +16,7 @@ from pcopy.engine.task import TaskId
 from pcopy.errors import NOT_SYNCED, InvariantBroken
 from pcopy.fsio.close import let_go
 from pcopy.fsio.data import Mover
+from pcopy.fsio.half_written import drop_all_stale
 from pcopy.fsio.kernel import SMALL_FILE, Kernel
 from pcopy.fsio.naming import Namer
 from pcopy.fsio.problem import Problem
@@ -306,6 +307,8 @@ class Context:
         Returns what there is to say of an item that may be the user's, and stays.
         """
         others = remove_leftovers(target, self.job.name, self.job.run) if self.job.run > 1 else []
+        if self.job.run > 1 and self.options.inplace:
+            drop_all_stale(target, self.job.name)
         return Problem("rename", 0, text=had_a_name(others)) if others else None
 
     def is_touched(self, status: os.stat_result) -> bool:

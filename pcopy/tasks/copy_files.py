@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import suppress
 
 from pcopy.engine.driver import Slices
+from pcopy.fsio.half_written import beside
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version, source_status
@@ -75,11 +76,14 @@ def _copy(
     )
     digested = Gathered() if context.signs or context.options.verify else None
     copied = moved = told = 0
+    unmarks = context.options.inplace and context.job.run > 1
     for number, (index, verdict) in enumerate(zip(plain, verdicts, strict=True)):
         if isinstance(verdict, tuple):
             status, size, digest = verdict
             copied += 1
             moved += size
+            if unmarks:
+                _unmark(target, new_names[number])
             if context.keeps:
                 waiting.add_file(names[index], new_names[number], status, size, digest)
             elif digested is not None:
@@ -108,6 +112,12 @@ def _copy(
     for index in sorted(careful):
         split = SplitFile(place, names[index], place.source_id[0], inodes[index], sizes[index], task.attempt)
         yield from _copy_carefully(context, result, split, waiting)
+
+
+def _unmark(target: int, name: bytes) -> None:
+    """What an earlier run was writing over has gone: so does a file that marked it. (Else it is met in FINISH.)"""
+    with suppress(Problem):
+        remove(target, beside(name))
 
 
 def _taken(context: Context, place: Place, target: int, names: list[bytes]) -> set[int]:

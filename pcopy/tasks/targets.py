@@ -239,7 +239,7 @@ def put_over(
     """
     clear_way(directory, name, present)
     put_in_place(directory, temporary, name, inode)
-    if context.options.inplace and present is not None:
+    if context.options.inplace and (present is not None or context.job.run > 1):
         remove(directory, beside(name))
 
 

@@ -22,7 +22,7 @@ def unmark(task: Unmark, context: Context, result: Result) -> Slices:
     for name, inode in zip(unpack_names(task.names), unpack_numbers(task.inodes), strict=True):
         try:
             target = context.open_target(place)
-            settle(target, context.new_name(place, name), inode, sync=context.options.sync)
+            settle(target, context.new_name(place, name), inode, context.job.name, sync=context.options.sync)
         except Problem as problem:
             if task.failed:
                 result.warn(place, name, f"it keeps its mark: {problem.operation}: {problem.strerror}")

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio import half_written
+from pcopy.fsio.in_place import settle
 from tests.support.command import Argument, pcopy, pverify, show, succeed, summary
 from tests.support.faults import Fault, require_strace
 from tests.support.files import NOW, write
@@ -356,3 +358,45 @@ def test_a_file_beside_goes_with_what_it_marks(without_attributes: Path, size: s
     assert sorted(os.listdir(area / "copy")) == ["file", "other"]
     for name in ("file", "other"):
         assert (area / "copy" / name).read_bytes() == (area / "source/file").read_bytes()
+
+
+@pytest.mark.parametrize("edit", ["saved", "removed"])
+@pytest.mark.parametrize("moment", ["ftruncate", "fsync"])
+def test_a_file_beside_goes_with_what_the_user_replaces(without_attributes: Path, moment: str, edit: str) -> None:
+    """The job was killed before it had written the file, or before it took the mark away."""
+    area = without_attributes
+    target = prepare(area, SIZES["small"])
+    beside = area / "copy" / os.fsdecode(half_written.beside(b"file"))
+    env = {"XDG_STATE_HOME": str(area.parent / "state")}
+    words: list[Argument] = ["--inplace", "--checkpoint-interval", "0.05", f"{area}/source/", area / "copy"]
+    when = "1" if moment == "ftruncate" else "2"  # the first one comes when it is whole
+    killed_at(area.parent, moment, *words, path=target, when=when, ranks=1, env=env)
+    assert beside.exists()
+    if edit == "saved":
+        (area / "saved").write_bytes(b"the user's")
+        os.rename(area / "saved", target)
+    else:
+        target.unlink()
+    succeed("--resume", ranks=1, env=env)
+    assert not beside.exists()
+    succeed(area / "copy", area.parent / "further", ranks=1, env=env)
+
+
+def test_a_file_beside_goes_when_what_was_filled_was_replaced(without_attributes: Path) -> None:
+    target = without_attributes / "file"
+    target.write_bytes(b"new")
+    beside = without_attributes / os.fsdecode(half_written.beside(b"file"))
+    directory, descriptor = os.open(target.parent, os.O_RDONLY), os.open(target, os.O_RDONLY)
+    try:
+        status = os.fstat(descriptor)
+        mark = half_written.HalfWritten("job", status.st_mode, 0, 0)
+        half_written.leave(directory, b"file", descriptor, status, mark, b"temporary")
+        (target.parent / "saved").write_bytes(b"the user's")
+        os.rename(target.parent / "saved", target)
+        settle(directory, b"file", status.st_ino, "another", sync=True)
+        assert beside.exists()
+        settle(directory, b"file", status.st_ino, "job", sync=True)
+        assert not beside.exists()
+    finally:
+        os.close(descriptor)
+        os.close(directory)
