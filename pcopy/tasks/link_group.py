@@ -48,28 +48,41 @@ from pcopy.tasks.whole_file import Settled, copy_whole
 
 
 def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
-    """Copies the first name; its links follow when it is there."""
-    place, name = task.names[0]
-    split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, task.names[1:], task.failed)
-    try:
-        if task.attempt:
-            place = looked_at_again(context, place)
-            split = split._replace(place=place)
-        status = source_status(context.open_source(place), name, follow=context.options.dereference)
-        if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
-            raise changed("stat", "another item has taken its name")
-        if not stat.S_ISREG(status.st_mode):
-            settled = copy_one_node(context, result, place, name, task.inode, alone=not split.links, linked=True)
-        elif task.size > SMALL_FILE:
-            result.spawn(split, task.size)
-            return result.outcome()
-        else:
-            settled = yield from copy_whole(context, result, place, name, task.mount, task.inode, linked=True)
-            count_settled(context, result, place, name, settled, alone=not split.links)
-        after_settled(context, result, split, settled)
-    except Problem as problem:
-        representative_failed(context, result, split, problem)
+    """Copies the first name that is not kept as it is; its links follow when it is there.
+
+    Those that are kept are left behind here, one after the other: a task for each would carry all names that follow.
+    """
+    for index, (found, name) in enumerate(task.names):
+        place, links = found, task.names[index + 1 :]
+        split = SplitFile(place, name, task.mount, task.inode, task.size, task.attempt, links, task.failed)
+        try:
+            if task.attempt:
+                place = looked_at_again(context, place)
+                split = split._replace(place=place)
+            status = source_status(context.open_source(place), name, follow=context.options.dereference)
+            if status.st_ino != task.inode or context.source_device(place, task.mount) not in (None, status.st_dev):
+                raise changed("stat", "another item has taken its name")
+            if not stat.S_ISREG(status.st_mode):
+                settled = copy_one_node(context, result, place, name, task.inode, alone=not links, linked=True)
+            elif task.size > SMALL_FILE:
+                result.spawn(split, task.size)
+                break
+            else:
+                settled = yield from copy_whole(context, result, place, name, task.mount, task.inode, linked=True)
+                count_settled(context, result, place, name, settled, alone=not links)
+            if links and _is_kept(settled):
+                yield
+                continue
+            after_settled(context, result, split, settled)
+        except Problem as problem:
+            representative_failed(context, result, split, problem)
+        break
     return result.outcome()
+
+
+def _is_kept(settled: Settled) -> bool:
+    """Was it there, and stays, so that it gets no further names?"""
+    return settled.unnamed is None and not (settled.alike and settled.made is not None)
 
 
 def representative_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
@@ -138,7 +151,7 @@ def after_settled(context: Context, result: Result, task: SplitFile, settled: Se
     whoever keeps an old file wants no further names of it."""
     if settled.unnamed is not None:
         name_later(context, result, task, settled.unnamed, settled.known, shortcoming=settled.shortcoming)
-    elif settled.alike and settled.made is not None:
+    elif not _is_kept(settled) and settled.made is not None:
         after_representative(context, result, task, settled.made, settled.known)
     elif task.links:
         next_represents(result, task, task.failed)

@@ -247,6 +247,25 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     assert names_of_one_inode(target) == together
 
 
+@pytest.mark.parametrize("existing", ["skip", "newer"])
+def test_names_that_are_all_kept_take_one_task(source: Path, target: Path, existing: str) -> None:
+    """A task for each name, with all names that follow, took hours for as many names as an inode may have."""
+    for number in range(50):
+        os.link(source / "a", source / f"more{number}")
+    for path in source.iterdir():
+        copy_of(source / "a", target / path.name)
+    groups: list[int] = []
+
+    def note(value: Any) -> None:
+        if isinstance(value, LinkGroup):
+            groups.append(len(value.names))
+
+    totals = consistent(copied := copy(root_of(source, target), before=note, existing=existing))
+    assert copied.failures == []
+    assert (totals.skipped, totals.files, totals.hardlinks) == (53, 0, 0)
+    assert groups == [53]
+
+
 def copy_of(path: Path, other: Path) -> None:
     other.write_bytes(path.read_bytes())
     os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
