@@ -18,8 +18,9 @@ from pcopy.tasks.digest_level import differences_note, digest_level, directories
 from pcopy.tasks.fail_dir import fail_dir
 from pcopy.tasks.finish_dir import finish_dir, seal_dir, seal_dirs
 from pcopy.tasks.finish_file import finish_file
-from pcopy.tasks.link_group import link_group, make_links
+from pcopy.tasks.link_group import link_group
 from pcopy.tasks.link_notes import group_links, inode_copied, link_note
+from pcopy.tasks.make_links import make_links
 from pcopy.tasks.manifest_lines import lines_note, read_manifest, send_lines, write_manifest
 from pcopy.tasks.name_items import name_group, name_items
 from pcopy.tasks.open_files import chunk_done, file_opened

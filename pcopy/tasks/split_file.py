@@ -24,7 +24,7 @@ from pcopy.tasks.copy_files import count_settled
 from pcopy.tasks.link_group import after_settled, representative_failed
 from pcopy.tasks.result import Result
 from pcopy.tasks.retry import failed_or_retried
-from pcopy.tasks.targets import inherits_acl, kept_identity, look
+from pcopy.tasks.targets import inherits_acl, look
 from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, OpenFile, SplitFile
 from pcopy.tasks.whole_file import copy_whole, settled_already
 
@@ -80,11 +80,11 @@ def _split(task: SplitFile, context: Context, result: Result) -> Generator[None,
         temporary = context.temporary_names.next()
         over = None
         if present is not None:
-            skipped = yield from settled_already(context, task.place, reading, status, target, new_name, present)
+            skipped = yield from settled_already(
+                context, task.place, reading, status, target, new_name, present, linked=True
+            )
             if skipped is not None:
                 count_settled(context, result, task.place, task.name, skipped)
-                if skipped.alike:
-                    skipped = skipped._replace(made=kept_identity(task.place, target, new_name, present))
                 after_settled(context, result, task, skipped)
                 return
             if context.options.inplace:

@@ -56,14 +56,29 @@ def copy_whole(
         new_name = context.new_name(place, name)
         present = look(target, new_name)
         if present is not None:
-            skipped = yield from settled_already(context, place, reading, status, target, new_name, present)
-            if skipped is not None and linked and skipped.alike:
-                return skipped._replace(made=kept_identity(place, target, new_name, present))
+            skipped = yield from settled_already(
+                context, place, reading, status, target, new_name, present, linked=linked
+            )
             if skipped is not None:
                 return skipped
         return (
             yield from _write(context, result, place, name, reading, status, target, new_name, present, linked=linked)
         )
+    finally:
+        close_read(reading)
+
+
+def kept(context: Context, place: Place, name: bytes, mount: int, inode: int) -> Generator[None, None, Settled | None]:
+    """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
+    reading = open_source(context.open_source(place), name, follow=context.options.dereference)
+    try:
+        status = status_of(reading, on_source=True)
+        check_found(status, context.source_device(place, mount), inode)
+        target, new_name = context.open_target(place), context.new_name(place, name)
+        present = look(target, new_name)
+        if present is None:
+            return None
+        return (yield from settled_already(context, place, reading, status, target, new_name, present, linked=True))
     finally:
         close_read(reading)
 
@@ -76,6 +91,8 @@ def settled_already(
     target: int,
     new_name: bytes,
     present: os.stat_result,
+    *,
+    linked: bool,
 ) -> Generator[None, None, Settled | None]:
     """What is there stays, and why; None if it gives way to the file. Raises ``Problem``."""
     if may_replace(context, place, status, target, new_name, present):
@@ -87,7 +104,9 @@ def settled_already(
             return None
     else:
         same = context.options.compares and alike(status, present, context.options.modify_window)
-    return Settled(False, known, None, same and is_linkable(context, status, present))
+    is_alike = same and is_linkable(context, status, present)
+    made = kept_identity(place, target, new_name, present) if linked and is_alike else None
+    return Settled(False, known, made, is_alike)
 
 
 def _write(

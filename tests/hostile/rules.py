@@ -167,7 +167,7 @@ RULES = (
         "links are made from what was looked at",
         (
             Edit(
-                "tasks/link_group.py",
+                "tasks/make_links.py",
                 "os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True)",
                 "os.link(os.readlink(handle_of(held)), name, dst_dir_fd=target, follow_symlinks=False)",
             ),

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.tasks import scan_dir
-from pcopy.tasks.values import LinkGroup, MakeLinks
+from pcopy.tasks import link_group, scan_dir
+from pcopy.tasks.values import LinkGroup, MakeLinks, SplitFile
 from tests.tasks.one_rank import consistent, copy, root_of
 
 NAMES = ("a", "b", "c")
@@ -247,9 +247,14 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     assert names_of_one_inode(target) == together
 
 
-@pytest.mark.parametrize("existing", ["skip", "newer"])
-def test_names_that_are_all_kept_take_one_task(source: Path, target: Path, existing: str) -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("existing", ["skip", "newer", "fail"])
+def test_names_that_are_all_taken_take_one_task(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, existing: str, is_large: bool
+) -> None:
     """A task for each name, with all names that follow, took hours for as many names as an inode may have."""
+    if is_large:
+        monkeypatch.setattr(link_group, "SMALL_FILE", 1)
     for number in range(50):
         os.link(source / "a", source / f"more{number}")
     for path in source.iterdir():
@@ -257,12 +262,13 @@ def test_names_that_are_all_kept_take_one_task(source: Path, target: Path, exist
     groups: list[int] = []
 
     def note(value: Any) -> None:
-        if isinstance(value, LinkGroup):
-            groups.append(len(value.names))
+        if isinstance(value, LinkGroup | SplitFile):
+            groups.append(len(value.names) if isinstance(value, LinkGroup) else 0)
 
     totals = consistent(copied := copy(root_of(source, target), before=note, existing=existing))
-    assert copied.failures == []
-    assert (totals.skipped, totals.files, totals.hardlinks) == (53, 0, 0)
+    fails = existing == "fail"
+    assert [failure.operation for failure in copied.failures] == ["create"] * (53 if fails else 0)
+    assert (totals.skipped, totals.files, totals.hardlinks) == (0 if fails else 53, 0, 0)
     assert groups == [53]
 
 
