@@ -52,7 +52,7 @@ DATABASE_WINDOW = 1 << 20
 
 
 class Ended(NamedTuple):
-    """How a job ended, with the exact sums on rank 0."""
+    """How a job ended, with the exact sums on rank 0, and why it ``halted``, if that was before all was done."""
 
     status: int
     totals: Totals
@@ -260,7 +260,7 @@ def run_rank(
         if rank and store is not None and store.lock is not None:
             store.lock.close()
     context.close()
-    return Ended(status, director.totals, node.halted)
+    return Ended(status, director.totals, director.halted)
 
 
 def _first_counts(job: Job) -> list[int]:

@@ -20,7 +20,7 @@ from pcopy.engine import tree
 from pcopy.engine.commit import COMMIT_POLL, Commit
 from pcopy.engine.detectors import make_detector
 from pcopy.engine.director import Director as Director
-from pcopy.engine.journal import Epochs, Journal
+from pcopy.engine.journal import LOST, Epochs, Journal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
@@ -326,8 +326,7 @@ class Node:
             return
         if self._ending is None or (self.halted is not None and self._ending[0] is not None):
             following = None if self.halted is not None else self._director.next_phase(self.phase, report.totals)
-            status = self._director.status(report.totals, self.halted) if following is None else 0
-            self._ending = following, status
+            self._ending = following, self._director.status(report.totals, self.halted) if following is None else 0
         following, status = self._ending
         needed = status != 0 or self.restored >= 0 or following in self._limits.durable_before
         if not self.commit.is_done(report, now, needed=needed, halted=self.halted is not None, phase=self.phase):
@@ -335,7 +334,8 @@ class Node:
             return
         self._collecting, self._ending = 0, None
         if following is None:
-            self._stop(status)
+            lost = self.halted is not None and report.durable == LOST  # all was done, and is not on storage
+            self._stop(self._director.status(report.totals, self.halted) if lost else status)
         else:
             self._begin_phase(following, now)
             self.tick(now)

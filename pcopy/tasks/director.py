@@ -39,6 +39,8 @@ class JobDirector:
         self._settle = settle
         self.totals = Totals()
         """The exact sums at the end of the last phase."""
+        self.halted: str | None = None
+        """Why the job ended before all was done, if it did. A reason that comes later counts no more."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         ranks = range(self._context.size)
@@ -110,6 +112,7 @@ class JobDirector:
 
     def status(self, totals: tuple[int, ...], halted: str | None) -> int:
         sums = self.totals = Totals(*totals)
+        self.halted = halted
         if halted is not None:
             return self._status_of(halted) or (errors.STOPPED if self._job.copies else errors.REFUSED)
         self._remove_leftovers()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
@@ -390,6 +392,17 @@ def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
     root.node.halt("the destination could not be synced", 0.4)
     said = answer(root, wait(root, 0.5), 0, 0.6)
     assert (1, Stop(75)) in said
+
+
+@pytest.mark.parametrize(("durable", "status"), [(2, 0), (LOST, 75)])
+def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(durable: int, status: int) -> None:
+    root, journal = ended_phase(Directions())
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.node.halt("the destination could not be synced, or a signal", 0.2)
+    journal.durable = 2
+    said = answer(root, wait(root, 0.3), durable, 0.4)
+    assert (1, Stop(status)) in said
 
 
 def test_a_job_that_goes_on_waits_for_ever() -> None:

@@ -294,6 +294,13 @@ COMMITS = (
         (EPOCHS + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
     ),
     Rule(
+        "a job does not end well with what is lost at its end",
+        "node.py",
+        "            lost = self.halted is not None and report.durable == LOST",
+        "            lost = False",
+        (EPOCHS + "test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost",),
+    ),
+    Rule(
         "a rank tells that data are lost",
         "journal.py",
         "return LOST if self.journal.is_lost or is_over else self.journal.durable",
