@@ -11,7 +11,7 @@ from pcopy.fsio.close import let_go
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import remove, verify_name
+from pcopy.fsio.temporary import remove
 from pcopy.tasks import counts
 from pcopy.tasks.context import CALL_COST, Context
 from pcopy.tasks.copy_anew import anew
@@ -153,7 +153,6 @@ def _link(
             return False
     elif present is None:
         _make(held, target, name)
-        verify_name(target, name, status_of(held).st_ino)
     else:
         like = status_of(held)
         linked = (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from pcopy.fsio.attributes import Applied, apply_attributes, read_attributes
@@ -47,11 +48,7 @@ def copy_whole(
 
     ``linked``: there may be further names of it.
     """
-    source = context.open_source(place)
-    reading = open_source(source, name, follow=context.options.dereference)
-    try:
-        status = status_of(reading, on_source=True)
-        check_found(status, context.source_device(place, mount), inode)
+    with _checked(context, place, name, mount, inode) as (reading, status):
         target = context.open_target(place)
         new_name = context.new_name(place, name)
         present = look(target, new_name)
@@ -64,23 +61,30 @@ def copy_whole(
         return (
             yield from _write(context, result, place, name, reading, status, target, new_name, present, linked=linked)
         )
+
+
+@contextmanager
+def _checked(
+    context: Context, place: Place, name: bytes, mount: int, inode: int
+) -> Generator[tuple[int, os.stat_result], None, None]:
+    """The file, open for reading, and its status: it is the one that was found."""
+    reading = open_source(context.open_source(place), name, follow=context.options.dereference)
+    try:
+        status = status_of(reading, on_source=True)
+        check_found(status, context.source_device(place, mount), inode)
+        yield reading, status
     finally:
         close_read(reading)
 
 
 def kept(context: Context, place: Place, name: bytes, mount: int, inode: int) -> Generator[None, None, Settled | None]:
     """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
-    reading = open_source(context.open_source(place), name, follow=context.options.dereference)
-    try:
-        status = status_of(reading, on_source=True)
-        check_found(status, context.source_device(place, mount), inode)
+    with _checked(context, place, name, mount, inode) as (reading, status):
         target, new_name = context.open_target(place), context.new_name(place, name)
         present = look(target, new_name)
         if present is None:
             return None
         return (yield from settled_already(context, place, reading, status, target, new_name, present, linked=True))
-    finally:
-        close_read(reading)
 
 
 def settled_already(
