@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 import pcopy.errors
 from pcopy.engine.messages import Halt, Message, Ready, Signal, Work
 from pcopy.engine.task import Task
+from pcopy.engine.transports.children import Children
 from pcopy.engine.transports.local import LocalTransport, fork_ranks
 from pcopy.errors import PeerLost
 
@@ -305,3 +307,16 @@ def test_starting_loads_nothing_heavy() -> None:
         "transport.close(); transport.reap(10)\n"
     )
     assert done.stdout == "[]\n", done
+
+
+def test_a_rank_of_which_the_system_does_not_tell_how_it_ended_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: int, options: int) -> tuple[int, int]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    children = Children()
+    children.add(1, child := os.spawnlp(os.P_NOWAIT, "true", "true"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "waitpid", refuse)
+        children.reap(0.1)
+        assert children.fate(1) is None
+    os.waitpid(child, 0)

@@ -44,7 +44,7 @@ NEVER_FAIL = frozenset((
     "arch_prctl", "brk", "clock_nanosleep", "exit", "exit_group", "futex", "getegid", "geteuid", "getgid",
     "getpid", "getppid", "gettid", "getuid", "madvise", "mprotect", "munmap", "restart_syscall", "rseq",
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sched_getaffinity", "sched_yield", "set_robust_list",
-    "set_tid_address", "sysinfo", "umask", "uname", "wait4",
+    "set_tid_address", "sysinfo", "umask", "uname",
 ))  # fmt: skip
 """Calls that can't fail as they are used, or at whose failure the C library aborts or memory is not to be had."""
 

@@ -74,8 +74,8 @@ class Children:
         """Has ``rank``'s process been reaped? Waits for it if ``options`` is 0."""
         try:
             process, status = os.waitpid(self._alive[rank], options)
-        except ChildProcessError:
-            # Whoever started pcopy ignores SIGCHLD, so the kernel reaped it and nobody knows how it ended.
+        except OSError:
+            # Nobody knows how it ended: the kernel reaped it, since whoever started pcopy ignores SIGCHLD; or an error.
             del self._alive[rank]
             return True
         if process == 0:
