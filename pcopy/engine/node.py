@@ -334,7 +334,7 @@ class Node:
             return
         self._collecting, self._ending = 0, None
         if following is None:
-            lost = self.halted is not None and report.durable == LOST  # all was done, and is not on storage
+            lost = not status and self.halted is not None and report.durable == LOST  # all is done, and not on storage
             self._stop(self._director.status(report.totals, self.halted) if lost else status)
         else:
             self._begin_phase(following, now)

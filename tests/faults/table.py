@@ -108,7 +108,7 @@ MAKING = (
     _target("replaced", _STAT, "name", "stat", "FFFFFWFFF", "2+"),
     _target("replaced", _STAT, "name", "stat", "WWWWWWWWW", "3+"),
     _target("fifo", _STAT, "name", "stat", "FFFFF-FFF", "3+"),
-    _target("links", _STAT, "name", "stat", "FFFFFWFFF", "6+"),
+    _target("links", _STAT, "name", "stat", "FFFFF-FFF", "6+"),
     _target("replaced", _STAT, "temporary", "fstat", "FFFFFFFFF"),
     _target("chunked", _STAT, "temporary", "fstat", "FFFFFFFFF"),
     _target("directory", _STAT, "target", "fstat", "EEEEEEEEE"),

@@ -296,7 +296,7 @@ COMMITS = (
     Rule(
         "a job does not end well with what is lost at its end",
         "node.py",
-        "            lost = self.halted is not None and report.durable == LOST",
+        "            lost = not status and self.halted is not None and report.durable == LOST",
         "            lost = False",
         (EPOCHS + "test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost",),
     ),
