@@ -33,7 +33,7 @@ from pcopy.tasks.values import (
     SplitFile,
     bucket_of,
 )
-from pcopy.tasks.whole_file import Settled, copy_whole, kept
+from pcopy.tasks.whole_file import Settled, copy_whole, what_stays
 
 
 def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
@@ -62,7 +62,7 @@ def link_group(task: LinkGroup, context: Context, result: Result) -> Slices:
                 failed = left
                 yield
                 continue
-            _next_or_none(result, split, left)
+            _pass_on(result, split, left)
         break
     return result.outcome()
 
@@ -91,7 +91,7 @@ def _copied(
     elif context.options.checksum:  # it is read once
         settled = None
     else:
-        settled = yield from kept(context, place, name, task.mount, task.inode)
+        settled = yield from what_stays(context, place, name, task.mount, task.inode)
     if settled is not None:
         count_settled(context, result, place, name, settled, alone=alone)
     return settled
@@ -104,7 +104,7 @@ def _is_kept(settled: Settled) -> bool:
 
 def representative_failed(context: Context, result: Result, task: SplitFile, problem: Problem) -> None:
     """The first name has failed, or waits to be tried again; the next takes its place."""
-    _next_or_none(result, task, _left_behind(context, result, task, problem))
+    _pass_on(result, task, _left_behind(context, result, task, problem))
 
 
 def _left_behind(context: Context, result: Result, task: SplitFile, problem: Problem) -> tuple[FailedName, ...] | None:
@@ -130,7 +130,8 @@ def _left_behind(context: Context, result: Result, task: SplitFile, problem: Pro
     return (*task.failed, (task.place, task.name, problem.plain))
 
 
-def _next_or_none(result: Result, task: SplitFile, failed: tuple[FailedName, ...] | None) -> None:
+def _pass_on(result: Result, task: SplitFile, failed: tuple[FailedName, ...] | None) -> None:
+    """The next name takes the first one's place, or there is none; nothing if ``failed`` is None."""
     if failed is None:
         return
     if task.links:
@@ -182,7 +183,7 @@ def after_settled(context: Context, result: Result, task: SplitFile, settled: Se
     elif not _is_kept(settled) and settled.made is not None:
         after_representative(context, result, task, settled.made, settled.known)
     else:
-        _next_or_none(result, task, task.failed)
+        _pass_on(result, task, task.failed)
 
 
 def after_representative(

@@ -126,24 +126,27 @@ def name_group(task: NameGroup, context: Context, result: Result) -> Slices:
         except Problem as problem:
             failed.append((place, name, problem.plain))
         yield
-    again = [each for each in failed if is_tried_again(Problem.from_plain(each[2]), split.attempt)]
+    again: list[tuple[Place, bytes]] = []
+    lasting = [*split.failed]
+    for each in failed:
+        if is_tried_again(Problem.from_plain(each[2]), split.attempt):
+            again.append(each[:2])
+        else:
+            lasting.append(each)
     if first < 0:
         discard(context, split.place, task.unnamed, result)
-        lasting = (*split.failed, *(each for each in failed if each not in again))
         if again:
-            left = (*((place, name) for place, name, _ in again), *names[others:])
-            group = LinkGroup(split.mount, split.inode, split.size, left, split.attempt + 1, lasting)
+            left = (*again, *names[others:])
+            group = LinkGroup(split.mount, split.inode, split.size, left, split.attempt + 1, tuple(lasting))
             result.spawn(group, split.size + len(left) * CALL_COST, phase=result.phase)
         elif others < len(names):
-            next_represents(result, split._replace(links=tuple(names[others:])), lasting)
+            next_represents(result, split._replace(links=tuple(names[others:])), tuple(lasting))
         else:
             _all_failed(result, split, failed)
         return result.outcome()
-    links = [each for each in names[others:] if each != names[first]]
-    links += [(place, name) for place, name, _ in again]
-    failed = [each for each in failed if each not in again]
     place, name = names[first]
-    split = split._replace(place=place, name=name, links=tuple(links), failed=(*split.failed, *failed))
+    links = (*(each for each in names[others:] if each != names[first]), *again)
+    split = split._replace(place=place, name=name, links=links, failed=tuple(lasting))
     _after_named(task, split, context, result)
     return result.outcome()
 

@@ -77,7 +77,9 @@ def _checked(
         close_read(reading)
 
 
-def kept(context: Context, place: Place, name: bytes, mount: int, inode: int) -> Generator[None, None, Settled | None]:
+def what_stays(
+    context: Context, place: Place, name: bytes, mount: int, inode: int
+) -> Generator[None, None, Settled | None]:
     """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
     with _checked(context, place, name, mount, inode) as (reading, status):
         target, new_name = context.open_target(place), context.new_name(place, name)

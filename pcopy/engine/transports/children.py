@@ -75,7 +75,7 @@ class Children:
         try:
             process, status = os.waitpid(self._alive[rank], options)
         except OSError:
-            # Nobody knows how it ended: the kernel reaped it, since whoever started pcopy ignores SIGCHLD; or an error.
+            # Nobody knows how it ended: waitpid failed, or the kernel reaped it, since our parent ignores SIGCHLD.
             del self._alive[rank]
             return True
         if process == 0:
