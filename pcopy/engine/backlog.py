@@ -9,23 +9,25 @@ from __future__ import annotations
 import io
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from pcopy.engine.messages import load_primitives
 from pcopy.engine.task import Task
 
 FRAME_TASKS = 128
+"""Tasks in one frame of a backlog at most."""
 FRAME_BYTES = 1 << 20
+"""Bytes after which a frame is full: so much of a backlog is in memory, once for writing and once for reading."""
 
 SpoolFactory = Callable[[], BinaryIO]
 """Opens an empty binary file for reading and writing, which vanishes when it is closed."""
 
 
-class Store(ABC):
+class Backlog(ABC):
     """Tasks outside memory, first in, first out: ``count`` of them, of ``footprint`` bytes together.
 
-    They are handed on in frames. An error leaves every task in the store.
+    They are handed on in frames. An error leaves every task in the backlog.
     """
 
     def __init__(self) -> None:
@@ -50,14 +52,14 @@ class Store(ABC):
         self.footprint += task.footprint
 
     def append(self, task: Task) -> None:
-        """May raise ``OSError``; the task is in the store nevertheless."""
+        """May raise ``OSError``; the task is in the backlog nevertheless."""
         self.keep(task)
         if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
             self._put(pickle.dumps([tuple(task) for task in self._filling], 5))
             self._filling, self._filling_bytes = [], 0
 
     def take_frame(self) -> list[Task]:
-        """The oldest frame's tasks, which leave the store; nothing if it is empty. May raise ``OSError``."""
+        """The oldest frame's tasks, which leave the backlog; nothing if it is empty. May raise ``OSError``."""
         frame = self._take()
         if frame is None:
             tasks = self._filling
@@ -68,13 +70,17 @@ class Store(ABC):
         self.footprint -= sum(task.footprint for task in tasks)
         return tasks
 
+    def drained(self) -> Iterator[Task]:
+        """All tasks, which leave the backlog; may raise ``OSError``."""
+        while tasks := self.take_frame():
+            yield from tasks
+
     def close(self) -> None:
-        """Forgets everything."""
         self._filling = []
         self._filling_bytes = self.count = self.footprint = 0
 
 
-class Backlog(Store):
+class SpoolBacklog(Backlog):
     """Its frames are in a spool."""
 
     def __init__(self, open_spool: SpoolFactory = io.BytesIO) -> None:

@@ -1,11 +1,10 @@
-"""When facts are cut, and what waits for their being on storage: the end of a phase, and of the job.
+"""When facts are cut; and the end of a phase, or of the job, which waits until they are on storage.
 
-Rule: once there has been a cut, in this run or in one before it, a phase begins only when all ranks are durable at an
-epoch that ended after the last phase did. Else a resumed job could repeat tasks of a phase after the next one has
-changed what they find: a directory that is finished lets nobody create in it. A job that ends with something left to do
-takes a last cut, even if it is the first; one that was told to stop does not wait for it for ever, nor at all if a
-rank's data did not get to storage. Once the job is not kept any more, a phase waits only until it has gone
-from there.
+- After the first cut of a job, in whatever run, a phase begins only when all ranks are durable at an epoch that ended
+  after the phase before did: a resumed job must not repeat its tasks once the next phase has changed what they find.
+- A job that ends with something left to do takes a last cut, even if it is the first one. A job that was told to stop
+  waits for it only for a while, and not at all if a rank's data did not get to storage.
+- Once a job is not kept any more, a phase waits only until the job's directory has gone.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Commit:
         self._deadline = inf
 
     def start(self, now: float) -> None:
-        """The job begins."""
         self._next_cut = now + self._interval
 
     @property

@@ -1,24 +1,27 @@
 """Runs one rank: polls the transport, feeds the node, runs slices of tasks, sends what the node wants to say.
 
-A task is a generator that yields between slices, so that long work never delays a message by much more than ``SLICE``
-seconds. A rank without work sleeps in the transport until a message comes or the node wants to be woken.
+A task yields between slices, so that long work never delays a message by much more than ``SLICE`` seconds. One that
+waits for a ticket is suspended, and others go on meanwhile. A rank that has nothing to run sleeps in the transport.
 """
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
-from pcopy.engine import tree
-from pcopy.engine.messages import Abort, Answer, Query, Reply, Request, Token
-from pcopy.engine.node import NEVER, Node
-from pcopy.engine.progress import Report
+from pcopy.engine.messages import Abort, Answer, Halt, Query, Reply, Request, Token
+from pcopy.engine.node import Node
+from pcopy.engine.progress import Report, parent
 from pcopy.engine.states import State
-from pcopy.engine.task import Share, Spawn, Task, TaskId
+from pcopy.engine.task import Task
+from pcopy.engine.ticket import Outcome as Outcome
+from pcopy.engine.ticket import Slices as Slices
+from pcopy.engine.ticket import Ticket, Wake
 from pcopy.engine.transport import Transport
-from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, JobAborted, PeerLost, hindrance
+from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, JobAborted, PcopyError, PeerLost, hindrance
 
 SLICE = 0.005
 """Seconds that tasks run between two polls of the transport."""
@@ -33,27 +36,21 @@ LOSS_GRACE = 1.0
 """Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
 
 
+_PAUSE = 0.01
+"""Seconds between two looks at a ticket where the transport fails."""
+
 _IDLE_TALK = (Request, Reply, Query, Answer, Token)
 """What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
 
 
-class Outcome(NamedTuple):
-    """What a finished task hands over at once: the tasks it spawned and what it counted.
-
-    A task whose effect is only in this rank's memory is ``held``: a journal does not hear of it, so that a resumed job
-    runs it again, until another task is done that has ``settled`` it. It may spawn tasks for its own rank only.
-    ``shares`` tell what of the ``counts`` was counted under which label, for whoever has to take some of it back.
-    """
-
-    spawned: Iterable[Spawn] = ()
-    counts: Sequence[int] = ()
-    settled: Sequence[TaskId] = ()
-    held: bool = False
-    shares: Sequence[Share] = ()
+_Ready = tuple[Task, Slices, bool]
+"""A task that can run; is its ticket done, and has it not run since?"""
 
 
-Slices = Generator[None, None, Outcome]
-"""A task as it runs. Closing it before its end must leave nothing half done behind."""
+class _Suspended(NamedTuple):
+    task: Task
+    slices: Slices
+    ticket: Ticket
 
 
 class Driver:
@@ -69,10 +66,14 @@ class Driver:
         program: str = "pcopy",
         hindered: int = STOPPED,
         on_report: Callable[[int, Report], None] | None = None,
-        stop_reason: Callable[[], str | None] = lambda: None,
+        stop_reason: Callable[[], Halt | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        wake: Wake | None = None,
     ) -> None:
-        """``hindered`` is the status of a job that ends because the system refuses a rank what it needs."""
+        """``hindered`` is the status of a job that ends because the system refuses a rank what it needs.
+
+        ``wake`` is needed where tasks wait for tickets.
+        """
         self._node = node
         self._transport = transport
         self._run_task = run_task
@@ -88,14 +89,22 @@ class Driver:
         self._loss: PeerLost | None = None
         self._loss_told = 0.0
         self._root_lost = False
-        self._task: Task | None = None
-        self._slices: Slices | None = None
+        self._wake = wake
+        self._ready: deque[_Ready] = deque()  # in turn; the first one is the one that runs
+        self._suspended: list[_Suspended] = []
+        self._is_ending = False
 
     def run(self) -> int:
         """The job, from its start to the barrier; returns the status that all ranks agreed on.
 
         Raises ``JobAborted`` if any rank failed: with the traceback where it is to be printed, else with no text.
         """
+        try:
+            return self._run()
+        finally:
+            self._close_suspended()  # when all that can be told has been told, since it may wait
+
+    def _run(self) -> int:
         node = self._node
         try:
             if node.rank == 0:
@@ -115,7 +124,9 @@ class Driver:
             where = f"{self._program}: rank {node.rank} on {self._host} failed:\n"
             node.abort(self._host, where + traceback.format_exc())
         finally:
-            self._drop_task()
+            while self._ready:
+                self._ready.popleft()[1].close()
+            self._cancel()
         if node.aborted is not None:
             raise JobAborted(self._end_in_disorder(node.aborted), node.aborted.status)
         self._transport.close()
@@ -136,42 +147,38 @@ class Driver:
     def _step(self) -> None:
         node = self._node
         self._flush()
-        self._receive(0.0 if self._busy() else self._sleep_time())
+        self._receive(0.0 if self._busy() else min(max(0.0, node.wake_at() - self._clock()), LONGEST_SLEEP))
         now = self._clock()
         if node.halted is None and (reason := self._stop_reason()) is not None:
             node.halt(reason, now)
-        if node.halted is not None and self._task is not None and node.queue.is_work(self._task):
-            node.queue.forget(self._task)
-            self._drop_task()
-            node.dropped += 1
-            node.finished((), (), now, held=True)
+        if node.halted is not None and not self._is_ending:
+            self._end_early(now)
+        if self._suspended:
+            self._resume()
         node.tick(now)
         self._tell(node)
         self._flush()  # an answer doesn't wait for the slice
         self._work(now + SLICE)
 
     def _busy(self) -> bool:
-        node = self._node
-        waits = node.state is not State.WORKING or node.commit.waits_for_storage or not len(node.queue)
-        return bool(node.outbox) or self._task is not None or not waits
-
-    def _sleep_time(self) -> float:
-        wake = self._node.wake_at()
-        return LONGEST_SLEEP if wake == NEVER else min(max(0.0, wake - self._clock()), LONGEST_SLEEP)
+        return bool(self._node.outbox) or bool(self._ready) or self._node.may_take
 
     def _receive(self, timeout: float) -> None:
         node = self._node
         before = node.state
         now = self._clock()
-        if timeout <= 0.0:
+        if timeout <= 0.0 or self._suspended:
             self._lively = now
-        for source, message in self._transport.poll(timeout, now - self._lively):
+        arrived = self._transport.poll(timeout, now - self._lively, self._wake)
+        if self._wake is not None:
+            self._wake.clear()  # before the tickets are looked at, so that none that is done later is missed
+        for source, message in arrived:
             now = self._clock()
             if not isinstance(message, _IDLE_TALK):
                 self._lively = now
             node.receive(source, message, now)
         if node.state is State.BARRIER and before is not State.BARRIER:
-            above = tree.parent(node.rank, node.fan_out)
+            above = parent(node.rank, node.fan_out)
             for rank in range(node.size):
                 if rank not in (above, node.rank):
                     self._transport.forgive(rank)  # whoever has been told to close may be gone before we are told
@@ -184,38 +191,91 @@ class Driver:
 
     def _work(self, deadline: float) -> None:
         """Runs tasks and slices of them until the deadline, or until there is something to send."""
-        node, clock = self._node, self._clock
-        while not node.outbox or self._task is not None:
-            if self._slices is None:
-                self._task = task = node.take()
-                if task is None:
+        node, clock, ready = self._node, self._clock, self._ready
+        while not node.outbox:
+            if self._suspended:
+                self._resume()
+            if not ready:
+                taken = node.take()
+                if taken is None:
                     return
-                self._slices = self._run_task(task)
-            step = self._slices.__next__
+                ready.append((taken, self._run_task(taken), False))
+            task, slices, _ = ready[0]
+            step = slices.__next__
             try:
-                while True:
-                    step()
+                while (ticket := step()) is None or ticket.is_done:
                     if clock() >= deadline:
-                        node.sliced()
+                        ready.popleft()
+                        ready.append((task, slices, False))
+                        node.under_way.sliced(task)
                         return
             except StopIteration as end:
                 outcome: Outcome = end.value
-            self._task = self._slices = None
+            else:
+                self._suspend(ticket)
+                continue
+            ready.popleft()
             now = clock()
-            spawned, counts, settled, held, shares = outcome
-            node.finished(spawned, counts, now, settled=settled, held=held, shares=shares)
+            node.finished(task, outcome, now)
             if now >= deadline or self._stop_reason() is not None:
                 return
+
+    def _suspend(self, ticket: Ticket) -> None:
+        node = self._node
+        task, slices, _ = self._ready.popleft()
+        self._suspended.append(_Suspended(task, slices, ticket))
+        if not node.queue.is_work(task):
+            raise InvariantBroken(f"a note waits on rank {node.rank}: {task}")
+        node.under_way.suspend(task)
+        if self._is_ending:
+            ticket.cancel()
+
+    def _resume(self) -> None:
+        """Whoever's ticket is done can run again, behind those that can run already."""
+        for each in [each for each in self._suspended if each.ticket.is_done]:
+            self._suspended.remove(each)
+            self._ready.append((each.task, each.slices, True))
+            self._node.under_way.resume(each.task)
+
+    def _end_early(self, now: float) -> None:
+        """The job is told to stop. Work between two slices is dropped; what waits for a ticket ends by itself."""
+        self._is_ending = True
+        self._cancel()
+        for each in list(self._ready):
+            task, slices, is_resumed = each
+            if not is_resumed and self._node.queue.is_work(task):
+                self._ready.remove(each)
+                slices.close()
+                self._node.drop(task, now)
+
+    def _cancel(self) -> None:
+        for each in self._suspended:
+            each.ticket.cancel()
+
+    def _close_suspended(self) -> None:
+        """Closes each task that was suspended once its ticket, which has been cancelled, is done."""
+        while self._suspended:
+            for each in [each for each in self._suspended if each.ticket.is_done]:
+                self._suspended.remove(each)
+                each.slices.close()
+            if self._suspended:
+                self._await_ticket()
+
+    def _await_ticket(self) -> None:
+        """For the end in disorder: what arrives is nobody's any more."""
+        try:
+            self._transport.poll(LONGEST_SLEEP, 0.0, self._wake)
+        except PeerLost as error:
+            self._transport.forgive(error.rank)
+        except (PcopyError, OSError):
+            time.sleep(_PAUSE)
+        if self._wake is not None:
+            self._wake.clear()
 
     def _flush(self) -> None:
         outbox = self._node.outbox
         while outbox:
             self._transport.send(*outbox.popleft())
-
-    def _drop_task(self) -> None:
-        slices, self._task, self._slices = self._slices, None, None
-        if slices is not None:
-            slices.close()
 
     def _end_in_disorder(self, abort: Abort) -> str:
         """Passes the news on and returns what this rank is to print of it: the root all, others only without root."""

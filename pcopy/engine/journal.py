@@ -1,17 +1,12 @@
 """What the engine tells a journal, and the epochs that make its records one consistent cut.
 
-Two facts are told by the rank that learned them: a task was spawned; a task is done. What remains of a job is all that
-was spawned less all that is done, over all ranks. That holds for any set of facts which contains, with every "done",
-the "spawned" of the same task.
+There are two facts: a task was spawned; a task is done. The rank that learns a fact tells it, in its epoch. A rank that
+has raised its epoch tells each other rank so before it sends anything else there; who hears of a higher epoch cuts
+before it takes the message behind that marker. Why the facts of all epochs up to one fit together:
+docs/design/engine.md.
 
-Epochs make such sets without stopping anybody. A rank labels facts with the epoch in which they happen. Whoever raises
-the epoch tells others so before anything else that it says to them, on the same ordered way (``Epoch`` is a marker, as
-in Chandy and Lamport's snapshots); a rank that hears of a higher one cuts before it takes the message behind the
-marker. So a task that was spawned in a later epoch reaches nobody who is still in an earlier one, and the facts of all
-epochs up to one are a consistent cut.
-
-Once a rank can't record any more, no later cut is complete. The phases go on all the same, and what is on record is of
-a time before them. So that rank enters the last epoch, whose marker makes all others give up, too.
+If a rank can't record any more, no later cut is complete. But the phases go on, so the records would soon be of a time
+before them. So that rank enters the last epoch, and the marker of that makes all others give up, too.
 """
 
 from __future__ import annotations
@@ -86,7 +81,6 @@ class Epochs:
 
     @property
     def begun(self) -> bool:
-        """Has there been a cut?"""
         return self.number > FIRST
 
     @property

@@ -8,22 +8,29 @@ from pcopy.engine.messages import MESSAGE_BYTES
 
 
 class Limits(NamedTuple):
-    """Times are in seconds, sizes in bytes.
-
-    ``scan_ahead`` is what may wait in a rank's queue before it prefers copying to scanning; ``in_core`` what may wait
-    in memory before further tasks go to the spool. Facts are cut after ``first_cut``, and then at intervals that
-    double up to ``cut_interval``; a job that was told to stop waits for ``last_cut`` at most until its last facts are
-    on storage. Before the phases ``durable_before`` there is a cut even if there has not been one yet.
-    """
+    """Times are in seconds, sizes in bytes."""
 
     message_bytes: int = MESSAGE_BYTES
+    """As ``MESSAGE_BYTES``."""
     scan_ahead: int = 64 << 20
+    """Bytes of tasks that may wait in a rank's queue before it prefers copying to scanning."""
     in_core: int = 128 << 20
+    """Bytes of tasks that may wait in memory before further ones go to the spool."""
     steal_backoff: float = 0.0002
+    """A thief's first pause after a refusal."""
     steal_backoff_cap: float = 0.032
+    """To which that pause doubles; it is longer only for a rank that has been idle for long."""
     progress_interval: float = 0.5
+    """Between two queries for the counters of all ranks."""
     fan_out: int = 8
+    """Children of a rank in the tree of counters: 4,681 ranks are four levels below the root."""
     first_cut: float = 5.0
+    """After which facts are cut first: a shorter job pays for no record."""
     cut_interval: float = 60.0
+    """To which the time between two cuts doubles: so much is done again at most after a kill."""
     last_cut: float = 3.0
+    """For which a job that was told to stop waits at most until its last facts are on storage."""
     durable_before: tuple[int, ...] = ()
+    """Phases before which there is a cut even if there has not been one yet."""
+    slots: int = 1
+    """How many tasks a rank may have under way, those that wait for a ticket included."""

@@ -1,7 +1,7 @@
 """What ranks say to each other, and its form on the wire.
 
-A message on the wire is a pickle of one tuple of primitives, ``(code, field, ...)``. It is read by an unpickler that
-refuses every global, so that nothing which a peer sends can run code.
+A message on the wire is a pickle of one tuple of primitives, ``(code, field, ...)``. The unpickler that reads it
+refuses every global, so no message can run code.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ class Stamp(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A phase begins: goes down the tree, and counts as work of its sender. (``Stamp`` tells of the last three.)"""
+    """A phase begins: goes down the tree, and counts as work of its sender."""
 
     phase: int
-    account: int = SENDER
-    credits: int = 1
-    depth: int = 0
+    stamp: Stamp = Stamp()
 
 
 class Work(NamedTuple):
@@ -44,9 +42,7 @@ class Work(NamedTuple):
 
     phase: int
     tasks: tuple[Task, ...]
-    account: int = SENDER
-    credits: int = 1
-    depth: int = 0
+    stamp: Stamp = Stamp()
 
 
 class Request(NamedTuple):
@@ -62,9 +58,7 @@ class Reply(NamedTuple):
     phase: int
     sequence: int
     tasks: tuple[Task, ...]
-    account: int = SENDER
-    credits: int = 1
-    depth: int = 0
+    stamp: Stamp = Stamp()
 
 
 class Signal(NamedTuple):
@@ -102,7 +96,7 @@ class Answer(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What the sender says from now on happened in this epoch, or a later one (``pcopy.engine.journal``)."""
+    """All that the sender says after this has happened in this epoch, or in a later one (``pcopy.engine.journal``)."""
 
     number: int
 
@@ -112,9 +106,13 @@ LAST_EPOCH = 1 << 62
 
 
 class Halt(NamedTuple):
-    """The job stops in order: queued tasks are dropped, running ones end at their next slice."""
+    """The job stops in order: queued tasks are dropped, running ones end at their next slice.
 
-    reason: str
+    ``text`` is the reason in words, ``code`` what kind of reason it is, which the engine does not read.
+    """
+
+    text: str
+    code: int = 0
 
 
 class Abort(NamedTuple):
@@ -147,7 +145,7 @@ _TYPES: tuple[type[Any], ...] = (
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 _KINDS = dict(enumerate(_TYPES))
-_CARRIES_TASKS = (Work, Reply)
+_COUNTS_AS_WORK = (Start, Work, Reply)
 
 
 class PrimitiveUnpickler(pickle.Unpickler):
@@ -166,24 +164,29 @@ def load_primitives(data: bytes | bytearray | memoryview) -> Any:
 
 
 def encode(message: Message) -> bytes:
-    """The wire form of ``message``."""
-    kind = type(message)
-    if isinstance(message, _CARRIES_TASKS):
-        tasks = [tuple(task) for task in message.tasks]
-        fields = (tasks if field is message.tasks else field for field in message)
-        return pickle.dumps((_CODES[kind], *fields), 5)
-    return pickle.dumps((_CODES[kind], *message), 5)
+    code = _CODES[type(message)]
+    if not isinstance(message, _COUNTS_AS_WORK):
+        return pickle.dumps((code, *message), 5)
+    fields: dict[str, Any] = message._asdict()
+    fields["stamp"] = tuple(message.stamp)
+    if "tasks" in fields:
+        fields["tasks"] = [tuple(task) for task in fields["tasks"]]
+    return pickle.dumps((code, *fields.values()), 5)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Message:
     """The message whose wire form is ``data``; raises ``InvariantBroken`` for anything else."""
     try:
-        code, *fields = load_primitives(data)
+        code, *values = load_primitives(data)
         kind = _KINDS[code]
-        if kind in _CARRIES_TASKS:
-            at = kind._fields.index("tasks")
-            fields[at] = tuple(Task(*task) for task in fields[at])
-        message: Message = kind(*fields)
+        if kind not in _COUNTS_AS_WORK:
+            message: Message = kind(*values)
+            return message
+        fields = dict(zip(kind._fields, values, strict=True))
+        fields["stamp"] = Stamp(*fields["stamp"])
+        if "tasks" in fields:
+            fields["tasks"] = tuple(Task(*task) for task in fields["tasks"])
+        message = kind(**fields)
     except Exception as error:
         raise InvariantBroken(f"a message that is none of pcopy's: {error}") from error
     return message

@@ -1,26 +1,21 @@
 """One rank as a pure state machine: messages and the time go in, messages and tasks come out.
 
 There is no clock, random source or I/O in it; ``now`` (seconds) and a seeded ``Random`` are handed in. A job is a
-series of phases, each ended by the termination detector:
-
-    WAITING --Start--> WORKING --Start of the next phase--> WORKING … --Stop--> STOPPING --Ready sent--> BARRIER
-    --Close--> CLOSED, and from anywhere --Abort--> ABORTED
-
-The root decides after each phase, with the exact sums of all counters, what comes next. A rank that stops still
-answers requests until its own is answered; then a barrier up and down the tree, after which nothing is under way.
+series of phases, each ended by the termination detector. The root decides after each phase, with the exact sums of all
+counters, what comes next. A rank that stops still answers requests until its own is answered; then a barrier up and
+down the tree, after which nothing is under way. The states and what leads from one to another: docs/design/engine.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from random import Random
+from typing import Any, ClassVar
 
-from pcopy.engine import tree
-from pcopy.engine.commit import COMMIT_POLL, Commit
-from pcopy.engine.detectors import make_detector
-from pcopy.engine.director import Director as Director
-from pcopy.engine.journal import LOST, Epochs, Journal
+from pcopy.engine.commit import Commit
+from pcopy.engine.journal import Epochs, Journal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
@@ -40,15 +35,21 @@ from pcopy.engine.messages import (
     Token,
     Work,
 )
-from pcopy.engine.progress import CounterTree
+from pcopy.engine.phase_end import Director as Director
+from pcopy.engine.phase_end import PhaseEnd
+from pcopy.engine.progress import CounterTree, children, parent
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.states import TRANSITIONS, State
+from pcopy.engine.safra import make_detector
+from pcopy.engine.states import TRANSITIONS, State, follow
 from pcopy.engine.stealing import Thief
-from pcopy.engine.task import ANYBODY, UNTOLD, Share, Spawn, Task, TaskId, batches
-from pcopy.engine.transitions import follow
+from pcopy.engine.task import ANYBODY, UNTOLD, Spawn, Task, batches
+from pcopy.engine.ticket import Outcome
+from pcopy.engine.under_way import UnderWay
 from pcopy.errors import INTERNAL, InvariantBroken
 
 NEVER = float("inf")
+
+_FINAL = (State.CLOSED, State.ABORTED)
 
 
 class Node:
@@ -76,78 +77,86 @@ class Node:
         self.counters = [0] * counters
         self.queue = queue
         self.outbox: deque[tuple[int, Message]] = deque()
-        self.halted: str | None = None
+        self.halted: Halt | None = None
         self.aborted: Abort | None = None
         self.dropped = 0
         self.begun_with: tuple[int, ...] = ()  # the sums of all counters when the phase began
-        self.restored = -1  # the phase that a resumed job goes on with (pcopy.engine.restore)
+        self.restored = -1  # the phase that a resumed job goes on with
         self._halt_wished = False
         self._run = run
         self._numbered = 0
         self._director = director
         self._limits = limits
         self.fan_out = limits.fan_out
-        self._parent = tree.parent(rank, limits.fan_out)
-        self._children = tree.children(rank, size, limits.fan_out)
+        self._parent = parent(rank, limits.fan_out)
+        self._children = children(rank, size, limits.fan_out)
         self._detector = make_detector(termination, rank, size)
         self._thief = Thief(rank, size, random, limits)
         self._epochs = Epochs(journal)
         self._send, self._send_all = self._epochs.sender(self.outbox)
         self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
         self.commit = Commit(self._epochs, limits)
-        self._running: Task | None = None
-        self._untouched = False  # have tasks been received since which nothing that others could run has run a slice?
-        self._touching = False  # is the running task one that ends this?
+        self.under_way = UnderWay(rank, limits.slots)
         self._early: list[tuple[int, Work]] = []
         self._awaited: set[int] = set(self._children)  # children whose Ready is missing
-        self._collecting = 0  # at the root, after a phase: the query whose answers must be complete
-        self._next_query = NEVER
-        self._ending: tuple[int | None, int] | None = None  # at the root, after a phase: what is next, and the status
+        self._phase_end = PhaseEnd(director, limits, self.progress, self.commit)
 
     # What the driver says.
 
     @property
     def is_ending(self) -> bool:
         """At the root: the last phase is over."""
-        is_over = self._ending is not None and self._ending[0] is None
-        return is_over or self.state not in (State.WAITING, State.WORKING)
+        return self._phase_end.is_last or self.state not in (State.WAITING, State.WORKING)
+
+    def restore(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
+        """Before the start: ``tasks`` remain in ``phase``, which had begun, and later ones; ``counts`` are added up.
+
+        What remains of earlier phases was held until then (``Outcome``); it is run again in this one.
+        """
+        self.restored = phase
+        self.queue.begin_phase(phase)
+        for task in tasks:
+            self.queue.push(task._replace(phase=max(phase, task.phase)))
+        for index, count in enumerate(counts):
+            self.counters[index] += count
 
     def start(self, now: float) -> None:
         """At the root: begins the first phase, or goes on with the one that was restored."""
         self.commit.start(now)
         self._begin_phase(max(0, self.restored), now)
 
+    @property
+    def may_take(self) -> bool:
+        if self.state is not State.WORKING or self.commit.waits_for_storage:
+            return False
+        if self.under_way.has_room:
+            return len(self.queue) > 0
+        return self.under_way.only_waits and self.queue.has_note
+
     def take(self) -> Task | None:
-        """The task to run now; it counts as running until ``finished``."""
-        if self.state is not State.WORKING or self._running or self.commit.waits_for_storage:
+        """The task to begin now; it is under way until it is ``finished``, or dropped."""
+        if not self.may_take:
             return None
-        task = self._running = self.queue.pop()
-        self._touching = task is not None and task.owner == ANYBODY
+        task = self.queue.pop()  # a note, if there is no room: those come first
+        if task is not None:
+            self.under_way.begin(task)
         return task
 
-    def sliced(self) -> None:
-        """The running task has run a slice."""
-        if self._touching:
-            self._untouched = False
+    def drop(self, task: Task, now: float) -> None:
+        """``task``, which can run, is not run to its end, because the job is told to stop."""
+        self.queue.forget(task)
+        self.dropped += 1
+        self.finished(task, Outcome(held=True), now)
 
-    def finished(
-        self,
-        spawned: Iterable[Spawn],
-        counts: Sequence[int],
-        now: float,
-        *,
-        settled: Sequence[TaskId] = (),
-        held: bool = False,
-        shares: Sequence[Share] = (),
-    ) -> None:
-        """The running task is over: all that it spawned, counted and settled become facts, unless it is ``held``."""
-        task = self._running
-        if task is None:
-            raise InvariantBroken(f"rank {self.rank} finished a task that it did not run")
-        self.sliced()
-        self._running = None
-        for index, count in enumerate(counts):
-            self.counters[index] += count
+    def finished(self, task: Task, outcome: Outcome, now: float) -> None:
+        """``task`` is over: all that it spawned, counted and settled become facts, unless it is ``held``.
+
+        Raises ``InvariantBroken`` if it is not under way, or waits for a ticket.
+        """
+        self.under_way.end(task)
+        spawned, counts, settled, held, shares = outcome
+        for index in compress(range(len(counts)), counts):  # nearly all are 0
+            self.counters[index] += counts[index]
         self._spawn(spawned, held=held)
         if self._epochs.journal and not held:
             self._epochs.journal.done(task, counts, settled, shares)
@@ -156,37 +165,46 @@ class Node:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Time has passed, or something has changed: settle what can be settled."""
-        if self.state is State.WORKING and not self._running and not len(self.queue):
-            self._send_all(self._detector.idle())
-            if self._detector.terminated:
-                self._collect(now)
-            elif self.halted is None and (request := self._thief.ask(self.phase, now)):
-                self._send(*request)
+        """Time has passed, or something has changed: do what can be done now."""
+        if self.state is State.WORKING and self.under_way.has_room and not len(self.queue):
+            self._seek(now)
         if self.state is State.WORKING and self.commit.is_due(self.rank, self.progress.report, now):
             self._epochs.advance(self.phase)
-        if self.rank == 0 and self.state is State.WORKING and now >= self._next_query:
-            self._query(now)
-            if self._collecting:
-                self._collect(now)
+        if self.state is State.WORKING and now >= self._phase_end.next_query:
+            self._send_all(self._phase_end.ask(now))
+            if self._phase_end.is_near:
+                self._end_phase(now)
         if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:
-            self._barrier()
+            self._enter(State.BARRIER)
+            if self.rank:
+                self._send(self._parent, Ready())
+            else:
+                self._close()
+
+    def _seek(self, now: float) -> None:
+        """Nothing waits, and more could be begun: is the phase over, or is there work elsewhere?"""
+        if not len(self.under_way):
+            self._send_all(self._detector.idle())
+        if self._detector.terminated:
+            self._end_phase(now)
+        elif self.halted is None and (request := self._thief.ask(self.phase, now)):
+            self._send(*request)
 
     def wake_at(self) -> float:
         """When ``tick`` has something to do even if no message comes."""
-        wake = self._next_query if self.state is State.WORKING else NEVER
-        idle = self.state is State.WORKING and not self._running and not len(self.queue)
-        if idle and self.size > 1 and not self._thief.waiting and self.halted is None and not self._collecting:
+        wake = self._phase_end.next_query if self.state is State.WORKING else NEVER
+        hungry = self.state is State.WORKING and self.under_way.has_room and not len(self.queue)
+        if hungry and self.size > 1 and not self._thief.waiting and self.halted is None and not self._phase_end.is_near:
             wake = min(wake, self._thief.ask_at)
         return wake
 
-    def halt(self, reason: str, now: float) -> None:
+    def halt(self, reason: Halt, now: float) -> None:
         """Stops the job in order: every rank drops its queue, and the phase ends by itself.
 
         The wish goes up the tree, so that none is under way any more when a rank is ready to close; the root's order
         comes down. To wish again does nothing.
         """
-        self._receive_halt(self.rank, Halt(reason))
+        self._receive_halt(self.rank, reason)
         self.tick(now)
 
     def abort(self, host: str, text: str, status: int = INTERNAL) -> None:
@@ -197,36 +215,11 @@ class Node:
 
     def receive(self, source: int, message: Message, now: float) -> None:
         """Takes one message of rank ``source``; raises ``InvariantBroken`` for one that can't come now."""
-        if isinstance(message, Epoch):
-            self._epochs.enter(message.number, self.phase)
-        elif isinstance(message, Abort):
-            self._receive_abort(source, message)
-        elif self.state in (State.CLOSED, State.ABORTED):
-            pass  # a rank that has gone down its own way no longer takes part
-        elif isinstance(message, Work):
-            self._receive_work(source, message)
-        elif isinstance(message, Request):
-            self._receive_request(source, message)
-        elif isinstance(message, Reply):
-            self._receive_reply(source, message, now)
-        elif isinstance(message, Signal | Token):
-            self._send_all(self._detector.receive(source, message))
-        elif isinstance(message, Query):
-            self._send_all(self.progress.receive_query(message))
-        elif isinstance(message, Answer):
-            self._send_all(self.progress.receive_answer(source, message))
-            if self._collecting:
-                self._collect(now)
-        elif isinstance(message, Start):
-            self._begin_phase(message.phase, now, source, Stamp(*message[-3:]))
-        elif isinstance(message, Halt):
-            self._receive_halt(source, message)
-        elif isinstance(message, Stop):
-            self._stop(message.status)
-        elif isinstance(message, Ready):
-            self._receive_ready(source)
-        else:
-            self._close()
+        handler = self._HANDLERS.get(type(message))
+        if handler is None:
+            raise InvariantBroken(f"rank {self.rank} does not know what rank {source} says: {message!r}")
+        if self.state not in _FINAL or isinstance(message, Abort | Epoch):  # else it no longer takes part
+            handler(self, source, message, now)
         self.tick(now)
 
     def _begin_phase(self, phase: int, now: float, source: int = -1, stamp: Stamp = Stamp()) -> None:  # noqa: B008
@@ -241,10 +234,10 @@ class Node:
         if source >= 0:
             self._send_all(self._detector.received(source, stamp))
         if self.rank == 0:
-            self._query(now)  # which brings the sums to all ranks before the phase comes
+            self._send_all(self._phase_end.ask(now))  # which brings the sums to all ranks before the phase comes
         self.begun_with = self.progress.totals
         for child in self._children:
-            self._send(child, Start(phase, *self._detector.sent(starting=True)))
+            self._send(child, Start(phase, self._detector.sent(starting=True)))
         early, self._early = self._early, []
         for sender, work in early:
             self._receive_work(sender, work)
@@ -256,7 +249,7 @@ class Node:
             self._early.append((source, work))  # signalled once its phase has begun here
         else:
             self._check_current(source, work.phase)
-            self._send_all(self._detector.received(source, Stamp(*work[-3:])))
+            self._send_all(self._detector.received(source, work.stamp))
             self._accept(work.tasks)
 
     def _check_current(self, source: int, phase: int) -> None:
@@ -273,10 +266,10 @@ class Node:
 
     def _receive_request(self, source: int, request: Request) -> None:
         tasks: tuple[Task, ...] = ()
-        if request.phase == self.phase and self.state is State.WORKING and not self._untouched:
-            tasks = self.queue.give(self._running is not None)
-        stamp = self._detector.sent() if tasks else ()
-        self._send(source, Reply(request.phase, request.sequence, tasks, *stamp))
+        if request.phase == self.phase and self.state is State.WORKING and not self.under_way.is_untouched:
+            tasks = self.queue.give(not self.under_way.has_room)
+        stamp = self._detector.sent() if tasks else Stamp()
+        self._send(source, Reply(request.phase, request.sequence, tasks, stamp))
 
     def _receive_reply(self, source: int, reply: Reply, now: float) -> None:
         if not self._thief.answered(reply, now):
@@ -285,10 +278,9 @@ class Node:
             return
         if reply.tasks:
             self._check_current(source, reply.phase)
-            self._send_all(self._detector.received(source, Stamp(*reply[-3:])))
+            self._send_all(self._detector.received(source, reply.stamp))
             self._accept(reply.tasks)
-            self._untouched = True
-            self._touching = False
+            self.under_way.received()
 
     def _spawn(self, spawned: Iterable[Spawn], *, begins: bool = False, held: bool = False) -> None:
         """``begins``: a journal knows these tasks as what the job begins with; ``held``: it does not hear of them."""
@@ -312,41 +304,26 @@ class Node:
             journal.base(self.phase, base)
         for owner, tasks in addressed.items():
             for batch in batches(tasks, self._limits.message_bytes):
-                self._send(owner, Work(self.phase, batch, *self._detector.sent()))
+                self._send(owner, Work(self.phase, batch, self._detector.sent()))
 
     # The end of a phase, and of the job.
 
-    def _collect(self, now: float) -> None:
-        """At the root, when a phase is over: wait for complete answers, then go on."""
-        if not self._collecting:
-            self._query(now)
-            self._collecting = self.progress.sequence
-        report = self.progress.report
-        if report is None or report.sequence < self._collecting or report.silent:
-            return
-        if self._ending is None or (self.halted is not None and self._ending[0] is not None):
-            following = None if self.halted is not None else self._director.next_phase(self.phase, report.totals)
-            self._ending = following, self._director.status(report.totals, self.halted) if following is None else 0
-        following, status = self._ending
-        needed = status != 0 or self.restored >= 0 or following in self._limits.durable_before
-        if not self.commit.is_done(report, now, needed=needed, halted=self.halted is not None, phase=self.phase):
-            self._collecting, self._next_query = report.sequence + 1, now + COMMIT_POLL
-            return
-        self._collecting, self._ending = 0, None
-        if following is None:
-            lost = not status and self.halted is not None and report.durable == LOST  # all is done, and not on storage
-            self._stop(self._director.status(report.totals, self.halted) if lost else status)
-        else:
-            self._begin_phase(following, now)
-            self.tick(now)
+    def _receive_answer(self, source: int, answer: Answer, now: float) -> None:
+        self._send_all(self.progress.receive_answer(source, answer))
+        if self._phase_end.is_near:
+            self._end_phase(now)
 
-    def _query(self, now: float) -> None:
-        """At the root: asks for all counters, and settles when to ask again."""
-        self._send_all(self.progress.ask())
-        interval = self._limits.progress_interval
-        if self._collecting:  # complete answers are needed, and may take longer than an interval: ever more patience
-            interval *= 2 ** (self.progress.sequence - self._collecting)
-        self._next_query = now + interval
+    def _end_phase(self, now: float) -> None:
+        """At the root, when a phase is over: what comes next, as soon as that is known."""
+        self._send_all(self._phase_end.begin(now))
+        following = self._phase_end.decide(now, self.phase, self.halted, resumed=self.restored >= 0)
+        if following is None:
+            return
+        if following.phase is None:
+            self._stop(following.status)
+        else:
+            self._begin_phase(following.phase, now)
+            self.tick(now)
 
     def _receive_halt(self, source: int, message: Halt) -> None:
         if self.halted is not None or self.state not in (State.WAITING, State.WORKING):
@@ -356,14 +333,14 @@ class Node:
                 self._halt_wished = True
                 self._send(self._parent, message)
             return
-        self.halted = message.reason
+        self.halted = message
         self._epochs.is_ending = True
         self.dropped += self.queue.drop_work()
         for child in self._children:
             self._send(child, message)
 
     def _stop(self, status: int) -> None:
-        if self._running or len(self.queue) or self._early:
+        if len(self.under_way) or len(self.queue) or self._early:
             raise InvariantBroken(f"the job stops while rank {self.rank} has work")
         self._enter(State.STOPPING)
         self.status = status
@@ -375,20 +352,13 @@ class Node:
             raise InvariantBroken(f"rank {source} is ready while rank {self.rank} is {self.state.value}")
         self._awaited.discard(source)
 
-    def _barrier(self) -> None:
-        self._enter(State.BARRIER)
-        if self.rank:
-            self._send(self._parent, Ready())
-        else:
-            self._close()
-
     def _close(self) -> None:
         self._enter(State.CLOSED)
         for child in self._children:
             self._send(child, Close())
 
     def _receive_abort(self, source: int, message: Abort) -> None:
-        if self.state in (State.ABORTED, State.CLOSED):
+        if self.state in _FINAL:
             return
         self._enter(State.ABORTED)
         self.aborted = message
@@ -398,3 +368,21 @@ class Node:
 
     def _enter(self, state: State) -> None:
         self.state = follow(TRANSITIONS, self.state, state, self.rank)
+
+    _HANDLERS: ClassVar[Mapping[type, Callable[[Node, int, Any, float], None]]] = {
+        Start: lambda node, source, start, now: node._begin_phase(start.phase, now, source, start.stamp),
+        Work: lambda node, source, work, _: node._receive_work(source, work),
+        Request: lambda node, source, request, _: node._receive_request(source, request),
+        Reply: lambda node, source, reply, now: node._receive_reply(source, reply, now),
+        Signal: lambda node, source, signal, _: node._send_all(node._detector.receive(source, signal)),
+        Token: lambda node, source, token, _: node._send_all(node._detector.receive(source, token)),
+        Query: lambda node, _, query, __: node._send_all(node.progress.receive_query(query)),
+        Answer: lambda node, source, answer, now: node._receive_answer(source, answer, now),
+        Epoch: lambda node, _, epoch, __: node._epochs.enter(epoch.number, node.phase),
+        Halt: lambda node, source, halt, _: node._receive_halt(source, halt),
+        Abort: lambda node, source, abort, _: node._receive_abort(source, abort),
+        Stop: lambda node, _, stop, __: node._stop(stop.status),
+        Ready: lambda node, source, _, __: node._receive_ready(source),
+        Close: lambda node, _, __, ___: node._close(),
+    }
+    """What is done with each type of message, of which rank, and when."""

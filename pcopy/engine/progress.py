@@ -1,16 +1,24 @@
-"""Counters, summed up the tree without anybody waiting.
-
-The root's query goes down each interval; every rank adds its children's counters to its own and answers upward once
-all children have answered. If the next query comes before that, it answers the old one with what it knows and names
-those that are missing, so that one silent rank hides nobody else. Sequence numbers make late answers harmless.
+"""Counters, summed up the tree without anybody waiting: who is asked again answers with what it has, and names who is
+missing. Sequence numbers make late answers harmless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pcopy.engine.messages import Answer, Message, Query
-from pcopy.engine.tree import children, parent
+
+
+def parent(rank: int, fan_out: int) -> int:
+    """The rank above ``rank``; the root has none (-1)."""
+    return (rank - 1) // fan_out if rank else -1
+
+
+def children(rank: int, size: int, fan_out: int) -> range:
+    first = fan_out * rank + 1
+    return range(min(first, size), min(first + fan_out, size))
+
 
 Outgoing = list[tuple[int, Message]]
 
@@ -18,16 +26,13 @@ SILENT_SHOWN = 16
 """The most silent ranks that one answer names."""
 
 
-class Report:
+class Report(NamedTuple):
     """What the root knows: sums over all ranks, whose share in them is old, and the least of their durable epochs."""
 
-    __slots__ = ("durable", "sequence", "silent", "totals")
-
-    def __init__(self, sequence: int, totals: tuple[int, ...], silent: tuple[int, ...], durable: int = 0) -> None:
-        self.durable = durable
-        self.sequence = sequence
-        self.totals = totals
-        self.silent = silent
+    sequence: int
+    totals: tuple[int, ...]
+    silent: tuple[int, ...]
+    durable: int = 0
 
 
 class CounterTree:
@@ -44,28 +49,24 @@ class CounterTree:
         self._counters = counters
         self._answers: dict[int, Answer] = {}  # each child's last one
         self._missing: set[int] = set()
-        self._sequence = 0
+        self.sequence = 0
+        """The last query seen (at the root: asked)."""
         self._open = False
         self.totals = tuple(counters)
         """The sums over all ranks as last heard from the root."""
         self.report: Report | None = None
         """At the root: the last sums."""
 
-    @property
-    def sequence(self) -> int:
-        """The last query seen (at the root: asked)."""
-        return self._sequence
-
     def ask(self) -> Outgoing:
         """At the root: starts the next query."""
-        return self._begin(Query(self._sequence + 1, self.report.totals if self.report else tuple(self._counters)))
+        return self._begin(Query(self.sequence + 1, self.report.totals if self.report else tuple(self._counters)))
 
     def receive_query(self, query: Query) -> Outgoing:
-        return self._begin(query) if query.sequence > self._sequence else []
+        return self._begin(query) if query.sequence > self.sequence else []
 
     def _begin(self, query: Query) -> Outgoing:
         out = self._finish() if self._open else []
-        self._sequence, self.totals = query.sequence, query.totals
+        self.sequence, self.totals = query.sequence, query.totals
         self._missing = set(self._children)
         self._open = True
         out.extend((child, query) for child in self._children)
@@ -75,7 +76,7 @@ class CounterTree:
 
     def receive_answer(self, source: int, answer: Answer) -> Outgoing:
         self._answers[source] = answer
-        if answer.sequence != self._sequence or source not in self._missing:
+        if answer.sequence != self.sequence or source not in self._missing:
             return []
         self._missing.discard(source)
         return [] if self._missing else self._finish()
@@ -86,7 +87,7 @@ class CounterTree:
         for child in self._children:
             answer = self._answers.get(child)
             late = child in self._missing
-            if late and (answer is None or answer.sequence < self._sequence - 1 or not answer.silent):
+            if late and (answer is None or answer.sequence < self.sequence - 1 or not answer.silent):
                 silent.add(child)
             elif answer is not None:
                 silent.update(answer.silent)
@@ -100,7 +101,7 @@ class CounterTree:
         heard = [self._answers[child].durable if child in self._answers else 0 for child in self._children]
         durable = min([self._durable(), *heard])
         if self._rank:
-            return [(self._parent, Answer(self._sequence, totals, silent, durable))]
+            return [(self._parent, Answer(self.sequence, totals, silent, durable))]
         self.totals = totals
-        self.report = Report(self._sequence, totals, silent, durable)
+        self.report = Report(self.sequence, totals, silent, durable)
         return []

@@ -1,9 +1,8 @@
 """The tasks of one rank: what it runs next, and what it gives away.
 
-It runs the newest task, which keeps the queue short (depth first: with the oldest first a tree of a million
-directories queues a million of them), and gives away the oldest, which stand for the most work. Notes, the tasks
-addressed to this rank, are small and come first. Scanning goes before copying until what waits passes the scan-ahead
-budget; then copying goes first, so that memory stays bounded however large the tree is.
+It runs the newest task, which keeps the queue short, and gives away the oldest, which stand for the most work. Tasks
+addressed to this rank come first. Scanning goes before copying until what waits passes the scan-ahead budget; then
+copying goes first, so that memory stays bounded however large the tree is.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from pcopy.engine.backlog import Backlog, SpoolFactory, Store
+from pcopy.engine.backlog import Backlog, SpoolBacklog, SpoolFactory
 from pcopy.engine.limits import Limits
 from pcopy.engine.task import ANYBODY, Task
 
@@ -46,7 +45,7 @@ class TaskQueue:
         self,
         limits: Limits,
         open_spool: SpoolFactory = io.BytesIO,
-        open_overflow: Callable[[], Store] | None = None,
+        open_overflow: Callable[[], Backlog] | None = None,
         is_work: Callable[[Task], bool] = lambda task: task.owner == ANYBODY,
     ) -> None:
         """``open_overflow`` makes the place for tasks of the current phase that memory can't hold.
@@ -56,39 +55,44 @@ class TaskQueue:
         self.is_work = is_work
         self._limits = limits
         self._open_spool = open_spool
-        self._open_overflow = open_overflow or (lambda: Backlog(open_spool))
-        self._overflow: Store | None = None
+        self._open_overflow = open_overflow or (lambda: SpoolBacklog(open_spool))
+        self._overflow: Backlog | None = None
         self._phase = -1
         self._notes: deque[Task] = deque()
         self._scans = _Stack()
         self._works = _Stack()
         self._in_core = 0
-        self._backlogs: dict[int, Backlog] = {}
+        self._backlogs: dict[int, SpoolBacklog] = {}
         self.trouble: OSError | None = None
         """Why tasks can't be put aside any more, once that is so: none comes back, and the job has to stop."""
         self.peak = 0
         """The most bytes that tasks have held in memory at once."""
         self.remembers = False
         """Is what is dropped kept, for whoever has to clear up after it?"""
-        self._forgotten: list[Store] = []
+        self._forgotten: list[Backlog] = []
 
     def __len__(self) -> int:
         """How many tasks of the current phase wait."""
-        outside = sum(store.count for store in self._outside())
-        return len(self._notes) + len(self._scans.tasks) + len(self._works.tasks) + outside
+        count = len(self._notes) + len(self._scans.tasks) + len(self._works.tasks)
+        if self._overflow is not None:
+            count += self._overflow.count
+        if self._phase in self._backlogs:
+            count += self._backlogs[self._phase].count
+        return count
 
-    def _outside(self) -> list[Store]:
+    def _outside(self) -> list[Backlog]:
         """Where tasks of the current phase wait outside memory."""
-        return [store for store in (self._overflow, self._backlogs.get(self._phase)) if store is not None]
+        return [backlog for backlog in (self._overflow, self._backlogs.get(self._phase)) if backlog is not None]
 
     def begin_phase(self, phase: int) -> None:
         """Makes ``phase`` the current one: what was put aside for it may run."""
         self._phase = phase
 
     def push(self, task: Task) -> None:
-        """Adds a task of this phase or a later one."""
         if task.phase != self._phase:
-            self._put_aside(self._backlog(task.phase), task)
+            if task.phase not in self._backlogs:
+                self._backlogs[task.phase] = SpoolBacklog(self._open_spool)
+            self._put_aside(self._backlogs[task.phase], task)
         elif self._in_core > self._limits.in_core and task.owner == ANYBODY:
             if self._overflow is None:
                 self._overflow = self._open_overflow()
@@ -96,12 +100,12 @@ class TaskQueue:
         else:
             self._hold(task)
 
-    def _put_aside(self, store: Store, task: Task) -> None:
+    def _put_aside(self, backlog: Backlog, task: Task) -> None:
         if self.trouble is not None:
-            store.keep(task)
+            backlog.keep(task)
             return
         try:
-            store.append(task)
+            backlog.append(task)
         except OSError as error:
             self.trouble = error
 
@@ -115,21 +119,15 @@ class TaskQueue:
         self._in_core += task.footprint
         self.peak = max(self.peak, self._in_core)
 
-    def _backlog(self, phase: int) -> Backlog:
-        backlog = self._backlogs.get(phase)
-        if backlog is None:
-            backlog = self._backlogs[phase] = Backlog(self._open_spool)
-        return backlog
-
     def _refill(self) -> bool:
         if self.trouble is not None:
             return False
-        for store in self._outside():
-            for task in store.take_frame():
+        for backlog in self._outside():
+            for task in backlog.take_frame():
                 self._hold(task)
-            if not store.count:
-                store.close()
-                if store is self._overflow:
+            if not backlog.count:
+                backlog.close()
+                if backlog is self._overflow:
                     self._overflow = None
                 else:
                     del self._backlogs[self._phase]
@@ -137,7 +135,6 @@ class TaskQueue:
         return False
 
     def pop(self) -> Task | None:
-        """The task to run next, or None."""
         if not (self._notes or self._scans.tasks or self._works.tasks) and not self._refill():
             return None
         if self._notes:
@@ -149,8 +146,13 @@ class TaskQueue:
         self._in_core -= task.footprint
         return task
 
+    @property
+    def has_note(self) -> bool:
+        """Does a note come next? (What is addressed and is work waits its turn, and so do notes behind it.)"""
+        return bool(self._notes) and not self.is_work(self._notes[0])
+
     def _waiting(self) -> int:
-        return self._in_core + sum(store.footprint for store in self._outside())
+        return self._in_core + sum(backlog.footprint for backlog in self._outside())
 
     def give(self, running: bool) -> tuple[Task, ...]:
         """Half of what others may run, by cost and the oldest first, within one message.
@@ -176,35 +178,33 @@ class TaskQueue:
         return tuple(given)
 
     def forget(self, task: Task) -> None:
-        """A task that was dropped while it was running."""
         if self.remembers:
-            held = Backlog()
+            held = SpoolBacklog()
             held.keep(task)
             self._forgotten.append(held)
 
     def forgotten(self) -> Iterator[Task]:
         """What was dropped, each task once, if the queue ``remembers``; may raise ``OSError``."""
         while self._forgotten:
-            store = self._forgotten.pop()
-            while store.count:
-                yield from store.take_frame()
-            store.close()
+            backlog = self._forgotten.pop()
+            yield from backlog.drained()
+            backlog.close()
 
     def drop_work(self) -> int:
         """Forgets every task but the notes of this phase in memory; returns how many were dropped."""
         notes = deque(task for task in self._notes if not self.is_work(task))
         dropped: int = len(self._scans.tasks) + len(self._works.tasks) + len(self._notes) - len(notes)
         self._notes = notes
-        stores = [*self._backlogs.values(), *([self._overflow] if self._overflow else ())]
-        dropped += sum(store.count for store in stores)
+        backlogs = [*self._backlogs.values(), *([self._overflow] if self._overflow else ())]
+        dropped += sum(backlog.count for backlog in backlogs)
         if self.remembers:
-            held = Backlog()
+            held = SpoolBacklog()
             for task in (*self._scans.tasks, *self._works.tasks):
                 held.keep(task)
-            self._forgotten += [*stores, held]
+            self._forgotten += [*backlogs, held]
         else:
-            for store in stores:
-                store.close()
+            for backlog in backlogs:
+                backlog.close()
         self._backlogs.clear()
         self._overflow = None
         self._scans, self._works = _Stack(), _Stack()

@@ -4,8 +4,8 @@ Safra's algorithm (Dijkstra, "Shmuel Safra's version of termination detection", 
 messages of work that it has sent less those that it has received, and is black once it has received one. An idle rank
 hands the token on downwards (0 → n-1 → … → 1 → 0), adds its count, and blackens the token if it is black itself; then
 it is white again. If the token comes back white to a white root and all counts together are 0, nobody works and
-nothing is under way; else the root sends it round again. The counts are what plain colours lack: a message that is
-still under way, addressed to a rank that the token has passed, leaves the sum above 0.
+nothing is under way; else the root sends it round again. Colours alone would not suffice: a message that is still
+under way, to a rank that the token has passed, blackens nobody yet, but leaves the sum above 0.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from enum import Enum
 
 from pcopy.engine.messages import Message, Stamp, Token
-from pcopy.engine.termination import Outgoing
-from pcopy.engine.transitions import Table, follow
+from pcopy.engine.states import Table, follow
+from pcopy.engine.termination import Detector, DijkstraScholten, Outgoing
 from pcopy.errors import InvariantBroken
 
 
@@ -100,3 +100,14 @@ class Safra:
 
     def _enter(self, probe: Probe) -> None:
         self.probe = follow(TRANSITIONS, self.probe, probe, self._rank)
+
+
+DETECTORS = ("tree", "ring")
+"""The detectors by their names on the command line."""
+
+
+def make_detector(name: str, rank: int, size: int) -> Detector:
+    """Dijkstra and Scholten's (``tree``), or Safra's (``ring``), for one rank of ``size``."""
+    if name not in DETECTORS:
+        raise ValueError(f"no termination detector is called {name}")
+    return Safra(rank, size) if name == "ring" else DijkstraScholten(rank)

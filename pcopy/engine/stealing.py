@@ -1,9 +1,8 @@
 """Work stealing, the thief's side: whom to ask, and when.
 
-An idle rank asks one random victim at a time. After each refusal it waits longer, up to a cap, so that idle ranks
-sleep; after a success it starts afresh. The cap grows with the time for which the rank has had nothing to do: after
-seconds a longer pause costs little, and asking takes time from ranks that share its cores. (Blumofe and Leiserson,
-"Scheduling multithreaded computations by work stealing", 1999: random victims suffice.)
+An idle rank asks one random victim at a time, and waits longer after each refusal, so that idle ranks sleep. The
+longest pause grows with the time without work: asking takes time from ranks that share its cores.
+(Blumofe and Leiserson, "Scheduling multithreaded computations by work stealing", 1999: random victims suffice.)
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Thief:
         self._delay = min(self._delay, self._limits.steal_backoff_cap)
 
     def ask(self, phase: int, now: float) -> tuple[int, Request] | None:
-        """A victim and the request for it, if it is time to ask."""
         if self.waiting or self._size == 1 or now < self.ask_at:
             return None
         victim = self._random.randrange(self._size - 1)

@@ -1,4 +1,4 @@
-"""A unit of work as the engine sees it: who may run it, when, and what it costs. What it means is in ``payload``."""
+"""A unit of work as the engine sees it: who may run it, when, and its cost. Only the tool understands ``payload``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A plain tuple, since the wire and the spool hold primitives only (a named one is
 
 
 UNTOLD = 0
-"""The number in the id of a task that a held one has spawned (``pcopy.engine.driver.Outcome``): a journal is told
+"""The number in the id of a task that a held one has spawned (``pcopy.engine.ticket.Outcome``): a journal is told
 neither of it nor of its end, since the held task spawns it again in a resumed job."""
 
 

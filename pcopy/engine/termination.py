@@ -4,22 +4,22 @@ Dijkstra and Scholten, "Termination detection for diffusing computations", Infor
 with credits (Mattern, "Global quiescence detection based on credit distribution and recovery", Information Processing
 Letters 30 (1989)) that keep its tree flat.
 
-The root is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. The message
-that reaches a disengaged rank engages it: the account's owner becomes its parent, and it keeps the credits, as it does
-with further ones of that account. Those of every other message go home (are signalled) at once. An engaged rank that
-sends work issues credits of its own account, which makes it the parent of a receiver that becomes engaged; but a rank
-that is ``DEEPEST`` already gives a part of the credits that it holds, so that the receiver gets the *same* parent and
-the tree no deeper. A rank that is idle, and whose account is settled (all credits that it issued are home), sends home
-what it holds and is disengaged.
+The root is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. If it reaches
+a rank that is not engaged, it engages that rank: the account's owner becomes its parent, and it keeps the credits. It
+also keeps further credits of the same account. Credits of all other messages go home (are signalled) at once. An
+engaged rank that sends work issues credits of its own account, so it becomes the parent of a receiver that is not
+engaged. But a rank that is ``DEEPEST`` already gives a part of the credits that it holds. Then the receiver gets the
+*same* parent, and the tree grows no deeper. An account is balanced when all credits that its owner issued are home. A
+rank that is idle, and whose account is balanced, sends home the credits that it holds, and is no longer engaged.
 
-Why that suffices. (1) Whoever holds credits of an account, a rank or a message under way, keeps it unsettled, so its
-owner is engaged: it can't have left. (2) So the parent of an engaged rank is engaged, and when it became engaged the
-account of the child was settled or the child would not have been free to join: no rank is its own ancestor, and every
-chain of parents ends at the root. (3) A rank with work is engaged, and a message of work holds credits. Hence an idle
-root whose account is settled has no engaged rank below it, and nobody works and nothing is under way.
+Why that suffices. (1) While a rank or a message under way holds credits of an account, the account is not balanced. So
+its owner is engaged: it can't have left. (2) So the parent of an engaged rank is engaged. When a rank becomes engaged,
+its own account is balanced, so it is nobody's parent then: no rank is its own ancestor, and every chain of parents ends
+at the root. (3) A rank with work is engaged, and a message of work holds credits. Hence, if the root is idle and its
+account is balanced, no rank is engaged below it: nobody works, and nothing is under way.
 
-With each message on its sender's account this is the algorithm of 1980, whose tree grows as deep as the longest chain
-of thefts. With all of them on the root's it would be Mattern's, and the root would hear of each theft.
+If each message were on its sender's account, this would be the algorithm of 1980: its tree grows as deep as the longest
+chain of thefts. If all were on the root's account, it would be Mattern's: the root hears of each theft.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Protocol
 
 from pcopy.engine.messages import SENDER, Message, Signal, Stamp
-from pcopy.engine.transitions import Table, follow
+from pcopy.engine.states import Table, follow
 from pcopy.errors import InvariantBroken
 
 Outgoing = list[tuple[int, Message]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pcopy.engine.messages import Message
+from pcopy.engine.ticket import Wake
 
 
 class Transport(Protocol):
@@ -27,11 +28,12 @@ class Transport(Protocol):
     def send(self, destination: int, message: Message) -> None:
         """Takes ``message`` for rank ``destination`` (not this one); raises ``PeerLost`` if it is known to be gone."""
 
-    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
         """What has arrived, as (sender, message); moves unsent messages on.
 
-        Waits up to ``timeout`` seconds (0: not at all) if nothing has arrived yet; may return early with nothing. The
-        rank has had nothing to do for ``calm`` seconds: who can't be woken may look less often then.
+        Waits up to ``timeout`` seconds (0: not at all) if nothing has arrived yet, and ``wake`` is not readable; may
+        return early with nothing. The rank has had nothing to do for ``calm`` seconds: who can't be woken may look less
+        often then.
         Raises ``PeerLost`` when another rank's end closed and all that it sent before has been handed out, unless
         ``forgive`` named it.
         """

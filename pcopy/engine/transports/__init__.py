@@ -1,1 +1,1 @@
-"""What carries messages between ranks. One module each, so that none is imported but the one in use."""
+"""Transports: they carry messages between ranks. Each is one module, so that only the one in use is imported."""

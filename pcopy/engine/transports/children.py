@@ -17,7 +17,9 @@ from pcopy.errors import REFUSED, STOPPED
 _FATE_WAIT = 0.01
 """Seconds that a dead child has to become waitable: its sockets close a little earlier."""
 _SHORTEST_PAUSE = 0.0005
+"""Seconds between the first two looks at children that end."""
 _LONGEST_PAUSE = 0.02
+"""Seconds to which the pause between two looks grows."""
 
 
 class Children:

@@ -6,13 +6,12 @@ thread, which holds the lock already. It does nothing but write one text and lea
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
+from pcopy import libc
 
 
 @contextmanager
@@ -28,13 +27,9 @@ def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
         finally:
             os._exit(status)
 
-    handler = _Handler(leave)  # lives as long as this frame, and so as long as C may call it
-    set_handler = ctypes.CDLL(None).signal
-    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
-    before = set_handler(signal.SIGALRM, ctypes.cast(handler, ctypes.c_void_p))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        set_handler(signal.SIGALRM, before)
+    with libc.handled_in_c(signal.SIGALRM, leave):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)

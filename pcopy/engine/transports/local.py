@@ -22,7 +22,6 @@ import itertools
 import os
 import resource
 import select
-import signal
 import socket
 import struct
 import sys
@@ -33,10 +32,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pcopy import libc
 from pcopy.engine.messages import Message, decode, encode
+from pcopy.engine.ticket import Wake
 from pcopy.engine.transports.children import Children
 from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance
 
+_PAUSES = (0.001, 0.02, 0.1)
+"""Seconds before the second, third and fourth try of a call that the system has refused."""
 _HEADER = struct.Struct("!Q")
 _READ_BYTES = 256 << 10
 """Bytes taken from a socket at once: somewhat more than Linux lets a Unix socket hold."""
@@ -49,14 +52,12 @@ _LONGEST_WAIT = 3600.0
 _LOSS_DELAY = 0.1
 """Seconds for which other ranks' traffic goes before a loss: it may hold the reason, an Abort, but never hides it."""
 _SPARE_DESCRIPTORS = 32
-_PR_SET_PDEATHSIG = 1
-_PAUSES = (0.001, 0.02, 0.1)
-"""Seconds before the second, third and fourth try of a call that the system has refused."""
+"""Open files that a rank may need beside its connections."""
 
 Result = TypeVar("Result")
 
 
-def _insist(call: Callable[..., Result], *arguments: Any) -> Result:
+def insist(call: Callable[..., Result], *arguments: Any) -> Result:
     """``call`` again after an error that is none of the connection's: memory may be short for a moment.
 
     Nothing has been sent or received by a call that fails. Raises the last ``OSError``.
@@ -71,14 +72,14 @@ def _insist(call: Callable[..., Result], *arguments: Any) -> Result:
     return call(*arguments)
 
 
-class _Peer:
+class Peer:
     """One connection: what is still to be written, and what of a frame has been read."""
 
     __slots__ = ("body", "ended", "filled", "forgiven", "head", "lost", "outgoing", "rank", "socket", "writable")
 
     def __init__(self, rank: int, descriptor: int) -> None:
         self.rank = rank
-        self.socket = _insist(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
+        self.socket = insist(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
         self.socket.setblocking(False)
         self.outgoing: deque[memoryview] = deque()
         self.writable = True
@@ -89,31 +90,29 @@ class _Peer:
         self.lost = ""
         self.forgiven = False
 
+    def close(self) -> None:
+        with suppress(OSError):  # all that was to be sent has been taken
+            self.socket.close()
+
 
 class LocalTransport:
     """One process's end of the network that ``fork_ranks`` made; fills ``pcopy.engine.transport.Transport``."""
 
     def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: Children) -> None:
         """``ends``: peer rank -> descriptor, owned from now on; ``children``: rank 0's, none elsewhere."""
-        self._rank = rank
-        self._size = size
+        self.rank = rank
+        self.size = size
         self._children = children
-        self._peers = {peer: _Peer(peer, descriptor) for peer, descriptor in ends.items()}
+        self._peers = {peer: Peer(peer, descriptor) for peer, descriptor in ends.items()}
         self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._waiting: set[int] = set()
-        self._losses: deque[_Peer] = deque()
+        self._losses: deque[Peer] = deque()
         self._buffer = memoryview(bytearray(_READ_BYTES if size > 1 else 0))
-        self._epoll = _insist(select.epoll)
+        self._epoll = insist(select.epoll)
         for descriptor in self._by_descriptor:
-            _insist(self._epoll.register, descriptor, select.EPOLLIN)
-
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        return self._size
+            insist(self._epoll.register, descriptor, select.EPOLLIN)
+        self._wake: Wake | None = None
+        self._wake_descriptor = -1
 
     @property
     def unsent(self) -> bool:
@@ -139,20 +138,25 @@ class LocalTransport:
         if destination not in self._waiting:
             self._write(peer)
 
-    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
         """What has arrived; see ``Transport.poll``. Returns early with nothing when the last unsent message has gone.
 
         Raises ``PeerLost``, once per lost rank, and ``InvariantBroken`` if a peer sends something else than messages.
         """
+        if wake is not self._wake:
+            self._listen(wake)
         now = time.monotonic()
         deadline = now + timeout
         if self._losses and now >= self._losses[0].ended + _LOSS_DELAY:
             self._tell_loss()
         wait = 0.0 if self._losses else timeout
         while True:
-            was_unsent = self.unsent
+            was_unsent, woken = self.unsent, False
             arrived: list[tuple[int, Message]] = []
-            for descriptor, events in _insist(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
+            for descriptor, events in insist(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
+                if descriptor == self._wake_descriptor:
+                    woken = True
+                    continue
                 peer = self._by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
                     self._write(peer)
@@ -163,7 +167,7 @@ class LocalTransport:
             if self._losses:
                 self._tell_loss()
             wait = deadline - time.monotonic()
-            if wait <= 0.0 or (was_unsent and not self.unsent):
+            if woken or wait <= 0.0 or (was_unsent and not self.unsent):
                 return arrived
 
     def forgive(self, rank: int) -> None:
@@ -180,9 +184,10 @@ class LocalTransport:
         """
         if self._epoll.closed:
             return
+        self._listen(None)
         dropped: list[tuple[int, Message]] = []
         while self._waiting:
-            for descriptor, events in _insist(self._epoll.poll):
+            for descriptor, events in insist(self._epoll.poll):
                 peer = self._by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
                     self._write(peer)
@@ -190,7 +195,7 @@ class LocalTransport:
                     self._read(peer, dropped)
             dropped.clear()
         for peer in self._by_descriptor.values():
-            _close(peer.socket)
+            peer.close()
             peer.writable = False
         self._by_descriptor.clear()
         self._losses.clear()
@@ -208,21 +213,30 @@ class LocalTransport:
         """Kills all children at once. Those stuck in a system call are not waited for: ``reap`` does that."""
         self._children.kill()
 
-    def _peer(self, rank: int) -> _Peer:
+    def _listen(self, wake: Wake | None) -> None:
+        if self._wake_descriptor >= 0:
+            with suppress(OSError):  # it may have been closed
+                self._epoll.unregister(self._wake_descriptor)
+        self._wake, self._wake_descriptor = wake, -1
+        if wake is not None:
+            insist(self._epoll.register, wake.fileno(), select.EPOLLIN)
+            self._wake_descriptor = wake.fileno()
+
+    def _peer(self, rank: int) -> Peer:
         peer = self._peers.get(rank)
         if peer is None:
-            raise InvariantBroken(f"rank {self._rank} of {self._size} has no connection to rank {rank}")
+            raise InvariantBroken(f"rank {self.rank} of {self.size} has no connection to rank {rank}")
         return peer
 
-    def _read(self, peer: _Peer, arrived: list[tuple[int, Message]]) -> None:
+    def _read(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
         """One read from ``peer``: appends the messages that it completed, notes the end of the stream."""
         try:
             if peer.body is not None:
-                taken = _insist(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
+                taken = insist(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
             else:
                 start = len(peer.head)
                 self._buffer[:start] = peer.head
-                taken = _insist(peer.socket.recv_into, self._buffer[start:])
+                taken = insist(peer.socket.recv_into, self._buffer[start:])
         except BlockingIOError:
             return
         except ConnectionError:
@@ -237,7 +251,7 @@ class LocalTransport:
         else:
             self._split(peer, self._buffer[: start + taken], arrived)
 
-    def _split(self, peer: _Peer, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
+    def _split(self, peer: Peer, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
         """Cuts ``data`` into frames. An unfinished body gets its own buffer, into which the next reads go directly."""
         position, end = 0, len(data)
         while end - position >= _HEADER.size:
@@ -253,13 +267,13 @@ class LocalTransport:
             position += length
         peer.head = bytes(data[position:])
 
-    def _write(self, peer: _Peer) -> None:
+    def _write(self, peer: Peer) -> None:
         """Hands queued pieces to the socket until it is full; epoll is asked for room only while something is left."""
         outgoing = peer.outgoing
         try:
             while outgoing:
                 pieces = list(itertools.islice(outgoing, _PIECES))
-                taken = _insist(peer.socket.sendmsg, pieces, (), socket.MSG_NOSIGNAL)
+                taken = insist(peer.socket.sendmsg, pieces, (), socket.MSG_NOSIGNAL)
                 while taken:
                     piece = outgoing.popleft()
                     if taken < len(piece):
@@ -273,16 +287,16 @@ class LocalTransport:
             peer.writable = False
         if outgoing and peer.rank not in self._waiting:
             self._waiting.add(peer.rank)
-            _insist(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
+            insist(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
         elif not outgoing and peer.rank in self._waiting:
             self._waiting.discard(peer.rank)
-            _insist(self._epoll.modify, peer.socket, select.EPOLLIN)
+            insist(self._epoll.modify, peer.socket, select.EPOLLIN)
 
-    def _end(self, peer: _Peer) -> None:
+    def _end(self, peer: Peer) -> None:
         """The stream from ``peer`` is over, and so is the one to it: nobody closes half a connection here."""
         del self._by_descriptor[peer.socket.fileno()]
-        _insist(self._epoll.unregister, peer.socket)
-        _close(peer.socket)
+        insist(self._epoll.unregister, peer.socket)
+        peer.close()
         peer.outgoing.clear()
         peer.writable = False
         self._waiting.discard(peer.rank)
@@ -299,11 +313,6 @@ class LocalTransport:
         raise PeerLost(peer.rank, reason, gave_up=self._children.gave_up(peer.rank))
 
 
-def _close(end: socket.socket) -> None:
-    with suppress(OSError):  # all that was to be sent has been taken
-        end.close()
-
-
 def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
     """Forks ``size`` - 1 children and returns in every process with its own transport; the caller is rank 0.
 
@@ -314,7 +323,7 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
     """
     if size < 1:
         raise Refused(f"{size} ranks: at least one is needed")
-    _allow_descriptors(size)
+    allow_descriptors(size)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()  # what is buffered would be written by every child again
@@ -351,10 +360,8 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
 def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
     """The child's side of the fork; never lets an exception out, since the frames above are the parent's."""
     try:
-        import ctypes  # here, because it takes longer to load than the parent takes to fork
-
-        # Where a sandbox refuses this call, the end of rank 0's connection still tells.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        with suppress(OSError):  # where a sandbox refuses it, the end of rank 0's connection still tells
+            libc.end_with_parent()
         if os.getppid() != parent:
             os._exit(INTERNAL)  # it died before the call above
         for owner, others in enumerate(ends):
@@ -370,7 +377,7 @@ def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: s
         os._exit(INTERNAL)
 
 
-def _allow_descriptors(size: int) -> None:
+def allow_descriptors(size: int) -> None:
     """Raises the soft limit of open files to the hard one if forking ``size`` ranks needs more; or ``Refused``."""
     peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in range(size))
     needed = len(os.listdir("/proc/self/fd")) + peak + _SPARE_DESCRIPTORS

@@ -2,33 +2,34 @@
 
 Two rules carry it:
 
-1. *Who sends keeps the bytes* until MPI has completed the request (MPI 4.1, section 3.7.2).
-2. *Order is that of matching.* MPI matches the messages of one pair in the order of their sends (section 3.5), but a
-   long one may complete after a short one that follows it. Receives are therefore started as soon as they are matched,
-   so that nobody waits for a rank that is busy, and handed out per sender in the order in which they were matched.
+1. *The sender keeps the bytes* until MPI has completed the request (MPI 4.1, section 3.7.2).
+2. *Messages of one sender are handed out in the order in which they were matched.* MPI matches the messages of one pair
+   in the order of their sends (section 3.5), but a long one may complete after a short one that follows it. A receive
+   is started as soon as its message is matched, so that no sender waits for a rank that is busy.
 
-MPI implementations wait by spinning, so ``poll`` sleeps between its looks: for an eighth of the time for which nothing
-has moved, within limits. (With pauses that double, each of two ranks that answer each other finds the answer up to
-twice as late as it came, so that the other waits longer still, until both are at the longest pause.)
+MPI implementations wait by spinning. So ``poll`` sleeps between two looks (in a poll(2) on the descriptors that may
+wake it): for an eighth of the time for which no message has come or gone, within limits. (Pauses that double would be
+worse: of two ranks that answer each other, each would find the answer up to twice as late as it came, the other would
+wait longer still, and at last both would sleep for the longest pause.)
 
-However long a pause is, its end costs some 40 us of the processor. So a rank that has had nothing to do for a while
-sleeps for a sixteenth of that, whatever moves: what it hears then is that others have nothing to do either.
+The end of each pause costs some 40 us of the processor. So a rank that has had no task for a while sleeps for a
+sixteenth of that time, even if messages come: they only tell that others have no tasks either.
 
-Death is not told by MPI: when a rank dies, mpiexec ends all of them, but srun does not. Ranks can therefore ``watch``
-each other's processes.
+MPI does not tell that a rank has died. mpiexec ends all ranks then; srun lets the others wait for ever, unless it was
+given --kill-on-bad-exit. So ranks can ``watch`` each other's processes.
 
-Nothing is left behind: MPICH keeps its shared memory in /dev/shm under a name until MPI_Finalize, and so for ever after
-an abort or a kill. By the time that all ranks have it the name has served, and is removed.
+MPICH keeps its shared memory in /dev/shm under a name until MPI_Finalize, and so for ever after an abort or a kill.
+Once all ranks have opened it nobody needs the name, so it is removed then, and nothing is left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import pickle
 import re
+import select
 import signal
 import struct
 import time
@@ -42,17 +43,26 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402  (the switches above are read by this import)
 
+from pcopy import libc  # noqa: E402
 from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
+from pcopy.engine.ticket import Wake  # noqa: E402
 from pcopy.engine.transports.deadline import deadline  # noqa: E402
-from pcopy.engine.transports.neighbour import Neighbour  # noqa: E402
 from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused  # noqa: E402
 
 _TAG = 1
+"""Of all of pcopy's messages."""
 _SHORTEST_PAUSE = 20e-6
+"""Seconds between two looks for messages right after one has come: MPI has nothing that a process could sleep on."""
 _LONGEST_PAUSE = 2e-3
+"""Seconds to which that pause grows while nothing comes."""
 _PAUSE_SHARE = 1 / 8
+"""The pause as a share of the time for which nothing has come."""
 _LONGEST_CALM_PAUSE = 120e-3
+"""Seconds to which the pause of a rank that has had no work for long grows."""
 _CALM_SHARE = 1 / 16
+"""The pause as a share of the time without work."""
+_NEIGHBOUR_PAUSE = 0.25
+"""Seconds between two looks whether a neighbour lives."""
 _RECEIVING_BYTES = 64 << 20
 """Bytes of long messages under way to this rank, above which no further one is matched."""
 _MATCHED_AT_ONCE = 1024
@@ -72,6 +82,36 @@ class _Receiving(NamedTuple):
     data: bytearray
 
 
+class Neighbour:
+    """The process ``pid`` of this host, which is rank ``rank``: does it still live?
+
+    Each rank watches the next one of its host, in a ring: if some of them have died and some live, a living one watches
+    a dead one. A process that has stopped, or that a file server keeps waiting, is not dead.
+    """
+
+    def __init__(self, rank: int, pid: int) -> None:
+        self.rank = rank
+        self._gone = False
+        self._next_look = 0.0
+        self._poll: select.poll | None = None
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._gone = True
+        except OSError:
+            return  # Linux before 5.3, or no descriptor to spare: then nobody watches
+        else:
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLIN)
+
+    def is_gone(self, now: float) -> bool:
+        """Has it ended? ``now`` is a monotonic time in seconds; looks again only a while after the last look."""
+        if not self._gone and self._poll is not None and now >= self._next_look:
+            self._next_look = now + _NEIGHBOUR_PAUSE
+            self._gone = bool(self._poll.poll(0))
+        return self._gone
+
+
 class MpiTransport:
     """One rank of COMM_WORLD; fills ``pcopy.engine.transport.Transport``. ``initialise`` makes it."""
 
@@ -79,24 +119,17 @@ class MpiTransport:
         # An own communicator: nothing that a library sends on COMM_WORLD can be taken for one of our messages.
         self._communicator = MPI.COMM_WORLD.Dup()
         self._communicator.Set_errhandler(MPI.ERRORS_RETURN)
-        self._rank = self._communicator.Get_rank()
-        self._size = self._communicator.Get_size()
+        self.rank = self._communicator.Get_rank()
+        self.size = self._communicator.Get_size()
         self._sending: dict[int, deque[_Sending]] = {}
         self._receiving: list[_Receiving] = []
         self._receiving_bytes = 0
         self._status = MPI.Status()
         self._moved = time.monotonic()
         self._closed = self._ended = self._kept = False
+        self._barriers: list[MPI.Request] = []
         self._neighbour: Neighbour | None = None
         self._forgiven: set[int] = set()
-
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def unsent(self) -> bool:
@@ -108,8 +141,8 @@ class MpiTransport:
 
         Raises ``PeerLost`` if MPI can't, and ``InvariantBroken`` if ``destination`` is this rank or none.
         """
-        if destination == self._rank or not 0 <= destination < self._size:
-            raise InvariantBroken(f"rank {self._rank} of {self._size} has no connection to rank {destination}")
+        if destination == self.rank or not 0 <= destination < self.size:
+            raise InvariantBroken(f"rank {self.rank} of {self.size} has no connection to rank {destination}")
         data = encode(message)
         try:
             request = self._communicator.Isend([data, MPI.BYTE], destination, _TAG)
@@ -118,7 +151,7 @@ class MpiTransport:
         self._sending.setdefault(destination, deque()).append(_Sending(request, data))
         self._moved = time.monotonic()
 
-    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
         """What has arrived; see ``Transport.poll``. Returns early with nothing once all sends are complete.
 
         Looks again after pauses of 20 us to 2 ms; of 120 ms at most in a ``calm``. Raises ``PcopyError`` if MPI fails.
@@ -136,14 +169,14 @@ class MpiTransport:
             if left <= 0.0:
                 return arrived
             moving = self._sending or self._receiving  # which MPI does only when it is called
-            self._sleep(left, 0.0 if moving else calm)
+            if self._sleep(left, 0.0 if moving else calm, wake):
+                return arrived
 
     def watch(self, rank: int, pid: int) -> None:
         """From now on the end of ``rank``, which is the process ``pid`` of this host, is told as ``PeerLost``."""
         self._neighbour = Neighbour(rank, pid)
 
     def forgive(self, rank: int) -> None:
-        """``poll`` doesn't tell of the end of ``rank``."""
         self._forgiven.add(rank)
 
     def keep(self) -> None:
@@ -171,10 +204,16 @@ class MpiTransport:
 
     def end_within(self, seconds: float) -> bool:
         """``end``, unless not all ranks come to it in time. Raises ``PeerLost`` like ``close``."""
-        if not self._meet(time.monotonic() + seconds):
-            return False
-        self._finalise()
-        return True
+        met = self.meet_within(seconds)
+        if met:
+            self._finalise()
+        return met
+
+    def meet_within(self, seconds: float) -> bool:
+        """Waits until all ranks have come here, but only for so long: who comes later is waited for in the next
+        meeting. Collective; raises ``PeerLost`` like ``close``.
+        """
+        return self._meet(time.monotonic() + seconds)
 
     def _finalise(self) -> None:
         self._ended = True
@@ -187,20 +226,22 @@ class MpiTransport:
         Until then what arrives is received and dropped, because a send of a long message ends only when it has been
         received.
         """
-        barrier = None
-        while barrier is None or not barrier.Test():
+        has_come = False
+        while not (has_come and MPI.Request.Testall(self._barriers)):
             lost = self._lost()
             arrived = self._progress()
-            if barrier is None and not self._sending:
-                barrier = self._communicator.Ibarrier()
+            if not has_come and not self._sending:
+                self._barriers.append(self._communicator.Ibarrier())
+                has_come = True
                 self._moved = time.monotonic()
                 continue
-            if lost is not None and not (barrier is not None and barrier.Test()):
+            if lost is not None and not (has_come and MPI.Request.Testall(self._barriers)):
                 raise PeerLost(lost, "its process has ended")
             if end is not None and time.monotonic() > end:
                 return False
             if not arrived:
                 self._sleep(_LONGEST_PAUSE)
+        self._barriers.clear()
         return True
 
     def abort(self, status: int) -> None:
@@ -212,10 +253,10 @@ class MpiTransport:
 
         Raises ``PeerLost`` like ``gather``.
         """
-        data = pickle.dumps(value, 5) if self._rank == 0 else b""
+        data = pickle.dumps(value, 5) if self.rank == 0 else b""
         length = bytearray(_LENGTH.pack(len(data)))
         self._complete(self._communicator.Ibcast([length, MPI.BYTE], root=0))
-        buffer = bytearray(data) if self._rank == 0 else bytearray(_LENGTH.unpack(length)[0])
+        buffer = bytearray(data) if self.rank == 0 else bytearray(_LENGTH.unpack(length)[0])
         self._complete(self._communicator.Ibcast([buffer, MPI.BYTE], root=0))
         return load_primitives(buffer)
 
@@ -223,7 +264,7 @@ class MpiTransport:
         """All ranks' values (primitives only), by rank, on every rank. Collective, and waits, like ``broadcast``."""
         data = pickle.dumps(value, 5)
         length = _LENGTH.pack(len(data))
-        packed = bytearray(_LENGTH.size * self._size)
+        packed = bytearray(_LENGTH.size * self.size)
         self._complete(self._communicator.Iallgather([length, MPI.BYTE], [packed, MPI.BYTE]))
         lengths = [length for (length,) in _LENGTH.iter_unpack(packed)]
         starts = [0, *itertools.accumulate(lengths[:-1])]
@@ -241,25 +282,35 @@ class MpiTransport:
             self._sleep(_LONGEST_PAUSE)
 
     def _lost(self) -> int | None:
-        """The rank that is watched, if its process has ended."""
         if self._neighbour is None or not self._neighbour.is_gone(time.monotonic()):
             return None
         return self._neighbour.rank
 
-    def _sleep(self, longest: float, calm: float = 0.0) -> None:
-        """Pauses according to the time since something moved, or the ``calm``, but for ``longest`` seconds at most."""
+    def _sleep(self, longest: float, calm: float = 0.0, wake: Wake | None = None) -> bool:
+        """Pauses according to the time since something moved, or the ``calm``, but for ``longest`` seconds at most.
+
+        Ends early, and is true, when ``wake`` is readable.
+        """
         silence = time.monotonic() - self._moved
         pause = min(max(silence * _PAUSE_SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        time.sleep(min(max(pause, min(calm * _CALM_SHARE, _LONGEST_CALM_PAUSE)), longest))
+        pause = min(max(pause, min(calm * _CALM_SHARE, _LONGEST_CALM_PAUSE)), longest)
+        if wake is None:
+            time.sleep(pause)
+            return False
+        waiting = select.poll()
+        waiting.register(wake.fileno(), select.POLLIN)
+        milliseconds = int(pause * 1000)  # which is how poll(2) counts: what is shorter is slept
+        if not milliseconds and not waiting.poll(0):
+            time.sleep(pause)
+        return bool(waiting.poll(milliseconds))
 
     def _progress(self) -> list[tuple[int, Message]]:
-        """Completes sends, matches and completes receives."""
         try:
             self._complete_sends()
             self._match()
             return self._complete_receives()
         except MPI.Exception as error:
-            raise PcopyError(f"MPI failed on rank {self._rank}: {error}") from error
+            raise PcopyError(f"MPI failed on rank {self.rank}: {error}") from error
 
     def _complete_sends(self) -> None:
         """Frees what is sent. One look at a time, since MPICH moves only one message on in each (Testsome is one)."""
@@ -338,7 +389,7 @@ def vendor() -> str:
 
 def speaks_pmix() -> bool:
     """Is the loaded library linked with PMIx? Open MPI loads it only later, and is not meant."""
-    return hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init")
+    return bool(libc.symbols_of(MPI.__file__, ["PMIx_Init"]))
 
 
 def is_switchable() -> bool:
