@@ -1,9 +1,9 @@
 """Threads beside a rank's work.
 
-A new thread needs memory before it runs anything of ours. Where the system refuses that, it ends without a word, and
-``threading.Thread.start`` waits for ever until it says that it has begun. Here its argument is seen to go with it, and
-nothing is waited for very long. A lock decides to whom the action belongs: to the thread, which then runs it, or to
-whoever has waited, and then nobody does.
+A new thread needs memory before it runs any code of ours. If the system refuses that, the thread ends without a word,
+and ``threading.Thread.start`` waits for ever. Here the caller notices that the thread has freed its argument, and waits
+for a short time only. A lock decides who owns the action: the thread, which then runs it; or the caller that has given
+up waiting, and then nobody runs it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _LOOK = 0.02
 """Seconds between two looks whether it has ended before."""
 
 _TRIES = 3
+"""How often a thread is asked to begin before the system is said to refuse it."""
 
 
 class Beside:

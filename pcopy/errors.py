@@ -1,6 +1,6 @@
 """The errors that end a job, and the exit status of each.
 
-A failed *item* is no exception here: it is recorded (``pcopy.tasks.job.Failure``) and the work goes on.
+A failed *item* is no exception here: it is recorded (``pcopy.tasks.base.job.Failure``) and the work goes on.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ INCOMPLETE = 1
 REFUSED = 2
 INTERNAL = 70
 STOPPED = 75
+"""Exit statuses. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h."""
 
 NOT_SYNCED = "the destination could not be synced"
-"""How the reason to stop begins after a sync that has failed: what was copied may not be on storage."""
+"""How the text of the reason to stop begins after a sync that has failed."""
+
+UNSYNCED = -1
+"""The code of that reason (``pcopy.engine.messages.Halt``): what was copied may not be on storage. Codes above 0 are
+numbers of signals, and 0 is any other reason."""
 
 
 class PcopyError(Exception):
@@ -57,11 +62,9 @@ class PeerLost(PcopyError):
 class Hindered(PcopyError):
     """The system refuses a rank what it needs for itself (memory, descriptors, a pipe): the job ends as it stands."""
 
-    status = STOPPED
-
-    def __init__(self, text: str, *, copies: bool = True) -> None:
+    def __init__(self, text: str, status: int = STOPPED) -> None:
         super().__init__(text)
-        self.status = hindered_status(copies=copies)
+        self.status = status
 
 
 HINDRANCES = (OSError, MemoryError, ImportError)
@@ -69,7 +72,7 @@ HINDRANCES = (OSError, MemoryError, ImportError)
 
 
 class NotPutAside(OSError):
-    """What does not fit into memory can't be put aside, or fetched again: the job has to stop."""
+    """Work that does not fit into memory can't be put aside, or fetched again: the job has to stop."""
 
 
 class JobAborted(PcopyError):
@@ -78,11 +81,6 @@ class JobAborted(PcopyError):
     def __init__(self, text: str, status: int = INTERNAL) -> None:
         super().__init__(text)
         self.status = status
-
-
-def hindered_status(*, copies: bool) -> int:
-    """Of a job that was hindered: a copy can go on, and what was not read to its end is trouble."""
-    return STOPPED if copies else REFUSED
 
 
 def hindrance(error: OSError | MemoryError | ImportError) -> str:

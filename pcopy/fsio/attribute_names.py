@@ -1,7 +1,7 @@
-"""What the name of an extended attribute says: does it belong to the item, or to its file system or this host?
+"""The name of an extended attribute says whether it belongs to the item, or to its file system or this host.
 
-What file systems and daemons keep for themselves means nothing elsewhere, or even undoes what was copied: XFS shows
-root its ACLs a second time, under names of its own. Such names are built in, and libattr's list of the machine, which
+Attributes that file systems and daemons keep for themselves mean nothing elsewhere. Some even undo the copy: XFS shows
+root its ACLs a second time, under names of its own. Such names are built in. libattr's list on the machine, which
 ``cp -a`` reads too, may add some.
 """
 
@@ -21,6 +21,7 @@ SELINUX = "security.selinux"
 
 CONFIGURATION = "/etc/xattr.conf"
 _LARGEST = 64 << 10
+"""Bytes of the configuration that are read."""
 
 
 class Kind(Enum):

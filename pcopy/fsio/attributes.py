@@ -17,16 +17,17 @@ from typing import NamedTuple
 
 from pcopy.fsio import half_written
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, kind_of
-from pcopy.fsio.patience import patiently
+from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
-from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.problem import MetadataProblem, Problem, failing
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
 
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
 
 _SECOND = 10**9
-_EVERYWHERE = range(315_532_800 * _SECOND, 2**31 * _SECOND)
+"""In nanoseconds."""
+_FIRST, _END = 315_532_800 * _SECOND, 2**31 * _SECOND
 """Times that all file systems can hold: FAT from 1980 on, those with 32 bits until 2038."""
 _DAY = 86_400 * _SECOND
 """As exact as access times are on FAT."""
@@ -78,19 +79,20 @@ def _is_dropped(name: str, preserve: Preserve) -> bool:
     return preserve.xattr and kind is Kind.OWN and name != SELINUX
 
 
-def read_xattrs(handle: Handle, preserve: Preserve) -> tuple[tuple[str, bytes], ...]:
+def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = None) -> tuple[tuple[str, bytes], ...]:
     """The extended attributes that a copy of a source keeps, ACLs among them; raises ``Problem``, also for a file that
-    is marked as half written."""
+    is marked as half written. ``names``: all that it has, if that is known."""
     if not (preserve.xattr or preserve.acl):
         if isinstance(handle, int):
             half_written.refuse_marked(handle)
         return ()
-    try:
-        names = patiently(lambda: os.listxattr(handle))
-    except OSError as error:
-        if error.errno in _NO_ATTRIBUTES:
-            return ()
-        raise Problem.of("listxattr", error, on_source=True) from error
+    if names is None:
+        try:
+            names = patiently(lambda: os.listxattr(handle))
+        except OSError as error:
+            if error.errno in _NO_ATTRIBUTES:
+                return ()
+            raise Problem.of("listxattr", error, on_source=True) from error
     if not names:
         return ()
     half_written.refuse(names)
@@ -189,7 +191,7 @@ def apply_attributes(
 
 def has_common_times(atime: int, mtime: int) -> bool:
     """Can all file systems hold these times? The kernel bends others to what there is, and reports success."""
-    return atime in _EVERYWHERE and mtime in _EVERYWHERE
+    return _FIRST <= atime < _END and _FIRST <= mtime < _END
 
 
 class _Dressing:
@@ -204,7 +206,12 @@ class _Dressing:
 
     def attempt(self, operation: str, call: Callable[[], object]) -> None:
         try:
-            call()
+            try:
+                call()
+            except OSError as error:
+                if error.errno not in INTERRUPTED:
+                    raise
+                patiently(call, INTERRUPTED)
         except OSError as error:
             self._remember(operation, error)
 
@@ -230,7 +237,7 @@ class _Dressing:
         return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
 
     def _own_as_told(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> None:
-        """What the user has named is never excused; the rest is set as it would be without."""
+        """An owner or group that the user has named is never excused; the other one is set as without ``--chown``."""
         told = preserve.chown
         self.attempt("chown", lambda: os.chown(self._handle, *told))
         rest = (-1, -1)
@@ -364,10 +371,8 @@ def free_from_acl(temporary: int) -> None:
     That may leave its owner less than he asked for, and so keep us from opening it again.
     """
     _drop_xattr(temporary, ACCESS_ACL)
-    try:
+    with failing("chmod"):
         os.fchmod(temporary, 0o600)
-    except OSError as error:
-        raise Problem.of("chmod", error) from error
 
 
 def drop_inherited_acls(directory: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pcopy.fsio.problem import Problem
 
@@ -48,3 +50,12 @@ def let_go(descriptor: int) -> None:
         os.close(descriptor)
     except OSError:
         return
+
+
+@contextmanager
+def held_open(descriptor: int) -> Iterator[int]:
+    """Lets it go when the block ends."""
+    try:
+        yield descriptor
+    finally:
+        let_go(descriptor)

@@ -7,11 +7,10 @@ import os
 import stat
 from collections.abc import Callable, Generator
 
-from pcopy.fsio.buffers import lent_buffer
 from pcopy.fsio.close import abandon, close_read
-from pcopy.fsio.contents import PIECE
+from pcopy.fsio.contents import PIECE, lent_buffer
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 
 
@@ -71,10 +70,8 @@ def _reader(descriptor: int, piece: memoryview, at: int) -> Callable[[], int]:
 
 def _open(directory: int, name: bytes, present: os.stat_result) -> int:
     """The existing file for reading, the very one that was looked at; raises ``Problem``."""
-    try:
+    with failing("open"):
         descriptor = open_to_read(directory, name)
-    except OSError as error:
-        raise Problem.of("open", error) from error
     try:
         status = status_of(descriptor)
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):

@@ -8,14 +8,38 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from pcopy.fsio.buffers import SIZE, lent_buffer
 from pcopy.fsio.patience import PASSING, PAUSES, naps
-from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.problem import Problem, changed, failing
+
+SIZE = 1 << 20
+"""Bytes of each buffer."""
+
+_spare: list[memoryview] = []
+
+
+@contextmanager
+def lent_buffer() -> Iterator[memoryview]:
+    """``SIZE`` bytes of anything, for as long as the block takes; raises ``Problem``.
+
+    They begin with a page: into others the kernel copies at half the speed on some processors. O_DIRECT wants it, too.
+    """
+    buffer = _spare.pop() if _spare else _new()
+    try:
+        yield buffer
+    finally:
+        _spare.append(buffer)
+
+
+def _new() -> memoryview:
+    with failing("mmap"):
+        return memoryview(mmap.mmap(-1, SIZE))
+
 
 PIECE = 512 << 10
 """Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
@@ -67,10 +91,8 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
 
 
 def _end(descriptor: int, on_source: bool) -> int:
-    try:
+    with failing("lseek", on_source=on_source):
         return os.lseek(descriptor, 0, os.SEEK_END)
-    except OSError as error:
-        raise Problem.of("lseek", error, on_source=on_source) from error
 
 
 def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:

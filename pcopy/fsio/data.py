@@ -4,8 +4,8 @@ A clone (FICLONE) shares the source's extents and moves nothing; copy_file_range
 write in pieces that stay in cache always work. Holes are skipped. A transfer completes or raises; a write of nothing is
 an error.
 
-Where a digest of the contents is wanted, they must pass through memory: each piece is digested while it is in cache,
-holes without being read. What was cloned is read once, for its digest only.
+Where a digest is wanted, the contents must pass through memory: each piece is digested while it is in the cache. Holes
+are digested without being read. A file that was cloned is read once, for its digest only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from pcopy.fsio.contents import (
     pieces_to_end,
     skip_hole,
 )
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 
 KERNEL_PIECE = 8 << 20
 """Bytes moved by one copy_file_range."""
 
 FICLONE = 0x40049409
+"""The request of ioctl_ficlone(2)."""
 
 _NEVER_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
 _NO_CLONE = (*_NEVER_CLONES, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
@@ -154,10 +155,8 @@ def _copy_to_end(source: int, target: int, digest: Digest | None) -> Iterator[in
 
 def set_size(target: int, size: int) -> None:
     """Makes the file ``size`` bytes long, with a hole where nothing was written; raises ``Problem``."""
-    try:
+    with failing("truncate"):
         os.ftruncate(target, size)
-    except OSError as error:
-        raise Problem.of("truncate", error) from error
 
 
 def write_all(target: int, data: memoryview | bytes, offset: int) -> None:

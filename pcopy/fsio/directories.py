@@ -13,16 +13,16 @@ import os
 import resource
 import stat
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import Identity, Likeness, mark_of
-from pcopy.fsio.mount_roots import MountRoot
-from pcopy.fsio.mounted import Mounted
+from pcopy.fsio.mounted import Mounted, MountRoot
 from pcopy.fsio.mounts import Followed, Mounts
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -44,6 +44,74 @@ _SPARE = 20
 _Entry = tuple[int, Identity]  # a descriptor and what it is
 
 
+HELD = 2 * LEAST
+"""So many directories, of both sides together, that a task has opened last stay open while other tasks run."""
+
+Held = OrderedDict[int, None]
+"""What one task holds: descriptors, in the order of their last use."""
+
+
+class Pins:
+    """Descriptors that somebody works with who may not be interrupted: none of them is closed before he is done.
+
+    Its number would mean another directory from then on. Whoever keeps descriptors gives them back by ``let_go``.
+    """
+
+    def __init__(self) -> None:
+        self._users: Counter[int] = Counter()
+        self.held: Held | None = None
+        """What the task that runs now holds."""
+        self._left: set[int] = set()
+        """Pinned descriptors that nobody keeps any more."""
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def pin(self, descriptor: int) -> None:
+        """Once for each who works with it."""
+        self._users[descriptor] += 1
+
+    def unpin(self, descriptor: int) -> None:
+        """He is done, and if he was the last, and nobody keeps it, it is closed."""
+        self._users[descriptor] -= 1
+        if not self._users[descriptor]:
+            del self._users[descriptor]
+            if descriptor in self._left:
+                self._left.remove(descriptor)
+                let_go(descriptor)
+
+    def hold(self, descriptor: int) -> None:
+        """The task that runs now works with it."""
+        held = self.held
+        if held is None:
+            return
+        if descriptor in held:
+            held.move_to_end(descriptor)
+            return
+        self.pin(descriptor)
+        held[descriptor] = None
+        if len(held) > HELD:
+            self.unpin(held.popitem(last=False)[0])
+
+    def drop(self, descriptor: int) -> None:
+        """The task that runs now does not work with it any more."""
+        if self.held is not None and descriptor in self.held:
+            del self.held[descriptor]
+            self.unpin(descriptor)
+
+    def release(self, held: Held) -> None:
+        """The task that holds these is over."""
+        while held:
+            self.unpin(held.popitem()[0])
+
+    def let_go(self, descriptor: int) -> None:
+        """Closes it, at once or as soon as nobody works with it."""
+        if descriptor in self._users:
+            self._left.add(descriptor)
+        else:
+            let_go(descriptor)
+
+
 def affordable() -> int:
     """The capacity for each of two sides that the limit of open files leaves to this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -57,12 +125,16 @@ def affordable() -> int:
 
 
 class OpenDirectories:
-    """The descriptors that are kept, by base and path. What was opened last outlives one more walk, at least."""
+    """The descriptors that are kept, by base and path. The one that was opened last outlives one more walk, at least.
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    A descriptor that is pinned may be forgotten like the others, but it is closed only when its last pin is gone.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, pins: Pins | None = None) -> None:
         if capacity < LEAST:
             raise ValueError("one walk would close what its task has just opened")
         self._capacity = capacity
+        self._pins = pins if pins is not None else Pins()
         self.kept_of_one_walk = min(KEPT_OF_ONE_WALK, capacity - 2)
         self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
 
@@ -80,18 +152,23 @@ class OpenDirectories:
         """From now on the descriptor is kept here, and the one that was used longest ago may be closed."""
         self._entries[base, path] = entry
         while len(self._entries) > self._capacity:
-            let_go(self._entries.popitem(last=False)[1][0])
+            self._pins.let_go(self._entries.popitem(last=False)[1][0])
+
+    def hold(self, descriptor: int) -> None:
+        """As ``Pins.hold``."""
+        self._pins.hold(descriptor)
 
     def forget(self, base: int, path: bytes) -> None:
-        """Closes it if it is open."""
+        """Closes it if it is open: the task that runs now does not work with it any more."""
         entry = self._entries.pop((base, path), None)
         if entry is not None:
-            let_go(entry[0])
+            self._pins.drop(entry[0])
+            self._pins.let_go(entry[0])
 
     def close(self) -> None:
         """Closes all."""
         while self._entries:
-            let_go(self._entries.popitem()[1][0])
+            self._pins.let_go(self._entries.popitem()[1][0])
 
 
 class Directories:
@@ -124,7 +201,7 @@ class Directories:
         self._kept = kept if kept is not None else OpenDirectories()
 
     def open(self, path: bytes, identity: Identity | None = None) -> int:
-        """A descriptor of ``path``, which stays ours and open for a while.
+        """A descriptor of ``path``, which stays ours, and open until the task that runs has opened ``HELD`` others.
 
         Raises ``Problem`` if it is no directory, or not the one with ``identity``, as far as that can be told.
         """
@@ -132,6 +209,7 @@ class Directories:
         if identity is not None and identity.compare(entry[1]) is Likeness.OTHER:
             self.forget(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
+        self._kept.hold(entry[0])
         return entry[0]
 
     def _entry(self, path: bytes) -> _Entry:
@@ -177,10 +255,8 @@ class Directories:
         except OSError as error:
             if error.errno != errno.EACCES:
                 raise Problem.of("open", error, on_source=self._on_source) from error
-        try:  # it may be read and not be searched: its names are all that can be had of it
-            return os.dup(base)
-        except OSError as error:
-            raise Problem.of("dup", error, on_source=self._on_source) from error
+        with failing("dup", on_source=self._on_source):
+            return os.dup(base)  # it may be read and not be searched: its names are all that can be had of it
 
     def _enter_patiently(self, at: int, name: bytes) -> int:
         return patiently(lambda: self._enter(at, name)) if self._on_source else self._enter(at, name)
@@ -196,7 +272,7 @@ class Directories:
             return os.open(name, self._flags | os.O_PATH, dir_fd=at)
 
     def _look(self, path: bytes, descriptor: int, around: int) -> Identity:
-        """What was just opened, which is closed if its status can't be told; raises ``Problem``.
+        """The directory that was just opened; it is closed if its status can't be told: raises ``Problem``.
 
         Only what is written to has a mark: a source is nobody's to forge but its owner's.
         """
@@ -242,10 +318,8 @@ class Directories:
                     before, passing = passing, -1
                     at, identity = entry
                 else:
-                    try:
+                    with failing("open", on_source=self._on_source):
                         entered = self._enter_patiently(at, name)
-                    except OSError as error:
-                        raise Problem.of("open", error, on_source=self._on_source) from error
                     identity = self._look(reached, entered, code)
                     before, at, passing = passing, entered, entered
                 if before >= 0:
@@ -267,10 +341,21 @@ class Directories:
 
 def list_names(source: int) -> Iterator[bytes]:
     """The names in an open directory of the source; raises ``Problem``, at the first name or later."""
+    with _listing(), os.scandir(source) as entries:
+        for entry in entries:
+            yield entry.name.encode(_ENCODING, _ERRORS)
+
+
+def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
+    """What an open directory holds; raises ``Problem`` as ``list_names``."""
+    with _listing(), os.scandir(directory) as entries:
+        yield from entries
+
+
+@contextmanager
+def _listing() -> Iterator[None]:
     try:
-        with os.scandir(source) as entries:
-            for entry in entries:
-                yield entry.name.encode(_ENCODING, _ERRORS)
+        yield
     except OSError as error:
         operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
         number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO

@@ -1,4 +1,4 @@
-"""What becomes of a target that exists: the decision, from both sides' status alone."""
+"""Decides what is done with a target that exists, from the status of both sides alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Decision(Enum):
 
 
 def decide(policy: str, modify_window: int, source: Status, target: Status, *, contents: bool = False) -> Decision:
-    """Applies ``policy`` (``pcopy.tasks.job.EXISTING``); ``modify_window`` is in seconds.
+    """Applies ``policy`` (``pcopy.tasks.base.job.EXISTING``); ``modify_window`` is in seconds.
 
     With ``contents`` what is to be skipped must still be compared (``pcopy.fsio.compare``); times don't count then.
     Times are compared in whole seconds, because file systems differ in what they keep of the rest. An item of another

@@ -1,16 +1,17 @@
-"""The mark of a file that ``--inplace`` writes over: what is in it is neither old nor new.
+"""The mark of a file that ``--inplace`` writes over: the file has neither its old contents nor all of the new ones.
 
-It is there before the file is emptied, and is removed only when the new contents are on stable storage. So whoever
-finds it, a resumed job or a copy that reads the file as its source, knows what no clock can tell; and it keeps the mode
-and the owner that the file had. Rules:
+A file gets its mark before it is emptied, and loses it only when the new contents are on stable storage. So a resumed
+job, or a copy that reads the file as its source, knows by the mark that the file is incomplete; no clock could tell
+that. The mark also holds the mode and the owner that the file had. Rules:
 
-- It is an extended attribute, ``trusted.*`` for root, because an owner could give his file one of ``user.*`` himself
-  and say that it had been a set-uid program of root's. An ordinary user's says no more than that the file is incomplete
-  unless it is his own job's and the file is still as that has left it: his, with mode 0600.
-- Where a file system takes no such attribute, a small synced file beside it does instead: its name comes from the
-  file's, and it tells the file's identity. An inode's number alone may be another file's by now, and FUSE gives new
-  numbers with each mount; then the mark is not ``sure``.
-- It belongs to no item's contents: it is never copied, and nothing but ``clear`` removes it.
+- The mark is an extended attribute. Root's is ``trusted.*``: an owner could give his file a ``user.*`` attribute
+  himself, and say in it that the file had been a set-uid program of root's. So the mark of an ordinary user only says
+  that the file is incomplete. Mode and owner in it are believed in his own job, if the file is still as that job has
+  left it: his, with mode 0600.
+- Where a file system takes no such attribute, the mark is a small synced file beside the marked one. Its name comes
+  from the name of the marked file, and it tells the identity of that. If only the inode's number can be compared, the
+  mark is not ``sure``: the number may be another file's by now, and FUSE gives new numbers with each mount.
+- The mark is no part of an item: it is never copied, and only ``clear`` removes it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from pcopy.fsio.close import abandon, close_written, let_go
-from pcopy.fsio.data import write_all
+from pcopy.fsio.close import let_go
+from pcopy.fsio.durable import replacing
 from pcopy.fsio.file_system import FUSE
 from pcopy.fsio.identity import Identity, Likeness, identity_of, lies_on
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import FLAGS, status_of
-from pcopy.fsio.temporary import PREFIX, create, is_undressed, remove
+from pcopy.fsio.temporary import PREFIX, is_undressed, remove
 
 NAMES = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
 SIDECAR = PREFIX + b"incomplete-"
@@ -38,6 +39,7 @@ SIDECAR = PREFIX + b"incomplete-"
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
 _UNMARKED = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
 _LARGEST = 4096
+"""Bytes of a mark that are read: it has some hundred."""
 
 
 class HalfWritten(NamedTuple):
@@ -59,7 +61,7 @@ class HalfWritten(NamedTuple):
 
     @classmethod
     def unpacked(cls, text: bytes) -> HalfWritten:
-        """Of what does not make sense nothing but the fact is known: an empty job, which is nobody's."""
+        """A mark that makes no sense tells only that there is one: its job is empty, which is nobody's."""
         words = text.split()
         with suppress(ValueError, UnicodeDecodeError, OverflowError):
             job, mode, uid, gid = words
@@ -84,7 +86,7 @@ def _attribute() -> str:
 
 
 def find(directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None) -> HalfWritten | None:
-    """What the mark of a file, which has that ``status`` and may be open, tells; None without one.
+    """The mark of a file, which has that ``status`` and may be open; None if it has none.
 
     Raises ``Problem``.
     """
@@ -101,7 +103,7 @@ def find(directory: int, name: bytes, status: os.stat_result, descriptor: int | 
 
 
 def before(directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str) -> HalfWritten:
-    """What is to be on the mark that ``job`` leaves on what is open: what an older one tells, if it is to be believed.
+    """The mark that ``job`` shall leave on the open file: as an older mark tells, if that is believed.
 
     By a name its owner could have another file's mark read. Raises ``Problem``.
     """
@@ -159,11 +161,8 @@ def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> 
 
 def drop_all_stale(directory: int, job: str) -> None:
     """As ``drop_stale`` for each such file in an open directory."""
-    try:
-        with os.scandir(directory) as entries:
-            names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(SIDECAR)]
-    except OSError as error:
-        raise Problem.of("readdir", error) from error
+    with failing("readdir"), os.scandir(directory) as entries:
+        names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(SIDECAR)]
     for name in names:
         drop_stale(directory, name, job, is_filled=False)
 
@@ -228,27 +227,13 @@ def _identified(words: bytes) -> Identity | None:
 
 
 def _leave_beside(directory: int, name: bytes, text: bytes, temporary: bytes) -> None:
-    writing = create(directory, temporary)
-    operation = "write"
-    try:
-        try:
-            write_all(writing, text, 0)
-        except Problem:
-            abandon(writing)
-            raise
-        close_written(writing, sync=True)
-        operation = "rename"
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-        operation = "open"
+    with failing("open"):
         above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            operation = "fsync"
-            os.fsync(above)
-        finally:
-            let_go(above)
-    except OSError as error:
-        remove(directory, temporary)
-        raise Problem.of(operation, error) from error
+    try:
+        with replacing(above, name, temporary) as stream:
+            stream.write(text)
+    finally:
+        let_go(above)
 
 
 def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWritten | None:
@@ -259,10 +244,8 @@ def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWri
     told = _identified(words)
     if told is None or of_name != name:
         return None
-    try:
+    with failing("open"):
         held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    except OSError as error:
-        raise Problem.of("open", error) from error
     try:
         likeness = told.compare(identity_of(held, status, 0, made=False))
         if likeness is Likeness.OTHER and not lies_on(FUSE, held):

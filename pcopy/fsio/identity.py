@@ -1,38 +1,33 @@
 """Which item is it? An inode's number alone doesn't tell: ext4 gives a freed one out again at once.
 
 An item is known by its *identity*: the mount code of its file system (``pcopy.fsio.mounts``), the inode's number, and a
-*mark*, which sets the item apart from a later one with the same number. The mark is made from the file handle
-(name_to_handle_at(2)), which carries the inode's generation, or Lustre's FID: nobody can choose it, any user may ask
-for it, and all hosts are told the same. Where there are no handles it is made from the time of birth, which comes from
-a coarse clock. Where neither can be had the mark is empty: that *can't be told*.
+*mark*. A later item with the same number has another mark. The mark is made from the file handle
+(name_to_handle_at(2)), which holds the inode's generation, or Lustre's FID: nobody can choose it, any user may ask for
+it, and all hosts get the same. If the file system has no handles, the mark is made from the time of birth, which comes
+from a coarse clock. If it has neither, the mark is empty: then whether two items are the same *can't be told*.
 
-``identity_of`` and ``mark_of`` ask an open descriptor, O_PATH or not (some 3 us). A descriptor that is held keeps its
-inode's number from being given out again, so a name with the same st_dev and st_ino is that very item then; an identity
-is for what is opened again later, by another rank, or in another run. ``compare`` knows what can't be told. ``==``
-doesn't, and is for two identities only that were the same value once.
+``identity_of`` and ``mark_of`` ask an open descriptor, O_PATH or not (some 3 us). As long as a descriptor is open, its
+inode's number is given to no other item; so a name with the same st_dev and st_ino is that very item. An identity is
+for items that are opened again later, by another rank, or in another run. ``compare`` also answers "can't be told".
+``==`` doesn't; it is only for two copies of one value.
 
 Rules:
-- FUSE numbers its items anew whenever the kernel has forgotten them, and its handles carry that number: none is asked
-  for there.
-- On an overlay both the handle and the time of birth change with the first write into what lies in a lower layer. So
-  they are the mark only of what this job has made itself (``made``), which never lay there.
+- FUSE gives its items new numbers whenever the kernel has forgotten them, and its handles contain the number. So no
+  handle is asked for there.
+- On an overlay, if an item lies in a lower layer, both its handle and its time of birth change with the first write
+  into it. So there only items that this job has made itself (``made``) have a mark: they never lay in a lower layer.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from enum import Enum
-from functools import cache
 from typing import NamedTuple
 
-from pcopy.fsio.birth import birth_of
-from pcopy.fsio.file_system import FUSE, OVERLAY, type_of_file_system
+from pcopy import libc
+from pcopy.fsio.file_system import FUSE, OVERLAY
 
-_HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
-_MOST_BYTES = 128  # MAX_HANDLE_SZ
-_AT_EMPTY_PATH = 0x1000
 _TYPE = struct.Struct("=i")
 _MAYBE_FUSE = _TYPE.pack(0x81)  # FILEID_INO64_GEN; XFS has it, too
 _OF_OVERLAYS = (_TYPE.pack(0xF8), _TYPE.pack(0xFB))  # OVL_FILEID_V1 and V0
@@ -89,35 +84,26 @@ def _kind(mark: bytes) -> bytes:
 
 def _handle(descriptor: int) -> bytes:
     """The type of its file handle, in four bytes, and the handle; empty where there is none."""
-    name_to_handle_at = _name_to_handle_at()
-    return name_to_handle_at(descriptor) if name_to_handle_at is not None else b""
+    try:
+        return libc.file_handle(descriptor)
+    except OSError:
+        return b""
 
 
-@cache
-def _name_to_handle_at() -> Callable[[int], bytes] | None:
-    """name_to_handle_at(2), which gives what ``_handle`` does; None with a C library that doesn't have it."""
-    import ctypes
+def birth_of(directory: int, name: bytes = b"") -> int:
+    """When ``name`` in the directory (a descriptor), or without a name that itself, was made.
 
-    call = getattr(ctypes.CDLL(None), "name_to_handle_at", None)
-    if call is None:
-        return None
-    template = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
-    new_buffer = (ctypes.c_char * len(template)).from_buffer_copy
-    mount = ctypes.byref(ctypes.c_int())  # its number is a host's own, and nobody looks at it
-
-    def ask(descriptor: int) -> bytes:
-        buffer = new_buffer(template)
-        if call(descriptor, b"", buffer, mount, _AT_EMPTY_PATH):
-            return b""
-        raw: bytes = buffer.raw
-        return raw[4 : _HANDLE.size + _HANDLE.unpack_from(raw)[0]]
-
-    return ask
+    In nanoseconds since 1970, and nothing that is done to the item later changes it; 0 where nobody can tell.
+    """
+    try:
+        return libc.birth_of(directory, name)
+    except OSError:
+        return 0
 
 
 def lies_on(kind: int, descriptor: int) -> bool:
     """On a file system with that f_type, as far as that can't be excluded?"""
     try:
-        return type_of_file_system(descriptor) == kind
+        return libc.type_of_file_system(descriptor) == kind
     except OSError:
         return True

@@ -1,8 +1,8 @@
 """Writing over existing files (``--inplace``), instead of replacing them by new ones.
 
 Only a regular file with a single link is written over, and only the one that was looked at. Before it is emptied it is
-marked (``pcopy.fsio.half_written``) and made ours and nobody else's, as a new file is: whoever may read the new
-contents is decided when they are whole. What is not preserved of owner, group and mode is on the mark.
+marked (``pcopy.fsio.half_written``) and made ours and nobody else's, as a new file is: others may read the new
+contents only when they are whole. The mark holds the file's owner, group and mode, for those that are not preserved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pcopy.fsio.close import abandon, let_go
 from pcopy.fsio.data import set_size
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
-from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.fsio.source import status_of
 
 _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -97,13 +97,11 @@ def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
 
 def clear_mark(directory: int, name: bytes, descriptor: int) -> None:
     """Takes the mark away again; raises ``Problem``."""
-    try:
+    with failing("removexattr"):
         half_written.clear(directory, name, descriptor)
-    except OSError as error:
-        raise Problem.of("removexattr", error) from error
 
 
-def settle(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
+def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
     """The file ``name`` is whole: its contents are brought to stable storage if ``sync``, and the mark of ``job`` goes.
 
     If the name is another item's by now, no more than a file beside it goes, which tells of the one that was. Raises
@@ -122,14 +120,14 @@ def settle(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> 
             half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
             return
         try:
-            _settle(directory, name, held, sync)
+            _unmark(directory, name, held, sync)
         except Problem as problem:
             if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
                 raise
             handle, mode = handle_of(held), stat.S_IMODE(status.st_mode)
             os.chmod(handle, mode | 0o600)  # who is not root must be able to write to it, for a moment
             try:
-                _settle(directory, name, held, sync)
+                _unmark(directory, name, held, sync)
             finally:
                 os.chmod(handle, mode)
     except OSError as error:
@@ -138,17 +136,13 @@ def settle(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> 
         let_go(held)
 
 
-def _settle(directory: int, name: bytes, held: int, sync: bool) -> None:
-    try:
+def _unmark(directory: int, name: bytes, held: int, sync: bool) -> None:
+    with failing("open"):
         descriptor = os.open(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Problem.of("open", error) from error
     try:
         if sync:
-            try:
+            with failing("fsync"):
                 os.fsync(descriptor)
-            except OSError as error:
-                raise Problem.of("fsync", error) from error
         clear_mark(directory, name, descriptor)
     finally:
         let_go(descriptor)

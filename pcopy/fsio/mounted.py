@@ -1,24 +1,130 @@
-"""What has to be mounted below a root, as all hosts have seen it when the job began.
+"""The mounts that have to be there below a root, as all hosts have seen them when the job began.
 
-Without that a host that lacks a mount, or a run after it was unmounted, would take the directory below for what is to
-be copied, or write into it; and nothing would fail. So whatever opens a directory, on either side, asks here.
+A mount may be missing: on one host, or in a later run. Then a rank would copy the directory that the mount hides, or
+write into it, and nothing would fail. So all code that opens a directory, on either side, asks here.
 
-What comes later, while the job runs, is no part of it: another host, or a run after it was unmounted, would see what
-lies below. Only what is mounted by being entered is taken (autofs, the file systems of an NFS server below another
-one), since every host gets that when it enters; with several hosts not what belongs to one machine, of which each has
-its own.
+A file system that is mounted while the job runs is no part of it: another host, or a later run, may see the directory
+below it. There is one exception, file systems that are mounted by being entered (autofs, those of an NFS server below
+another one): every host gets them when it enters. With several hosts it does not hold for file systems that belong to
+one machine, since each host has its own.
+
+A mount is known by its *root*: type of the file system, its id, the root's inode and mark (``pcopy.fsio.identity``).
+The name of its server is not compared, since one server may have two names. Between hosts the id is not compared,
+since many file systems make it of something that only one host knows. If one side can't tell a part, that part is not
+compared.
+
+A file system on a block device (but for those made for clusters), in memory, or on an overlay belongs to one machine:
+it can't be the same on two. On its machine it has one device number, and one id.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.mount_roots import LEFT_OUT, MountRoot, is_of_one_machine, mount_point_of, root_of
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.file_system import OVERLAY, place_of
+from pcopy.fsio.identity import Identity, Likeness, mark_of
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+
+AUTOFS = 0x187
+"""The type of a mount point of an automounter (f_type, statfs(2))."""
+_CLUSTERS = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS: on devices that several machines share
+_OWN = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY)  # tmpfs, ramfs, btrfs, ZFS: without a device's number
+_NESTING = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
+"""File systems below which the kernel mounts others of their kind, or any (autofs), when these are entered."""
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+PlainRoot = tuple[int, int, int, bytes]
+"""A ``MountRoot`` as primitives."""
+
+
+class MountRoot(NamedTuple):
+    """``kind`` and ``number`` are type and id of the file system (0: not told); all 0 stand for any other file system
+    than that of the directory around, which is all that is asked of what is left out."""
+
+    kind: int
+    number: int
+    inode: int
+    mark: bytes
+
+    def is_same(self, other: MountRoot) -> bool:
+        """Is it, as far as both can tell, the root that ``other`` was in another run?"""
+        return self.is_alike(other) and (self.number == other.number or 0 in (self.number, other.number))
+
+    def is_alike(self, other: MountRoot) -> bool:
+        """As ``is_same``, on another host."""
+        if self.kind != other.kind:
+            return False
+        mine, theirs = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
+        return mine.compare(theirs) is not Likeness.OTHER
+
+    def label(self, device: int) -> bytes:
+        """What sets it apart from others, alike on all hosts and in all runs; ``device`` is its st_dev here."""
+        number = self.number if is_of_one_machine(self.kind, device) else 0
+        return b"%d %d %d %b" % (self.kind, number, self.inode, self.mark)
+
+    def __str__(self) -> str:
+        if self == LEFT_OUT:
+            return "another file system than around it"
+        return f"type {self.kind:#x}, id {self.number:#x}, inode {self.inode}"
+
+
+LEFT_OUT = MountRoot(0, 0, 0, b"")
+
+
+def root_of(descriptor: int) -> MountRoot:
+    """What the open root of a mount is; raises ``OSError``."""
+    kind, number = place_of(descriptor)
+    if kind == AUTOFS:  # each host makes and numbers its own
+        return MountRoot(kind, 0, 0, b"")
+    return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, made=False))
+
+
+def is_of_one_machine(kind: int, device: int) -> bool:
+    """Does a file system of that f_type, on that st_dev, belong to one machine?"""
+    return kind in _OWN or (os.major(device) != 0 and kind not in _CLUSTERS)
+
+
+class MountPoint(NamedTuple):
+    """A place where something is mounted; ``number`` is the mount's own (mnt_id). ``automatic``: entering it is all
+    that it takes."""
+
+    number: int
+    path: bytes
+    automatic: bool
+
+
+def mount_points() -> Iterator[MountPoint]:
+    """All that this process can see, by real paths, some perhaps hidden by others; raises ``OSError``."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = [line.split(b" ") for line in file]
+    kinds = {fields[0]: _kind(fields) for fields in lines}
+    for fields in lines:
+        around = kinds.get(fields[1], b"")
+        automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
+        path = _ESCAPED.sub(lambda found: bytes((int(found[1], 8),)), fields[4])
+        yield MountPoint(int(fields[0]), path, automatic)
+
+
+def mount_number(descriptor: int) -> int:
+    """The mount (mnt_id) in which something open lies, -1 if that is not told; raises ``OSError``."""
+    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"mnt_id:")), -1)
+
+
+def mount_point_of(descriptor: int) -> MountPoint | None:
+    """Where that is mounted in which something open lies; None if this process can't see it. Raises ``OSError``."""
+    number = mount_number(descriptor)
+    return next((point for point in mount_points() if point.number == number), None)
+
+
+def _kind(fields: list[bytes]) -> bytes:
+    return fields[fields.index(b"-", 6) + 1]
 
 
 class Mounted:
@@ -51,12 +157,10 @@ class Mounted:
         wanted = self._roots.get(path)
         if (wanted is None and status.st_dev == around) or self._found.get(path) == (status.st_dev, status.st_ino):
             return
-        try:
+        with failing("statfs", on_source=self._on_source):
             text = (
                 self._refuse_new(descriptor, status) if wanted is None else _differs(wanted, descriptor, status, around)
             )
-        except OSError as error:
-            raise Problem.of("statfs", error, on_source=self._on_source) from error
         if text:
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text=text)
         self._found[path] = status.st_dev, status.st_ino
@@ -75,17 +179,13 @@ class Mounted:
 
     def label(self, path: bytes, descriptor: int, device: int) -> bytes:
         """What sets apart the file system that begins at ``path``, which is open on st_dev ``device``."""
-        try:
+        with failing("statfs", on_source=self._on_source):
             return (self._roots.get(path) or root_of(descriptor)).label(device)
-        except OSError as error:
-            raise Problem.of("statfs", error, on_source=self._on_source) from error
 
     def check_file(self, path: bytes, directory: int, name: bytes) -> None:
         """As ``check``, for the file ``name`` in a directory (a descriptor)."""
-        try:
+        with failing("open", on_source=self._on_source):
             held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        except OSError as error:
-            raise Problem.of("open", error, on_source=self._on_source) from error
         try:
             self.check(path, held, self._status(held), self._status(directory).st_dev)
         finally:
@@ -96,7 +196,7 @@ class Mounted:
 
 
 def _differs(wanted: MountRoot, descriptor: int, status: os.stat_result, around: int | None) -> str:
-    """What is wrong with what is open, where ``wanted`` has to be mounted."""
+    """What is wrong with the open directory, where ``wanted`` has to be mounted."""
     found = root_of(descriptor)
     if status.st_dev == around if wanted == LEFT_OUT else not found.is_same(wanted):
         return f"what was mounted here when the job began is not: that was {wanted}, this is {found}"

@@ -1,10 +1,10 @@
-"""File systems, numbered so that all hosts mean the same.
+"""Mount codes: numbers of file systems that mean the same on all hosts.
 
-st_dev is a host's own number: two hosts that mount one file system may give it different ones. So what travels between
-ranks is a *mount code*. A directory has its parent's code if it lies on the same device, else one made from its path,
-which is the mount point's and the same everywhere, and from what sets the file system apart (``MountRoot.label``): what
-two hosts have mounted at one path while the job ran may be different. Each rank learns as it walks which device it has
-for a code.
+st_dev is a host's own number: two hosts that mount one file system may give it different ones. So ranks send each other
+*mount codes*. A directory has its parent's code if it lies on the same device. Else it is a mount point, and its code
+is made from its path, which is the same on all hosts, and from its file system's own properties (``MountRoot.label``),
+because two hosts may have mounted different ones at one path while the job ran. As it walks, each rank learns which
+device has which code.
 
 A file on another device than its directory is mounted on its own, or lies on an overlay, which belongs to one host: its
 code is made from its device, so that the links of one file have one code.

@@ -1,31 +1,29 @@
-"""Gives what was made under a temporary name its final one, without replacing what may have taken that.
+"""Gives an item with a temporary name its final one, without replacing another item that may have that name.
 
 renameat2(2) with RENAME_NOREPLACE does it in one call. NFS, Lustre and some FUSE file systems refuse that flag: there
-the item gets the name as a further link, which never replaces anything, and loses the temporary one. Killed between
-the two, it has both names. A network file system may send a call twice and answer the second time that the name is
-taken, or the old one gone, though the first time did it: whoever is told so compares identities before he believes it.
+the item gets the name as a further link, which never replaces anything, and loses the temporary one. If the process is
+killed between the two, the item has both names. A network file system may send a call twice: the first one gives the
+name, the second one answers that the name is taken, or that the old one is gone. So after such an answer identities are
+compared.
 
-A file system without links either, or where each name of an inode has a number of its own (sshfs and others on FUSE),
-so that nobody could tell the item by it any more, still makes a new file only where the name is free: an empty file of
-ours takes the name first, and the item replaces that. Killed between the two, the empty file is left
-(``is_placeholder``); who finds one asks ``Namer.needs_placeholders`` whether it can be ours.
+Some file systems have no links either, or give each name of an inode a number of its own (sshfs and others on FUSE), so
+that nobody could know the item by its number. They still make a new file only where the name is free: an empty file of
+ours takes the name first, and the item replaces that. If the process is killed between the two, the empty file is left
+(``is_placeholder``); ``Namer.needs_placeholders`` tells whether such a file can be ours.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from enum import Enum
-from functools import cache
 
+from pcopy import libc
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create, is_undressed, remove
 
-_NO_REPLACE = 1
-_EXCHANGE = 2
 _LINK = -1
 """Stands for link(2) among the flags of renameat2(2)."""
 
@@ -69,7 +67,7 @@ class Namer:
     def _give_at_once(self, directory: int, temporary: bytes, device: int, name: bytes) -> Given | None:
         """None where that can't be done; raises ``Problem``."""
         try:
-            if self._rename(_NO_REPLACE, directory, temporary, device, name):
+            if self._rename(libc.RENAME_NOREPLACE, directory, temporary, device, name):
                 return Given.GIVEN
         except FileExistsError:
             return Given.TAKEN
@@ -104,33 +102,29 @@ class Namer:
 
     def exchanges(self, device: int) -> bool:
         """May ``exchange`` be known on this device?"""
-        return _renameat2() is not None and (device, _EXCHANGE) not in self._unknown
+        return (device, libc.RENAME_EXCHANGE) not in self._unknown
 
     def exchange(self, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
         """Both items change their names, at once; False where that is not known.
 
         Raises ``Problem``, and ``FileNotFoundError`` if one of them is gone.
         """
-        return self._rename(_EXCHANGE, directory, temporary, device, name)
+        return self._rename(libc.RENAME_EXCHANGE, directory, temporary, device, name)
 
     def _rename(self, flag: int, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
         """False where the flag is not known; raises ``Problem``, or what the callers know."""
-        import ctypes
-
-        call = _renameat2()
-        if call is None or (device, flag) in self._unknown:
+        if (device, flag) in self._unknown:
             return False
-        if not call(directory, temporary, directory, name, flag):
-            return True
-        number = ctypes.get_errno()
-        if number in _UNKNOWN:
+        try:
+            libc.renameat2(directory, temporary, name, flag)
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError as error:
+            if error.errno not in _UNKNOWN:
+                raise Problem.of("rename", error) from error
             self._unknown.add((device, flag))
             return False
-        if number == errno.EEXIST:
-            raise FileExistsError
-        if number == errno.ENOENT:
-            raise FileNotFoundError
-        raise Problem("rename", number)
+        return True
 
 
 def is_placeholder(status: os.stat_result) -> bool:
@@ -189,14 +183,3 @@ def _give_by_link(directory: int, temporary: bytes, name: bytes) -> Given | None
     except OSError as error:
         raise Problem.of("unlink", error) from error
     return Given.GIVEN
-
-
-@cache
-def _renameat2() -> Callable[..., int] | None:
-    """renameat2(2); None with a C library from before 2018."""
-    import ctypes
-
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is not None:
-        call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return call

@@ -1,34 +1,38 @@
 """Errors that may pass: network file systems report them while a server fails over, and a file server's lease on a file
 makes opening it without waiting fail with EAGAIN until the lease is given back (open(2), O_NONBLOCK).
 
-Only what reads is tried again, a few times with growing pauses. An error of write, fsync, syncfs or close is final for
-that copy, because the kernel may have dropped the data.
+Mostly only what reads is tried again, a few times with growing pauses. An error of write, fsync, syncfs or close is
+final for that copy, because the kernel may have dropped the data.
 """
 
 from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN)
+INTERRUPTED = (errno.EINTR, errno.EAGAIN)
+"""Nothing was done: what changes something may be tried again, too."""
+
+PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *INTERRUPTED)
 
 PAUSES = (0.02, 0.1, 0.5)
 """Seconds before the second, third and fourth try."""
 
 _NAP = 0.02
+"""Seconds of a longer pause after which a task lets its rank answer messages."""
 
 Result = TypeVar("Result")
 
 
-def patiently(call: Callable[[], Result]) -> Result:
-    """The result of ``call``, tried again after errors that may pass; raises the last ``OSError``."""
+def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> Result:
+    """The result of ``call``, tried again after errors that are ``passing``; raises the last ``OSError``."""
     for pause in PAUSES:
         try:
             return call()
         except OSError as error:
-            if error.errno not in PASSING:
+            if error.errno not in passing:
                 raise
             time.sleep(pause)
     return call()

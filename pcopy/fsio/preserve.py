@@ -27,6 +27,7 @@ CAP_CHOWN = 0
 CAP_DAC_OVERRIDE = 1
 CAP_SYS_ADMIN = 21
 CAP_SETFCAP = 31
+"""Numbers of capabilities(7)."""
 
 
 @cache

@@ -15,8 +15,8 @@ whether it may be tried again."""
 class Problem(OSError):
     """An ``OSError`` that knows its operation and the side (source or target) that it concerns.
 
-    ``changed`` marks a source that is no longer what it was when it was found. That may be tried ``again``, and so may
-    other things that have happened to an item from outside.
+    ``changed``: the source is no longer what it was when it was found. ``again``: the item may be tried once more,
+    since it has changed or something else has happened to it from outside.
     """
 
     def __init__(
@@ -49,9 +49,28 @@ class Problem(OSError):
 
     @classmethod
     def from_plain(cls, plain: Plain) -> Problem:
-        """What ``plain`` was made of."""
+        """The problem of which ``plain`` was made."""
         operation, number, text, on_source, changed, again = plain
         return cls(operation, number, text=text, on_source=on_source, changed=changed, again=again)
+
+
+class failing:  # noqa: N801 (it reads as a statement does)
+    """``with failing(operation):`` what the system refuses there is a ``Problem``, as by ``Problem.of``.
+
+    It takes half a microsecond: what runs several times for each small file spells it out.
+    """
+
+    __slots__ = ("_on_source", "_operation")
+
+    def __init__(self, operation: str, *, on_source: bool = False) -> None:
+        self._operation = operation
+        self._on_source = on_source
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, Problem):
+            raise Problem.of(self._operation, error, on_source=self._on_source) from error
 
 
 class MetadataProblem(Problem):

@@ -1,8 +1,8 @@
 """Opens files for reading without side effects, and tells whether they are still what they were.
 
 O_NONBLOCK and O_NOFOLLOW, because the name may have been given to a FIFO or a symbolic link meanwhile; O_NOATIME where
-it is allowed, because reading is not supposed to leave traces. With ``follow`` (``--dereference``) a name may be a
-symbolic link; what it leads to must be what was found all the same.
+it is allowed, because reading shall leave no traces. With ``follow`` (``--dereference``) a name may be a
+symbolic link; the opened item must still be the one that was found.
 """
 
 from __future__ import annotations
@@ -58,15 +58,6 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
         return patiently(lambda: os.fstat(descriptor))
     except OSError as error:
         raise Problem.of("fstat", error, on_source=on_source) from error
-
-
-def is_version(directory: int, name: bytes, version: tuple[int, ...], *, follow: bool = False) -> bool:
-    """Is ``name`` still of that ``Version``, as far as can be told without patience?"""
-    try:
-        status = os.stat(name, dir_fd=directory, follow_symlinks=follow)
-    except OSError:
-        return False
-    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) == version
 
 
 def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:

@@ -1,7 +1,7 @@
 """Directories that take different names for one: they fold case, or normalise what Unicode writes in several ways.
 
-Which names they take for one is theirs to know. So a directory is asked for other spellings of a name; only where one
-of them leads to the same item, its names are read, which tell how that item is spelled.
+Only the file system knows which names it takes for one. So pcopy looks up other spellings of a name in the directory.
+Only if one of them leads to the same item, it reads the names of the directory: these tell how the item is spelled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import unicodedata
 
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import failing
 from pcopy.fsio.source import status_of
 
 
@@ -21,18 +21,15 @@ class Spellings:
         self._names: frozenset[bytes] = frozenset()
 
     def others(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:
-        """What the item is called that was found as ``name``, if it is called something else; raises ``Problem``."""
+        """The other names under which an item is listed that was found as ``name``; raises ``Problem``."""
         if not _answers_to_another(directory, name, present):
             return []
         status = status_of(directory)
         identity = status.st_dev, status.st_ino
         if identity == self._directory and name in self._names:
             return []
-        try:
-            with os.scandir(directory) as entries:
-                found = [(os.fsencode(entry.name), entry.inode()) for entry in entries]
-        except OSError as error:
-            raise Problem.of("readdir", error) from error
+        with failing("readdir"), os.scandir(directory) as entries:
+            found = [(os.fsencode(entry.name), entry.inode()) for entry in entries]
         self._directory, self._names = identity, frozenset(spelled for spelled, _ in found)
         return [] if name in self._names else [spelled for spelled, inode in found if inode == present.st_ino]
 

@@ -1,11 +1,11 @@
-"""What a rank writes, and how it is brought to stable storage before it is recorded as done.
+"""Brings to stable storage what a rank has written, before it is recorded as done.
 
 Whole file systems are synced (syncfs), each through a descriptor that was opened before anything was written there: so
-each failed write-back is reported to this rank too.
+the system reports each failed write-back to this rank too.
 
 That is not enough on FUSE, where syncfs does not reach the server (virtiofs excepted), nor before Linux 5.8, where it
-reports no error. There each file is to be synced before it is closed, and each directory that a task has opened to make
-names there before the task counts as done. Rule: once a directory could not be synced, no sync succeeds any more.
+reports no error. There each file is synced before it is closed. Each directory in which a task may have made names is
+synced before the task counts as done. Rule: once a directory could not be synced, no sync succeeds any more.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.file_system import FUSE
-from pcopy.fsio.problem import Problem
-from pcopy.fsio.stable import open_for_sync
-from pcopy.fsio.syncer import Syncer
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.syncer import Syncer, open_for_sync
 
 _REPORTS_ERRORS = (5, 8)
 """The first Linux whose syncfs does."""
@@ -29,6 +28,20 @@ _DIRECTORIES = 32
 
 _NOT_SYNCED = (errno.EINVAL, errno.EBADF)
 """Of directories that their file system does not sync, and of such that may be searched only."""
+
+
+class Changed:
+    """Directories that one task has opened to make names in, as far as they are synced one by one; kept open."""
+
+    __slots__ = ("directories",)
+
+    def __init__(self) -> None:
+        self.directories: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def close(self) -> None:
+        """Nothing is written to them any more."""
+        while self.directories:
+            let_go(self.directories.popitem()[1])
 
 
 class Storage:
@@ -41,16 +54,18 @@ class Storage:
         self._type_of = type_of
         self._descriptors: dict[int, int] = {}
         self._one_by_one: set[int] = set()
-        self._changed: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._lost: Problem | None = None
         self._syncer = syncer
 
-    def add(self, directory: int, device: int) -> None:
-        """Before anything is written to the open ``directory``, which lies on ``device``; raises ``Problem``."""
+    def add(self, directory: int, device: int, changed: Changed) -> None:
+        """Before a task writes to the open ``directory``, which lies on ``device``; raises ``Problem``.
+
+        ``changed`` are the directories of that task.
+        """
         if device not in self._descriptors:
             self._open(directory, device)
         if device in self._one_by_one:
-            self._note(directory)
+            self._note(directory, changed.directories)
 
     def _open(self, directory: int, device: int) -> None:
         try:
@@ -60,10 +75,8 @@ class Storage:
                 return  # nothing can be made in it; the next directory on the device may do
             raise Problem.of("open", error) from error
         self._descriptors[device] = descriptor
-        try:
+        with failing("statfs"):
             is_fuse = self._type_of(descriptor) == FUSE
-        except OSError as error:
-            raise Problem.of("statfs", error) from error
         if is_fuse or kernel_version() < _REPORTS_ERRORS:
             self._one_by_one.add(device)
             self.syncs_items = True
@@ -72,29 +85,27 @@ class Storage:
         """Is each file to be synced before it is closed?"""
         return device in self._one_by_one
 
-    def _note(self, directory: int) -> None:
+    def _note(self, directory: int, changed: OrderedDict[tuple[int, int], int]) -> None:
         """The directory is kept open, since whoever has opened it may close it before it is synced."""
-        try:
+        with failing("dup"):
             status = os.fstat(directory)
             identity = status.st_dev, status.st_ino
-            if identity not in self._changed:
-                self._changed[identity] = os.dup(directory)
-        except OSError as error:
-            raise Problem.of("dup", error) from error
-        self._changed.move_to_end(identity)
-        if len(self._changed) > _DIRECTORIES:
-            self._sync_directory()
+            if identity not in changed:
+                changed[identity] = os.dup(directory)
+        changed.move_to_end(identity)
+        if len(changed) > _DIRECTORIES:
+            self._sync_directory(changed)
 
-    def sync_directories(self) -> None:
-        """All that have been added since the last call; raises ``Problem``, also for one that failed before."""
-        while self._changed:
-            self._sync_directory()
+    def sync_directories(self, changed: Changed) -> None:
+        """Syncs the directories of a task that is done; raises ``Problem``, also if an earlier one failed."""
+        while changed.directories:
+            self._sync_directory(changed.directories)
         if self._lost is not None:
             raise self._lost
 
-    def _sync_directory(self) -> None:
+    def _sync_directory(self, changed: OrderedDict[tuple[int, int], int]) -> None:
         """The one that was added longest ago."""
-        descriptor = self._changed.popitem(last=False)[1]
+        descriptor = changed.popitem(last=False)[1]
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -118,8 +129,6 @@ class Storage:
 
     def close(self) -> None:
         """Nothing is written any more."""
-        while self._changed:
-            let_go(self._changed.popitem()[1])
         while self._descriptors:
             let_go(self._descriptors.popitem()[1])
 

@@ -4,16 +4,16 @@ A process can't end while a call of one of its threads hangs in the kernel, and 
 storage does. So the call is made by a process that nobody waits for: it holds nothing of the rank's but the socket that
 ties them, and ends with the rank, or as soon as its call does.
 
-Each request carries the open descriptor (SCM_RIGHTS, unix(7)): what is handed over is the open file description, to
-which the kernel reports each failed write-back once.
+Each order to sync carries the open descriptor (SCM_RIGHTS, unix(7)), and so hands over the open file description: the
+kernel reports each failed write-back once to each of those.
 
 It is a new program and no fork: many MPIs don't bear a fork, since memory that they have registered with the network
-adapter would be copied. All signals are blocked in it from the start: who stops a job signals all its processes.
+adapter would be copied. It blocks all signals from the start, because a signal that stops a job goes to all its
+processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -21,20 +21,74 @@ import socket
 import struct
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pcopy import libc
 from pcopy.fsio.close import let_go
-from pcopy.fsio.problem import Problem
-from pcopy.fsio.stable import sync_file_system
+from pcopy.fsio.problem import Problem, failing
 
 if TYPE_CHECKING:
     from subprocess import Popen
+
+
+_GIVEN_UP = (errno.EROFS, errno.EIO, errno.EUCLEAN)
+
+
+def open_for_sync(directory: int) -> int:
+    """A descriptor of the file system of ``directory``, by which it can be synced; raises ``OSError``.
+
+    What is open for searching only (O_PATH) can't serve. What may be written and not be read has a file without a name
+    instead.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(".", flags, dir_fd=directory)
+    except PermissionError:
+        with suppress(OSError):
+            return os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        raise
+
+
+def sync_file_system(descriptor: int) -> None:
+    """syncfs(2) for the file system of ``descriptor``; raises ``Problem``, also for what it could not write earlier.
+
+    Since Linux 5.8 it reports each failed write-back once per open file description that was open at the time.
+    """
+    with failing("syncfs"):
+        libc.syncfs(descriptor)
+    _refuse_given_up(descriptor)
+
+
+def _refuse_given_up(descriptor: int) -> None:
+    """Raises ``Problem`` if the file system takes no changes any more, though it was mounted for that.
+
+    After an error a file system may give up its journal, or make itself read-only. Then nothing is left to be written,
+    and syncfs(2) reports success though data are lost. To make a file without a name, where there are such, needs the
+    journal, and fails.
+    """
+    try:
+        os.close(os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
+    except OSError as error:
+        if error.errno in _GIVEN_UP and not _is_mounted_read_only(descriptor):
+            raise Problem.of("syncfs", error) from error
+
+
+def _is_mounted_read_only(descriptor: int) -> bool:
+    """By whoever has mounted it, which the mount tells, where the file system's own state does not show there."""
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as known:
+            mount = next((line.split()[1] for line in known if line.startswith(b"mnt_id:")), b"")
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            return any(fields[0] == mount and b"ro" in fields[5].split(b",") for fields in map(bytes.split, mounts))
+    except OSError:  # there is no /proc
+        return False
+
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _ANSWER = struct.Struct("=i")
 """An errno, 0 for success; the first, without a request, says that the process is there."""
-_PR_SET_PDEATHSIG = 1
 
 
 class Syncer:
@@ -68,11 +122,9 @@ class Syncer:
 
     @staticmethod
     def _request(process: socket.socket, descriptor: int) -> None:
-        try:
+        with failing("syncfs"):
             socket.send_fds(process, [b"\0"], [descriptor])
             answer = process.recv(_ANSWER.size)
-        except OSError as error:
-            raise Problem.of("syncfs", error) from error
         if not answer:
             raise Problem("syncfs", errno.EIO, text="the process that syncs has ended")
         (number,) = _ANSWER.unpack(answer)
@@ -96,7 +148,7 @@ class Syncer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             there.close()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if here.recv(_ANSWER.size):
                 self._socket = here
                 return
@@ -104,10 +156,10 @@ class Syncer:
 
     def close(self) -> None:
         """Ends the process; a sync that is under way fails here, and is not waited for."""
-        with contextlib.suppress(OSError):  # it ends with this process at the latest
+        with suppress(OSError):  # it ends with this process at the latest
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if self._process is not None:
                 self._process.kill()
                 self._process.poll()
@@ -115,9 +167,8 @@ class Syncer:
 
 def serve() -> None:
     """The process: answers requests until the rank has gone."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # even in the midst of a sync
+    with suppress(OSError):  # where a sandbox refuses it, the end of the connection still tells
+        libc.end_with_parent()  # even in the midst of a sync
     with socket.socket(fileno=sys.stdin.fileno()) as rank:
         rank.send(_ANSWER.pack(0))
         while descriptors := socket.recv_fds(rank, 1, 1)[1]:

@@ -1,13 +1,14 @@
 """Files under temporary names, beside the target and renamed to it when they are whole.
 
-Whoever reopens one by its name makes sure that it is the very file that was made: a regular file of ours, with one
-link, that nobody else can write. In a directory of a hostile owner the name may by then mean something else.
+When one is opened again by its name, it must be the very file that was made: a regular file of ours, with one link,
+that nobody else can write. In a directory of a hostile owner the name may lead to something else by then.
 
-What is exchanged for an existing item has another name meanwhile (``exchange_name``): it tells the inode that was made,
-so that nobody takes what comes out of the exchange for one of these files.
+During an exchange with an existing item it has another name (``exchange_name``), which tells its inode. So afterwards
+nobody takes the old item under this name for one of these files.
 
-Its identity says which file it is (``pcopy.fsio.identity``), with the mount of its directory: nobody can give that a
-name on another device but by mounting there, and on an overlay files may well have other device numbers than it.
+Its identity (``pcopy.fsio.identity``) has the mount code of its directory, not one of its own device: an item has a
+name in the directory of another device only by a mount, and on an overlay files may have other device numbers than
+their directory.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from itertools import count
 
 from pcopy.fsio.close import abandon
 from pcopy.fsio.identity import Identity, Likeness, identity_of
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
 REPLACED = "something else was put in its place meanwhile"
 _EXCHANGED = re.compile(rb"exchanged-(\d+)-[0-9a-f]{8}")
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TemporaryNames:
@@ -57,10 +58,13 @@ def exchange_name(job: str, inode: int, name: bytes) -> bytes:
     return b"%s%s-exchanged-%d-%08x" % (PREFIX, job.encode(), inode, zlib.crc32(name))
 
 
-def create(directory: int, name: bytes) -> int:
-    """A new file, readable and writable by its owner only; returns a descriptor for writing. Raises ``Problem``."""
+def create(directory: int, name: bytes, flags: int = 0) -> int:
+    """A new file, readable and writable by its owner only; returns a descriptor for writing. Raises ``Problem``.
+
+    ``flags`` are added to those of open(2).
+    """
     try:
-        return os.open(name, _NEW, 0o600, dir_fd=directory)
+        return os.open(name, flags | NEW, 0o600, dir_fd=directory)
     except OSError as error:
         raise Problem.of("create", error) from error
 
@@ -68,14 +72,17 @@ def create(directory: int, name: bytes) -> int:
 def reopen(directory: int, name: bytes, made: Identity, size: int) -> int:
     """The temporary file ``name`` that was ``made`` again, of ``size`` bytes, for writing.
 
-    Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again.
+    Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again. So
+    may one that nobody may write to: an earlier run has given it the source's mode, and was ended before that was on
+    record.
     """
     try:
         descriptor = os.open(
             name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory
         )
     except OSError as error:
-        raise Problem("open", error.errno or errno.EIO, again=error.errno == errno.ENOENT) from error
+        again = error.errno == errno.ENOENT or (error.errno == errno.EACCES and _is_write_protected(directory, name))
+        raise Problem("open", error.errno or errno.EIO, again=again) from error
     try:
         status = status_of(descriptor)
     except Problem:
@@ -91,6 +98,14 @@ def reopen(directory: int, name: bytes, made: Identity, size: int) -> int:
         abandon(descriptor)
         raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile", again=True)
     return descriptor
+
+
+def _is_write_protected(directory: int, name: bytes) -> bool:
+    """Is it a file that its owner may not write to?"""
+    try:
+        return not os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode & 0o200
+    except OSError:
+        return False
 
 
 def remove(directory: int, name: bytes) -> None:
@@ -109,11 +124,8 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
     Returns the names of what came out of an exchange and was not looked at any more: it may be worth keeping.
     """
     stem = b"%s%s-" % (PREFIX, job.encode())
-    try:
-        with os.scandir(directory) as entries:
-            names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(stem)]
-    except OSError as error:
-        raise Problem.of("readdir", error) from error
+    with failing("readdir"), os.scandir(directory) as entries:
+        names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(stem)]
     others = []
     for name in names:
         kind = name[len(stem) :].partition(b"-")[0]
@@ -134,10 +146,8 @@ def had_a_name(others: list[bytes]) -> str:
 
 
 def _is_inode(directory: int, name: bytes, inode: int) -> bool:
-    try:
+    with failing("stat"):
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == inode
-    except OSError as error:
-        raise Problem.of("stat", error) from error
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:

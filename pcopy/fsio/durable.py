@@ -1,0 +1,84 @@
+"""Replaces files of pcopy's own: whatever stops the process or the machine, the old one or the new one is there, whole.
+
+Rule: write under another name beside it, fsync, close, rename, fsync the directory (rename(2) alone may leave an empty
+file after a power loss).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from typing import BinaryIO
+
+from pcopy.fsio.problem import Problem
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BUFFER = 1 << 18
+"""Bytes that are gathered for one write."""
+
+
+class Synced(Enum):
+    """What is on stable storage when a file has been replaced. Without its name the old contents may come back."""
+
+    NOTHING = "nothing"
+    CONTENTS = "contents"
+    NAME = "name"
+
+
+@contextmanager
+def replacing(
+    directory: int, name: bytes, temporary: bytes, *, mode: int = 0o600, synced: Synced = Synced.NAME
+) -> Iterator[BinaryIO]:
+    """A stream for the new contents of ``name`` in an open directory, written as ``temporary``, which must be free.
+
+    The file gets ``mode`` less the umask. On an error it is removed and ``name`` is as before. Raises ``Problem``.
+    """
+    try:
+        stream = open(os.open(temporary, _NEW, mode, dir_fd=directory), "wb", buffering=_BUFFER)  # noqa: SIM115
+    except OSError as error:
+        raise Problem.of("create", error) from error
+    operation = "write"
+    try:
+        try:
+            yield stream
+            try:
+                stream.flush()
+                if synced is not Synced.NOTHING:
+                    operation = "fsync"
+                    os.fsync(stream.fileno())
+                operation = "close"
+                stream.close()
+                operation = "rename"
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except OSError as error:
+                raise Problem.of(operation, error) from error
+        finally:
+            with suppress(OSError):  # it may fail again to write what it holds, and must not hide the first error
+                stream.close()
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
+    if synced is Synced.NAME:
+        sync_directory(directory)
+
+
+def sync_directory(directory: int) -> None:
+    """Makes the names in an open directory durable; some file systems sync no directories. Raises ``Problem``."""
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise Problem.of("fsync", error) from error
+
+
+def sync_directory_at(path: bytes) -> None:
+    """As ``sync_directory``, for the directory ``path``; raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_directory(descriptor)
+    finally:
+        os.close(descriptor)

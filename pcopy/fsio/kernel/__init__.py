@@ -1,0 +1,1 @@
+"""The inner loops over many small files."""

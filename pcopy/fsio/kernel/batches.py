@@ -1,0 +1,315 @@
+"""Batches: one step that a kernel does with many items of one directory, and the columns that it gives back.
+
+Each kind of batch is one step, so that whoever asks can choose rows in between: ``List`` what there is, ``Stat`` it,
+``Decide`` what becomes of it, ``Copy`` it; ``Read`` files for their digests, ``Dress`` what exists, ``Remove`` it. A
+directory is an open descriptor, and every name is looked up in it, following no symbolic link unless it is told to.
+
+A result has one row for each row of its batch, in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
+
+from pcopy.fsio.attributes import Applied
+from pcopy.fsio.kernel.columns import FOUND, Code, Marks, Rows, Verdicts, numbers
+from pcopy.fsio.layout import PLAIN, Recipe
+
+Result = TypeVar("Result")
+
+NAMES_AT_ONCE = 2048
+"""So many names of a directory are listed at once."""
+
+
+class Plan(IntEnum):
+    """What is to become of a row that is copied."""
+
+    NEW = 1
+    """Made under its own name, which must be free."""
+    REPLACE = 2
+    """Made under a temporary name, then renamed to its own, whatever has that."""
+    TEMPORARY = 3
+    """Made under a temporary name, which it keeps: a later task names it."""
+    SKIP = 4
+    """What is there stays."""
+    REFUSE = 5
+    """It fails, because its name is taken (``--existing fail``)."""
+    CARE = 6
+    """No plain case: a large file, ``--inplace``, what an earlier run may have made."""
+
+
+SYNC = 0x80
+"""Added to a plan: the file is brought to stable storage before it gets its name, or before it is told as done."""
+
+
+@dataclass_transform()
+class Fields:
+    """A value with the fields that its class names, as a dataclass has them; the module for these takes longer to load
+    than many a copy. A field that is given twice, or is none, raises ``TypeError``."""
+
+    _names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._names = (*cls._names, *cls.__annotations__)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        if len(values) > len(self._names) or not named.keys() <= {*self._names[len(values) :]}:
+            raise TypeError(f"{type(self).__name__} has these fields, each once: {', '.join(self._names)}")
+        self.__dict__.update(zip(self._names, values, strict=False), **named)
+
+
+class Batch(Fields, Generic[Result]):
+    """Rows that are submitted together; ``Result`` is what they come back as."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The directories that it works with, which stay open as long as it is under way."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def number_of(packed: bytes) -> int:
+    """How many names there are in one string."""
+    return packed.count(b"/") + 1 if packed else 0
+
+
+class OfNames(Batch[Result]):
+    """A row for each of the ``names`` in one open ``directory``."""
+
+    directory: int
+    names: bytes
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (self.directory,)
+
+    def __len__(self) -> int:
+        return number_of(self.names)
+
+
+# What a batch comes back as.
+
+
+class Listed(Fields):
+    """The next names of a directory. ``kinds`` and ``inodes`` are empty unless they were asked for.
+
+    ``verdicts`` has one row, for the directory. After a problem the names that were read before it are there.
+    """
+
+    verdicts: Verdicts
+    names: bytes = b""
+    number: int = 0
+    kinds: bytes = b""
+    inodes: array[int] = array("Q")
+    rest: List | None = None
+    """The batch that goes on, unless this was all."""
+
+
+class Stated(Fields):
+    """What there is. A row that is ``FAILED`` or ``UNREAD`` with ENOENT is not there."""
+
+    verdicts: Verdicts
+    rows: Rows
+
+
+class Decided(Fields):
+    """A plan for each row."""
+
+    plans: bytearray
+
+
+class Copied(Fields):
+    """What was copied.
+
+    ``seen`` is the ``Version`` of each source when it was opened, with which a row that is to be decided ``ANEW`` is
+    decided. ``verdicts.bytes`` is what was copied (in /proc more than the size says). ``made`` are the inodes of what
+    was made under temporary names, with their ``marks``. ``applied`` tells of metadata that was excused, or is worth a
+    notice.
+    """
+
+    verdicts: Verdicts
+    seen: Rows
+    digests: Digests
+    made: array[int]
+    marks: Marks
+    applied: dict[int, Applied]
+
+
+class ReadBack(Fields):
+    """What was read: the ``Version`` of each file, and its digest."""
+
+    verdicts: Verdicts
+    seen: Rows
+    digests: Digests
+
+
+class Dressed(Fields):
+    """What has its metadata now; what ``LACKS`` it has as much of it as was set before the first problem."""
+
+    verdicts: Verdicts
+
+
+class Removed(Fields):
+    """What has gone. One that was gone before is ``FAILED`` with ENOENT."""
+
+    verdicts: Verdicts
+
+
+class Digests(Fields):
+    """One of ``size`` bytes for each row that was read; zeros for the others."""
+
+    size: int
+    data: bytearray
+
+    @classmethod
+    def of(cls, rows: int, size: int) -> Digests:
+        return cls(size, bytearray(rows * size))
+
+    def __getitem__(self, row: int) -> bytes:
+        return bytes(self.data[row * self.size : (row + 1) * self.size])
+
+    def __setitem__(self, row: int, digest: bytes) -> None:
+        self.data[row * self.size : (row + 1) * self.size] = digest
+
+
+# The batches.
+
+
+class List(Batch[Listed]):
+    """The next ``most`` names in an open directory, in its order; ``detailed``: with kinds (``f`` for a regular file,
+    ``d``, ``l``, and ``?`` for anything else) and inodes, as the directory tells them.
+
+    ``going_on`` is what a kernel keeps between the parts of one listing.
+    """
+
+    directory: int
+    most: int = NAMES_AT_ONCE
+    detailed: bool = False
+    on_source: bool = True
+    going_on: Iterator[os.DirEntry[str]] | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (self.directory,)
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Stat(OfNames[Stated]):
+    """What ``mask`` asks of each name. On the source's side errors that may pass are tried again."""
+
+    mask: int = FOUND
+    on_source: bool = True
+    follow: bool = False
+
+
+class Policy(NamedTuple):
+    """By what it is decided what becomes of a row.
+
+    ``existing`` and ``modify_window`` (seconds) as in ``pcopy.fsio.existing``, ``contents`` too (``--checksum``).
+    ``keeps``: nothing is replaced unasked, so names come last. ``dresses``: owner and mode are the source's.
+    ``in_place``: what exists is written over. ``sync``: each file is synced by itself. ``touched`` (nanoseconds since
+    1970; None: never): what has changed since then in the target may be the job's own.
+    """
+
+    existing: str = "replace"
+    modify_window: int = 0
+    contents: bool = False
+    keeps: bool = False
+    dresses: bool = True
+    in_place: bool = False
+    sync: bool = False
+    touched: int | None = None
+
+
+class Decide(Batch[Decided]):
+    """What becomes of regular files.
+
+    ``sources`` are what a scan has found (``FOUND``, or as much of it as there is), ``targets`` what ``Stat`` tells of
+    their names in the target (``FOUND | OWNER``), None where nothing can be there.
+    """
+
+    policy: Policy
+    sources: Rows
+    targets: Stated | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return ()
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+class Copy(Batch[Copied]):
+    """Small regular files, each by its plan.
+
+    ``rows`` (``VERSION`` and ``DEVICE``) are what the plans were made from: before anything is written, a file that is
+    not that very item (inode, device) has ``CHANGED``, and one of another version is to be decided ``ANEW``. So is one
+    whose name should be free and is not.
+    ``new_names`` are the names in the target, if those are others. ``temporaries`` are free names, one for each row;
+    empty where a plan needs none. Rows of another ``recipe`` are another batch. ``inherits``: what is made in
+    ``target`` inherits an ACL, which must go.
+    """
+
+    source: int
+    target: int
+    names: bytes
+    plans: bytes | bytearray
+    rows: Rows
+    new_names: bytes = b""
+    temporaries: bytes = b""
+    inherits: bool = False
+    recipe: Recipe = PLAIN
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return self.source, self.target
+
+    def __len__(self) -> int:
+        return number_of(self.names)
+
+
+class Read(OfNames[ReadBack]):
+    """Small regular files for their digests; what is no such file, or can't be read just so, wants ``CARE``.
+
+    Of ``copies``, what the page cache holds is given up first. Sources did not change while they were read.
+    """
+
+    copies: bool = False
+
+
+class Dress(OfNames[Dressed]):
+    """Metadata of items that exist: what ``wanted`` has columns of, in this order: ``OWNER``, ``GROUP``; ``MODE``;
+    ``ATIME`` with ``MTIME``. What is not the item of ``rows`` is to be decided ``ANEW``."""
+
+    rows: Rows
+    wanted: Rows
+
+
+class Remove(OfNames[Removed]):
+    """Items that are no directories, and empty directories (``MODE`` tells which; without it nothing is a directory).
+
+    What is not the item of ``rows`` is to be decided ``ANEW``; without ``INODE`` nobody looks.
+    """
+
+    rows: Rows
+
+
+def copied(found: Rows, digest_size: int) -> Copied:
+    """What nobody has copied yet, of the versions that were ``found``."""
+    rows = len(found)
+    return Copied(Verdicts(rows), found, Digests.of(rows, digest_size), numbers("Q", rows), Marks(rows), {})
+
+
+def cancelled(verdicts: Verdicts) -> None:
+    """Rows that nobody has begun are not begun any more."""
+    verdicts.codes[:] = bytes(code or Code.CANCELLED for code in verdicts.codes)

@@ -1,0 +1,317 @@
+"""Packed columns: what goes into a kernel and comes out of it, without an object for each file.
+
+A column holds one value for each row of a batch, as a C array does: ``bytes`` or ``bytearray`` for one byte a row,
+``array`` for numbers, in this machine's byte order. Names are one string, joined by slashes, which no name contains.
+A kernel in C reads and writes the very memory. What is told of few rows only (``texts``, ``applied``) is a dictionary
+by row.
+
+Times are nanoseconds since 1970 in 64 bits. These end in 2262: a later time is ``LAST``, one before 1677 is ``FIRST``,
+and a file that has such a time wants care.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from operator import attrgetter
+from typing import NamedTuple
+
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import Version
+
+MODE = 0x3
+OWNER = 0x8
+GROUP = 0x10
+ATIME = 0x20
+MTIME = 0x40
+CTIME = 0x80
+INODE = 0x100
+SIZE = 0x200
+DEVICE = 1 << 20
+"""A mask says which columns there are. The bits are those of statx(2), which tells devices always and has no bit for
+them."""
+
+VERSION = INODE | SIZE | MTIME | CTIME
+"""What must stay the same while a file is copied, as ``pcopy.fsio.source.Version``."""
+
+FOUND = VERSION | MODE | DEVICE
+"""What a scan wants to know of what it finds."""
+
+_COLUMNS = (
+    ("mode", "I", MODE, "st_mode"),
+    ("uid", "I", OWNER, "st_uid"),
+    ("gid", "I", GROUP, "st_gid"),
+    ("atime", "q", ATIME, "st_atime_ns"),
+    ("mtime", "q", MTIME, "st_mtime_ns"),
+    ("ctime", "q", CTIME, "st_ctime_ns"),
+    ("inode", "Q", INODE, "st_ino"),
+    ("size", "Q", SIZE, "st_size"),
+    ("device", "Q", DEVICE, "st_dev"),
+)
+"""Name, type and bit of each column, in the order in which they are packed, and what stat(2) calls it."""
+
+FIRST, LAST = -(2**63), 2**63 - 1
+"""A time that is one of these may be another, which 64 bits can't hold."""
+
+
+class Status(NamedTuple):
+    """One row, with the names that ``os.stat_result`` has; 0 for what there is no column of. (Only regular files
+    are decided about here, which have no device number.)"""
+
+    st_mode: int
+    st_size: int
+    st_rdev: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+
+
+UNKNOWN = os.stat_result((0,) * os.stat_result.n_fields)
+"""Of what could not be looked at."""
+
+
+def numbers(typecode: str, rows: int) -> array[int]:
+    """A column of zeros."""
+    return array(typecode, [0]) * rows
+
+
+def pack_names(names: Iterable[bytes]) -> bytes:
+    """Names as one string; no name contains a slash."""
+    return b"/".join(names)
+
+
+def unpack_names(packed: bytes, rows: int) -> list[bytes]:
+    """The names of ``rows`` rows. (One empty name is packed as no name at all is.)"""
+    return packed.split(b"/") if rows else []
+
+
+def _column(typecode: str, field: str, statuses: Sequence[os.stat_result]) -> array[int]:
+    values = list(map(attrgetter(field), statuses))
+    try:
+        return array(typecode, values)
+    except OverflowError:
+        return array(typecode, [min(max(value, FIRST), LAST) for value in values])
+
+
+class Rows:
+    """What is known of the items of a batch. Columns that are not in ``mask`` are empty."""
+
+    mode: array[int] = array("I")
+    uid: array[int] = array("I")
+    gid: array[int] = array("I")
+    atime: array[int] = array("q")
+    mtime: array[int] = array("q")
+    ctime: array[int] = array("q")
+    inode: array[int] = array("Q")
+    size: array[int] = array("Q")
+    device: array[int] = array("Q")
+
+    def __init__(self, number: int, mask: int) -> None:
+        """``number`` rows of zeros."""
+        self.number = number
+        self.mask = mask
+        for name, typecode, bit, _ in _COLUMNS:
+            if mask & bit:
+                setattr(self, name, numbers(typecode, number))
+
+    def __len__(self) -> int:
+        return self.number
+
+    @classmethod
+    def of(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
+        """What stat(2) has told of all rows."""
+        rows = cls(0, mask)
+        rows.number = len(statuses)
+        for name, typecode, bit, field in _COLUMNS:
+            if mask & bit:
+                setattr(rows, name, _column(typecode, field, statuses))
+        return rows
+
+    def copy(self, mask: int) -> Rows:
+        """The columns of ``mask``, which are all there, once more."""
+        rows = Rows(0, mask)
+        rows.number = self.number
+        for name, _, bit, _ in _COLUMNS:
+            if mask & bit:
+                setattr(rows, name, getattr(self, name)[:])
+        return rows
+
+    def put(self, start: int, statuses: Sequence[os.stat_result]) -> None:
+        """What stat(2) has told of the rows from ``start`` on."""
+        end = start + len(statuses)
+        for name, typecode, bit, field in _COLUMNS:
+            if self.mask & bit:
+                getattr(self, name)[start:end] = _column(typecode, field, statuses)
+
+    def is_item(self, row: int, status: os.stat_result) -> bool:
+        """Is it the same item, of the same type, as far as there are columns that tell?"""
+        return (
+            (not self.inode or self.inode[row] == status.st_ino)
+            and (not self.device or self.device[row] == status.st_dev)
+            and (not self.mode or stat.S_IFMT(self.mode[row]) == stat.S_IFMT(status.st_mode))
+        )
+
+    def versions(self) -> list[tuple[int, int, int, int]]:
+        """What ``version`` tells, of all rows."""
+        return list(zip(self.inode, self.size, self.mtime, self.ctime, strict=True))
+
+    def version(self, row: int) -> Version:
+        """Only where all columns of ``VERSION`` are there."""
+        return Version(self.inode[row], self.size[row], self.mtime[row], self.ctime[row])
+
+    def status(self, row: int) -> Status:
+        """One row as an object, for what is decided with more care. Without a column of modes all are regular files."""
+        return Status(
+            self.mode[row] if self.mode else stat.S_IFREG,
+            self.size[row] if self.size else 0,
+            0,
+            self.mtime[row] if self.mtime else 0,
+            self.ctime[row] if self.ctime else 0,
+        )
+
+    def chosen(self, rows: Sequence[int]) -> Rows:
+        """Some of the rows, in their order."""
+        some = Rows(0, self.mask)
+        some.number = len(rows)
+        for name, typecode, bit, _ in _COLUMNS:
+            if self.mask & bit:
+                column = getattr(self, name)
+                setattr(some, name, array(typecode, [column[row] for row in rows]))
+        return some
+
+    def packed(self) -> bytes:
+        """All columns of the mask as one string, to travel in a task."""
+        return b"".join(getattr(self, name).tobytes() for name, _, bit, _ in _COLUMNS if self.mask & bit)
+
+    @classmethod
+    def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
+        """What was packed with this ``mask``; raises ``ValueError`` if it is not ``number`` rows of that."""
+        rows = cls(0, mask)
+        rows.number = number
+        start = 0
+        for name, typecode, bit, _ in _COLUMNS:
+            if mask & bit:
+                column = array(typecode)
+                end = start + number * column.itemsize
+                column.frombytes(packed[start:end])
+                setattr(rows, name, column)
+                start = end
+        if start != len(packed):
+            raise ValueError("the columns have another length")
+        return rows
+
+
+class Code(IntEnum):
+    """What became of a row."""
+
+    PENDING = 0
+    """Nobody has begun it yet."""
+    DONE = 1
+    SKIPPED = 2
+    """Its plan was to do nothing."""
+    CARE = 3
+    """No plain case: nothing was changed, and it is to be done with more care, by others."""
+    ANEW = 4
+    """It is not what the plan was made from: nothing was changed, and it is to be decided anew."""
+    LACKS = 5
+    """It is whole and has its name, but not all of its metadata could be set."""
+    FAILED = 6
+    """On the target's side; nothing is left."""
+    UNREAD = 7
+    """Failed on the source's side."""
+    CHANGED = 8
+    """The source is no longer what it was when it was found: gone, another item, or changed while it was read."""
+    CANCELLED = 9
+    """The ticket was cancelled before the row was begun."""
+
+
+OPERATIONS = (
+    "", "stat", "open", "fstat", "read", "listxattr", "getxattr", "create", "write", "chown", "setxattr",
+    "removexattr", "chmod", "utimensat", "fsync", "close", "rename", "unlink", "rmdir", "readdir", "lseek",
+    "link",
+)  # fmt: skip
+"""The operation of a verdict is an index into these."""
+
+_OPERATION = {name: index for index, name in enumerate(OPERATIONS)}
+
+
+class Verdicts:
+    """What became of each row: code, errno, operation, bytes moved, and nanoseconds that it took.
+
+    ``texts`` hold what numbers can't say of a problem: the name of an attribute, and words of our own. ``moved`` is the
+    sum of all bytes so far.
+    """
+
+    __slots__ = ("bytes", "codes", "errnos", "moved", "nanoseconds", "operations", "texts")
+
+    def __init__(self, rows: int) -> None:
+        self.codes = bytearray(rows)
+        self.errnos = numbers("i", rows)
+        self.operations = bytearray(rows)
+        self.bytes = numbers("Q", rows)
+        self.moved = 0
+        self.nanoseconds = numbers("Q", rows)
+        self.texts: dict[int, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def fail(self, row: int, problem: Problem) -> None:
+        """Takes a problem apart."""
+        if isinstance(problem, MetadataProblem):
+            code = Code.LACKS
+        elif problem.changed:
+            code = Code.CHANGED
+        else:
+            code = Code.UNREAD if problem.on_source else Code.FAILED
+        self.set(row, code, problem)
+
+    def set(self, row: int, code: Code, problem: Problem) -> None:
+        """Notes what was met, under a ``code`` of the caller's choice."""
+        operation, _, attribute = problem.operation.partition(" ")
+        number = problem.errno or 0
+        text = problem.strerror or ""
+        self.codes[row] = code
+        self.errnos[row] = number
+        self.operations[row] = _OPERATION[operation]
+        if attribute or text != os.strerror(number):
+            self.texts[row] = attribute, "" if text == os.strerror(number) else text
+
+    def problem(self, row: int) -> Problem:
+        """What went wrong with a row that ``LACKS`` something, or was not done; as it was put in."""
+        code = self.codes[row]
+        attribute, text = self.texts.get(row, ("", ""))
+        operation = OPERATIONS[self.operations[row]]
+        if attribute:
+            operation = f"{operation} {attribute}"
+        if code == Code.LACKS:
+            return MetadataProblem(operation, self.errnos[row], text=text)
+        on_source = code in (Code.UNREAD, Code.CHANGED)
+        return Problem(operation, self.errnos[row], on_source=on_source, text=text, changed=code == Code.CHANGED)
+
+    def rows(self, *codes: Code) -> Sequence[int]:
+        """Those with one of these codes."""
+        wanted = bytes(codes)
+        if not self.codes.strip(wanted):
+            return range(len(self.codes))
+        return [row for row, code in enumerate(self.codes) if code in wanted]
+
+
+class Marks:
+    """Byte strings of some length each (the marks of ``pcopy.fsio.identity``), by row."""
+
+    __slots__ = ("data", "ends", "starts")
+
+    def __init__(self, rows: int) -> None:
+        self.data = bytearray()
+        self.starts, self.ends = numbers("Q", rows), numbers("Q", rows)
+
+    def __getitem__(self, row: int) -> bytes:
+        return bytes(self.data[self.starts[row] : self.ends[row]])
+
+    def __setitem__(self, row: int, value: bytes) -> None:
+        self.starts[row] = len(self.data)
+        self.data += value
+        self.ends[row] = len(self.data)

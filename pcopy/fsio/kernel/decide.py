@@ -1,0 +1,63 @@
+"""What becomes of small files, from what both sides' status tells; nothing is opened for it.
+
+What is no plain case wants care: that is the way on which everything is looked at once more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.fsio.existing import Decision, decide
+from pcopy.fsio.kernel.batches import SYNC, Plan, Policy, Stated
+from pcopy.fsio.kernel.columns import FIRST, LAST, Code, Rows, Status
+from pcopy.fsio.kernel.interface import SMALL_FILE
+
+
+def decide_rows(policy: Policy, sources: Rows, targets: Stated | None) -> bytearray:
+    """A plan for each row (``Decide``)."""
+    make = (Plan.TEMPORARY if policy.keeps else Plan.NEW) | (SYNC if policy.sync else 0)
+    plans = bytearray([make]) * len(sources)
+    careful = _careful_rows(sources)
+    for row in careful:
+        plans[row] = Plan.CARE
+    if targets is None:
+        return plans
+    user, done, present = os.geteuid(), Code.DONE, targets.rows
+    for row, code in enumerate(targets.verdicts.codes):
+        if row in careful:
+            continue
+        if code == done:
+            undressed = present.uid[row] == user and stat.S_IMODE(present.mode[row]) == 0o600
+            plans[row] = _over(policy, sources.status(row), present.status(row), undressed=undressed)
+        elif targets.verdicts.errnos[row] != errno.ENOENT:
+            plans[row] = Plan.CARE  # which tells what is wrong when it is this file's turn
+    return plans
+
+
+def _careful_rows(sources: Rows) -> set[int]:
+    """All but small regular files."""
+    careful: set[int] = set()
+    if sources.size and max(sources.size) > SMALL_FILE:
+        careful.update(row for row, size in enumerate(sources.size) if size > SMALL_FILE)
+    careful.update(row for row, mode in enumerate(sources.mode) if not stat.S_ISREG(mode))
+    return careful
+
+
+def _over(policy: Policy, source: Status, present: Status, *, undressed: bool) -> int:
+    """The plan where ``present`` has the name. What is ``undressed`` may be half written (``pcopy.fsio.half_written``),
+    and so may anything where files are written over."""
+    is_far = {source.st_mtime_ns, present.st_mtime_ns} & {FIRST, LAST}
+    if is_far or (policy.touched is not None and present.st_ctime_ns >= policy.touched):
+        return Plan.CARE  # an earlier run's, or another item's whose name the file system takes for the same
+    decision = decide(policy.existing, policy.modify_window, source, present, contents=policy.contents)
+    if decision is Decision.REPLACE:
+        if policy.in_place or not policy.dresses or stat.S_ISDIR(present.st_mode):
+            return Plan.CARE
+        return (Plan.TEMPORARY if policy.keeps else Plan.REPLACE) | (SYNC if policy.sync else 0)
+    if stat.S_ISREG(present.st_mode) and (policy.in_place or undressed):
+        return Plan.CARE
+    if decision is Decision.FAIL:
+        return Plan.REFUSE
+    return Plan.CARE if policy.contents else Plan.SKIP

@@ -1,0 +1,134 @@
+"""The interface of the inner loops: batches of many items of one directory, submitted and waited for.
+
+    ticket = kernel.submit(Copy(source, target, names, plans, rows))
+    ...                                     # something else, until kernel.wake tells that there is something to poll
+    for done in kernel.poll(): ...          # done is ticket, and ticket.result has its columns
+
+A kernel that has no threads has no wake either: it does a few rows whenever it is polled. ``waited`` is how a task
+waits, whichever kernel there is.
+
+Rules:
+- Batches are values that nobody changes while their ticket is under way; the result belongs to the ticket.
+- A ticket pins the descriptors of its batch (``pcopy.fsio.directories.Pins``): none is closed, and so none means
+  another directory, before the ticket is done.
+- A ticket that is cancelled is done as soon as no row of it is under way: rows that were begun end, the others are
+  ``CANCELLED``.
+- What goes wrong with a row is its verdict, and nothing else: ``submit`` and ``poll`` raise no ``OSError``.
+- Tickets of one kernel are done in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple, Protocol, TypeVar
+
+from pcopy.fsio.directories import Pins
+from pcopy.fsio.kernel.batches import Batch
+from pcopy.fsio.preserve import Preserve
+
+SMALL_FILE = 4 << 20
+"""The largest file, in bytes, that is read whole into memory and written in one go."""
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Digest(Protocol):
+    """The digest of a file's contents, of the same length for each."""
+
+    def __call__(self, data: bytes, /) -> bytes: ...
+
+
+class Settings(NamedTuple):
+    """What is the same for all batches of a job. ``follow``: a source's names may be symbolic links to what was found.
+    ``digest`` is taken of the contents of each file that is copied or read."""
+
+    preserve: Preserve
+    umask: int
+    follow: bool = False
+    digest: Digest | None = None
+
+
+class Ticket(Protocol[Result_co]):
+    """A batch that was submitted."""
+
+    @property
+    def is_done(self) -> bool:
+        """Is no row under way, nor going to be?"""
+
+    @property
+    def result(self) -> Result_co:
+        """The columns; until the ticket is done, rows may be ``PENDING``."""
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Are there rows that are not going to be begun, since it was cancelled?"""
+
+    def cancel(self) -> None:
+        """Begins no more rows."""
+
+
+class Wake(Protocol):
+    """A descriptor to wait for, beside others."""
+
+    def fileno(self) -> int:
+        """It is readable when there is something to ``poll``."""
+
+    def clear(self) -> None:
+        """It is not readable any more, until there is something again."""
+
+
+class Kernel(Protocol):
+    """Does batches of operations; one per process."""
+
+    @property
+    def wake(self) -> Wake | None:
+        """For whoever sleeps in a system call; None if rows are done in ``poll`` only."""
+
+    @property
+    def pins(self) -> Pins:
+        """The descriptors of tickets that are not done."""
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        """The batch will be done; it may be done at once."""
+
+    def poll(self) -> list[Ticket[object]]:
+        """Goes on with what the kernel has to do in this thread, for a moment; returns the tickets that have become
+        done since it was asked last."""
+
+    def cancel(self, ticket: Ticket[object]) -> None:
+        """As ``Ticket.cancel``."""
+
+    def close(self) -> None:
+        """Cancels what is under way, waits until no row is, and gives everything back."""
+
+
+class Cancelled(Exception):
+    """The ticket that a task waits for was cancelled, because the job is told to stop: not all of it is done.
+
+    Nothing of the task is told then, and it is left to be done again, unless it knows better.
+    """
+
+
+def waited(
+    kernel: Kernel, ticket: Ticket[Result], tell: Callable[[], None] = lambda: None
+) -> Generator[Ticket[Result] | None, None, Result]:
+    """The result of a ticket, for a task; ``tell`` is called whenever the task goes on. Raises ``Cancelled``.
+
+    The task yields the ticket, and is suspended until that is done; None, between slices, if the kernel has no threads.
+    If it is closed meanwhile, the ticket is cancelled, and no row of it is under way any more.
+    """
+    try:
+        while not ticket.is_done:
+            kernel.poll()
+            if not ticket.is_done:
+                yield None if kernel.wake is None else ticket
+            tell()
+    except GeneratorExit:
+        ticket.cancel()
+        while not ticket.is_done:
+            kernel.poll()
+        raise
+    if ticket.is_cut_short:
+        raise Cancelled
+    return ticket.result

@@ -1,0 +1,265 @@
+"""Lists, stats, reads, dresses and removes the rows of one batch, in plain Python, one after the other.
+
+System calls per item: stat for ``Stat``; open, fstat, read, close for ``Read``, of a source fstat once more, of a copy
+fadvise64; open (O_PATH), fstat, what is to be set, and close for ``Dress``; stat and unlink or rmdir for ``Remove``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from array import array
+from functools import partial
+from itertools import islice
+
+from pcopy.fsio.close import let_go
+from pcopy.fsio.directories import list_entries
+from pcopy.fsio.kernel.batches import (
+    Digests,
+    Dress,
+    Dressed,
+    List,
+    Listed,
+    Read,
+    ReadBack,
+    Remove,
+    Removed,
+    Stat,
+    Stated,
+)
+from pcopy.fsio.kernel.columns import FIRST, LAST, UNKNOWN, VERSION, Code, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.copy_rows import READ, is_unchanged
+from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
+from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.patience import INTERRUPTED, PASSING, patiently
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import status_of
+
+_open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
+_advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
+_now = time.monotonic_ns
+
+
+class Listing:
+    """The next part of a directory; one row, which is the whole part."""
+
+    def __init__(self, batch: List) -> None:
+        self._batch = batch
+        self.result = Listed(Verdicts(1))
+
+    def run(self, start: int, end: int) -> None:
+        """All of it."""
+        batch, result = self._batch, self.result
+        began = _now()
+        entries = batch.going_on if batch.going_on is not None else list_entries(batch.directory)
+        found: list[os.DirEntry[str]] = []
+        result.verdicts.codes[0] = Code.DONE
+        try:
+            found.extend(islice(entries, batch.most))
+        except OSError as error:
+            problem = Problem.of("readdir", error)
+            code = Code.UNREAD if batch.on_source else Code.FAILED
+            result.verdicts.set(0, code, problem)
+        else:
+            if len(found) == batch.most:
+                result.rest = List(batch.directory, batch.most, batch.detailed, batch.on_source, entries)
+        result.names = pack_names(os.fsencode(entry.name) for entry in found)
+        result.number = len(found)
+        if batch.detailed:
+            result.kinds = b"".join(map(_kind, found))
+            result.inodes = array("Q", [entry.inode() for entry in found])
+        result.verdicts.nanoseconds[0] = _now() - began
+
+
+def _kind(entry: os.DirEntry[str]) -> bytes:
+    """As the directory tells it; a file system that doesn't is asked for the item, which may fail."""
+    try:
+        if entry.is_file(follow_symlinks=False):
+            return b"f"
+        if entry.is_dir(follow_symlinks=False):
+            return b"d"
+        return b"l" if entry.is_symlink() else b"?"
+    except OSError:
+        return b"?"
+
+
+class Stating:
+    """What names stand for."""
+
+    def __init__(self, batch: Stat) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names, len(batch))
+        self.result = Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
+
+    def run(self, start: int, end: int) -> None:
+        """The rows from ``start`` up to ``end``, as the others of this module."""
+        directory, on_source, follow = self._batch.directory, self._batch.on_source, self._batch.follow
+        verdicts, rows, look = self.result.verdicts, self.result.rows, os.stat
+        statuses: list[os.stat_result] = []
+        began = _now()
+        for row in range(start, end):
+            try:
+                status = look(self._names[row], dir_fd=directory, follow_symlinks=follow)
+                verdicts.codes[row] = Code.DONE
+            except OSError as first:
+                try:
+                    status = self._again(self._names[row], first)
+                    verdicts.codes[row] = Code.DONE
+                except OSError as error:
+                    code = Code.UNREAD if on_source else Code.FAILED
+                    verdicts.set(row, code, Problem.of("stat", error))
+                    status = UNKNOWN
+            statuses.append(status)
+            ended = _now()
+            verdicts.nanoseconds[row] = ended - began
+            began = ended
+        rows.put(start, statuses)
+
+    def _again(self, name: bytes, first: OSError) -> os.stat_result:
+        """A source whose stat failed with an error that may pass; raises ``OSError``."""
+        if not self._batch.on_source or first.errno not in PASSING:
+            raise first
+        call = partial(os.stat, name, dir_fd=self._batch.directory, follow_symlinks=self._batch.follow)
+        return patiently(call)
+
+
+class Reading:
+    """Small files for their digests."""
+
+    def __init__(self, settings: Settings, batch: Read, digest_size: int) -> None:
+        assert settings.digest is not None
+        self._batch = batch
+        self._digest = settings.digest
+        self._flags = READ & ~os.O_NOFOLLOW if settings.follow and not batch.copies else READ
+        number = len(batch)
+        self._names = unpack_names(batch.names, number)
+        self.result = ReadBack(Verdicts(number), Rows(number, VERSION), Digests.of(number, digest_size))
+
+    def run(self, start: int, end: int) -> None:
+        verdicts = self.result.verdicts
+        statuses: list[os.stat_result] = []
+        began = _now()
+        for row in range(start, end):
+            try:
+                status = self._read(row)
+            except OSError:
+                status = None
+            verdicts.codes[row] = Code.CARE if status is None else Code.DONE
+            statuses.append(UNKNOWN if status is None else status)
+            ended = _now()
+            verdicts.nanoseconds[row] = ended - began
+            began = ended
+        self.result.seen.put(start, statuses)
+
+    def _read(self, row: int) -> os.stat_result | None:
+        """The status of what was read; None if it wants care. Raises ``OSError``."""
+        copies = self._batch.copies
+        reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
+        try:
+            status = _fstat(reading)
+            size = status.st_size
+            if size > SMALL_FILE or not _is_regular(status.st_mode) or not FIRST < status.st_mtime_ns < LAST:
+                return None
+            if copies:
+                _advise(reading, 0, 0, _UNNEEDED)
+            data = _read(reading, size + 1)
+            if len(data) != size or not (copies or is_unchanged(status, _fstat(reading))):
+                return None
+        finally:
+            _close(reading)
+        self.result.digests[row] = self._digest(data)
+        self.result.verdicts.bytes[row] = size
+        self.result.verdicts.moved += size
+        return status
+
+
+class _EachRow:
+    """Rows of which each either ends with a code or fails with a problem."""
+
+    result: Dressed | Removed
+
+    def run(self, start: int, end: int) -> None:
+        """The rows from ``start`` up to ``end``."""
+        verdicts = self.result.verdicts
+        for row in range(start, end):
+            began = _now()
+            try:
+                verdicts.codes[row] = self._do(row)
+            except Problem as problem:
+                self._again(row, problem)
+            verdicts.nanoseconds[row] = _now() - began
+
+    def _again(self, row: int, first: Problem) -> None:
+        """Does once more what was interrupted."""
+        verdicts = self.result.verdicts
+        try:
+            if first.errno not in INTERRUPTED:
+                raise first
+            verdicts.codes[row] = patiently(partial(self._do, row), INTERRUPTED)
+        except Problem as problem:
+            verdicts.fail(row, problem)
+
+    def _do(self, row: int) -> Code:
+        raise NotImplementedError
+
+
+class Dressing(_EachRow):
+    """Metadata of what exists, through a descriptor of the very item."""
+
+    def __init__(self, batch: Dress) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names, len(batch))
+        self.result = Dressed(Verdicts(len(batch)))
+
+    def _do(self, row: int) -> Code:
+        wanted = self._batch.wanted
+        if wanted.mtime and {wanted.atime[row], wanted.mtime[row]} & {FIRST, LAST}:
+            return Code.CARE
+        held = open_node(self._batch.directory, self._names[row], on_source=False)
+        try:
+            status = status_of(held)
+            if not self._batch.rows.is_item(row, status):
+                return Code.ANEW
+            item = handle_of(held)
+            operation = "chown"
+            try:
+                if wanted.uid or wanted.gid:
+                    os.chown(item, wanted.uid[row] if wanted.uid else -1, wanted.gid[row] if wanted.gid else -1)
+                operation = "chmod"
+                if wanted.mode and not stat.S_ISLNK(status.st_mode):
+                    os.chmod(item, stat.S_IMODE(wanted.mode[row]))
+                operation = "utimensat"
+                if wanted.atime and wanted.mtime:
+                    os.utime(item, ns=(wanted.atime[row], wanted.mtime[row]))
+            except OSError as error:  # the rest too stays as it is: no set-id bits for another owner
+                raise MetadataProblem(operation, error.errno or errno.EIO) from error
+            return Code.DONE
+        finally:
+            let_go(held)
+
+
+class Removing(_EachRow):
+    """Items and empty directories that go."""
+
+    def __init__(self, batch: Remove) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names, len(batch))
+        self.result = Removed(Verdicts(len(batch)))
+
+    def _do(self, row: int) -> Code:
+        directory, name, rows = self._batch.directory, self._names[row], self._batch.rows
+        operation = "stat"
+        try:
+            if rows.inode and not rows.is_item(row, os.stat(name, dir_fd=directory, follow_symlinks=False)):
+                return Code.ANEW
+            if rows.mode and stat.S_ISDIR(rows.mode[row]):
+                operation = "rmdir"
+                os.rmdir(name, dir_fd=directory)
+            else:
+                operation = "unlink"
+                os.unlink(name, dir_fd=directory)
+        except OSError as error:
+            raise Problem(operation, error.errno or errno.EIO) from error
+        return Code.DONE

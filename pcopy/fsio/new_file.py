@@ -1,0 +1,214 @@
+"""The life of one new item: made, filled, dressed, named; or nothing is left.
+
+    with NewFile.beside(directory, temporary) as new:    # empty, mode 0600, ours
+        ...                                              # write to new.descriptor
+        new.dress(attributes, preserve, umask)
+        new.commit(name)                                 # closed, the way cleared, renamed, looked at
+
+If the block ends without ``commit`` or ``keep``, by an error or not, the item is removed. ``keep`` closes the item
+and leaves it under the name that it was made with: another task goes on with it (``again``) or names it later, or it
+has its final name from the start (``at``). An error ends the block with a ``Problem``. Only metadata that can't be set
+don't: a file with wrong metadata, and a line that says so, are better than no file. They are its ``shortcoming``.
+
+A file that is written over in place (``pcopy.fsio.in_place``) is never removed: its mark tells that it is not whole,
+and so does the ``Problem``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from types import TracebackType
+from typing import Self
+
+from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes
+from pcopy.fsio.close import abandon, close_written, let_go
+from pcopy.fsio.half_written import beside
+from pcopy.fsio.identity import Identity, identity_of
+from pcopy.fsio.in_place import Over, drop_old_xattrs, incomplete, status_before
+from pcopy.fsio.layout import PLAIN, Recipe, lay_out
+from pcopy.fsio.nodes import Node, handle_of, make_node
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import create, put_in_place, remove, reopen
+
+
+class NewFile:
+    """A regular file; ``descriptor`` is open for writing until ``commit`` or ``keep``."""
+
+    # What a small file has in common with all others is not set for each.
+    shortcoming: MetadataProblem | None = None
+    _before: tuple[int, ...] = ()
+    _made: Identity | None = None
+    _status: os.stat_result | None = None
+    _is_done = False
+
+    def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
+        """``before``: mode, owner and group that a file had which is written over."""
+        self.descriptor = descriptor
+        self._directory = directory
+        self._made_as = made_as
+        if before:
+            self._before = before
+
+    @classmethod
+    def at(cls, directory: int, name: bytes, layout: Recipe = PLAIN) -> Self:
+        """An empty file that nobody else may read, as ``name``, which must be free. Raises ``Problem``."""
+        new = cls(directory, name, create(directory, name, layout.flags))
+        if layout is not PLAIN:
+            try:
+                lay_out(new.descriptor, layout)
+            except BaseException:
+                new._give_up()
+                raise
+        return new
+
+    @classmethod
+    def beside(cls, directory: int, temporary: bytes, *, layout: Recipe = PLAIN, over: Over | None = None) -> Self:
+        """As ``at``, for a name of ours; or ``over``, a file that is open to be written over."""
+        if over is None:
+            return cls.at(directory, temporary, layout)
+        return cls(directory, b"", over.descriptor, over.before)
+
+    @classmethod
+    def again(cls, directory: int, made_as: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
+        """The file that another task has ``made`` and kept; it is opened by ``reopen``.
+
+        Other tasks and later runs rely on it: it is not removed for an exception that says nothing about it.
+        """
+        new = cls(directory, made_as, before=before)
+        new._made = made
+        return new
+
+    def reopen(self, size: int) -> None:
+        """Opens what is there ``again``; raises ``Problem`` unless it is what was made, and has this ``size``."""
+        assert self._made is not None
+        self.descriptor = reopen(self._directory, self._made_as, self._made, size)
+
+    @property
+    def is_over(self) -> bool:
+        """Is an existing file written over?"""
+        return bool(self._before)
+
+    @property
+    def status(self) -> os.stat_result:
+        """Its status when it was asked for first; raises ``Problem``."""
+        if self._status is None:
+            self._status = status_of(self.descriptor)
+        return self._status
+
+    def identity(self, mount: int) -> Identity:
+        """``mount`` is the code of its directory's; raises ``Problem``."""
+        return identity_of(self.descriptor, self.status, mount, made=True)
+
+    def dress(
+        self,
+        attributes: Attributes,
+        preserve: Preserve,
+        umask: int,
+        *,
+        kept: os.stat_result | None = None,
+        inherits: bool = False,
+    ) -> Applied:
+        """Gives it its metadata, as ``pcopy.fsio.attributes.apply_attributes``; what fails is its ``shortcoming``."""
+        try:
+            if self._before:
+                kept, inherits = status_before(self._before), True
+                drop_old_xattrs(self.descriptor, attributes, preserve)
+            return apply_attributes(self._handle(), attributes, preserve, umask, kept=kept, inherits=inherits)
+        except MetadataProblem as problem:
+            self.shortcoming = problem
+            return Applied()
+
+    def commit(
+        self, name: bytes, present: os.stat_result | None = None, *, sync: bool = False, marked: bool = False
+    ) -> None:
+        """It is whole, and called ``name`` from now on, instead of what is ``present`` there; raises ``Problem``.
+
+        ``sync``: its contents are on stable storage before. ``marked``: a file beside ``name`` may tell that what was
+        there is half written, which goes, too.
+        """
+        inode = self.status.st_ino if self._made is None else self._made.inode
+        self._close(sync)
+        give_name(self._directory, self._made_as, name, inode, present, marked=marked)
+        self._is_done = True
+
+    def keep(self, *, sync: bool = False) -> None:
+        """Closes it and leaves it under the name that it has; raises ``Problem``."""
+        self._close(sync)
+        self._is_done = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_done:
+            return
+        self._give_up(removes=self._made is None or error is None or isinstance(error, Problem))
+        if self._before and isinstance(error, Problem):
+            raise incomplete(error) from error
+
+    def _give_up(self, *, removes: bool = True) -> None:
+        if self.descriptor >= 0:
+            abandon(self.descriptor)
+        if removes and self._made_as and not self._before:
+            remove(self._directory, self._made_as)
+
+    def _close(self, sync: bool) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        close_written(descriptor, sync=sync)
+
+    def _handle(self) -> Handle:
+        return self.descriptor
+
+
+class NewNode(NewFile):
+    """A symbolic link, FIFO, socket or device; ``descriptor`` is an O_PATH one."""
+
+    @classmethod
+    def made(cls, directory: int, name: bytes, node: Node, *, is_temporary: bool) -> Self:
+        """``name``, which must be free, like ``node``; raises ``Problem``.
+
+        Unless the name ``is_temporary`` nothing is removed: nobody can tell by then whose the item is that has it.
+        """
+        new = cls(directory, name if is_temporary else b"")
+        try:
+            new.descriptor, new._status = make_node(directory, name, node)
+        except BaseException:
+            new._give_up()
+            raise
+        return new
+
+    def _close(self, sync: bool) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        let_go(descriptor)
+
+    def _handle(self) -> Handle:
+        return handle_of(self.descriptor)
+
+
+def give_name(
+    directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None, *, marked: bool
+) -> None:
+    """The item ``inode``, which is ``temporary``, is called ``name`` from now on, instead of what is ``present`` there.
+
+    ``marked`` as for ``NewFile.commit``. Raises ``Problem``.
+    """
+    clear_way(directory, name, present)
+    put_in_place(directory, temporary, name, inode)
+    if marked:
+        remove(directory, beside(name))
+
+
+def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> None:
+    """Makes room for a rename to ``name``: of a directory only an empty one gives way. Raises ``Problem``."""
+    if present is not None and stat.S_ISDIR(present.st_mode):
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Problem.of("rmdir", error) from error

@@ -1,0 +1,150 @@
+"""Functions of the C library that Python's ``os`` lacks, and all else that needs ctypes: no other module imports that.
+
+ctypes is loaded by the first call, because loading it takes as long as the copy of many small files. All functions
+raise ``OSError``: with ENOSYS where the C library does not have the call (some came to glibc in 2018).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+"""For ``renameat2``."""
+
+_AT_SYMLINK_NOFOLLOW = 0x100
+_AT_EMPTY_PATH = 0x1000
+_PR_SET_PDEATHSIG = 1
+"""From the headers of Linux: fcntl.h and prctl.h."""
+
+_STATX_BYTES = 256
+_STATX_BTIME = 0x800
+"""Of statx(2): the size of its structure, and the bit that asks for the time of birth."""
+_BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
+
+_STATFS_BYTES = 256  # more than struct statfs has anywhere
+_HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
+_MOST_BYTES = 128  # MAX_HANDLE_SZ
+_NEW_HANDLE = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
+
+
+def renameat2(directory: int, old: bytes, new: bytes, flags: int) -> None:
+    """renameat2(2) within one directory (a descriptor)."""
+    _call("renameat2", directory, old, directory, new, flags)
+
+
+def syncfs(descriptor: int) -> None:
+    """syncfs(2)."""
+    _call("syncfs", descriptor)
+
+
+def birth_of(directory: int, name: bytes) -> int:
+    """When ``name`` in the directory (a descriptor), or without a name that itself, was made, as statx(2) tells it.
+
+    In nanoseconds since 1970; 0 where its file system does not keep that.
+    """
+    buffer = _buffer(_STATX_BYTES)
+    _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
+    mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
+    return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else 0
+
+
+def type_of_file_system(descriptor: int) -> int:
+    """The f_type of statfs(2)."""
+    buffer = _buffer(_STATFS_BYTES)
+    while True:
+        try:
+            _call("fstatfs", descriptor, buffer)
+        except InterruptedError:
+            continue
+        # f_type is the first field: a long, but on s390 an unsigned int.
+        width = 4 if os.uname().machine.startswith("s390") else struct.calcsize("l")
+        return int.from_bytes(buffer.raw[:width], sys.byteorder)
+
+
+def file_handle(descriptor: int) -> bytes:
+    """The file handle of name_to_handle_at(2): its type in four bytes, and what follows that."""
+    return _asking_for_handles()(descriptor)
+
+
+def end_with_parent() -> None:
+    """From now on the kernel kills this process when the thread that has started it ends; see prctl(2)."""
+    _call("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+@contextmanager
+def handled_in_c(number: int, handler: Callable[[int], None]) -> Iterator[None]:
+    """As long as the body takes, C itself calls ``handler`` when the signal ``number`` arrives.
+
+    Python's own handlers run between two steps of the interpreter only; this one runs within a call that never returns.
+    """
+    import ctypes
+
+    called = ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)  # lives as long as this frame, and so as long as it is set
+    set_handler = ctypes.CDLL(None).signal
+    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    before = set_handler(number, ctypes.cast(called, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        set_handler(number, before)
+
+
+def symbols_of(library: str, names: Iterable[str]) -> set[str]:
+    """Those of ``names`` that the shared library defines, or a library that it is linked with; this loads it."""
+    import ctypes
+
+    loaded = ctypes.CDLL(library)
+    return {name for name in names if hasattr(loaded, name)}
+
+
+@cache
+def _libc() -> CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _buffer(size: int) -> Any:
+    import ctypes
+
+    return ctypes.create_string_buffer(size)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    import ctypes
+
+    function: Callable[..., int] | None = getattr(_libc(), name, None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if function(*arguments):
+        number = ctypes.get_errno() or errno.EIO
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _asking_for_handles() -> Callable[[int], bytes]:
+    """What does not change is prepared once: an item that is made costs one of these calls."""
+    import ctypes
+
+    new_buffer = (ctypes.c_char * len(_NEW_HANDLE)).from_buffer_copy
+    mount = ctypes.byref(ctypes.c_int())  # its number is a host's own, and nobody looks at it
+
+    def ask(descriptor: int) -> bytes:
+        buffer = new_buffer(_NEW_HANDLE)
+        _call("name_to_handle_at", descriptor, b"", buffer, mount, _AT_EMPTY_PATH)
+        raw: bytes = buffer.raw
+        return raw[4 : _HANDLE.size + _HANDLE.unpack_from(raw)[0]]
+
+    return ask

@@ -1,0 +1,58 @@
+"""Sizes and times as people write and read them.
+
+Rule: a bare prefix and its ``iB`` form are powers of 1024, ``B`` forms powers of 1000; whatever is printed is in
+powers of 1024 and says so.
+"""
+
+from __future__ import annotations
+
+_LIMIT = 1 << 63
+"""The first size in bytes that no file can have."""
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_FACTORS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgt", start=1):
+    _FACTORS[_prefix] = _FACTORS[f"{_prefix}ib"] = 1024**_power
+    _FACTORS[f"{_prefix}b"] = 1000**_power
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``text``: ``4096``, ``64K``, ``1.5 GiB``, ``2TB``; upper and lower case alike, rounded down.
+
+    Raises ``ValueError`` for anything else.
+    """
+    number = text.strip().rstrip("BbKkMmGgTtIi")
+    factor = _FACTORS.get(text.strip()[len(number) :].lower())
+    number = number.rstrip()
+    if factor is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
+        raise ValueError("not a size (like 65536, 64K, 1.5G, 4MiB or 10MB)")
+    size = float(number) * factor if "." in number else int(number) * factor
+    if size >= _LIMIT:
+        raise ValueError("more than any file can hold")
+    return int(size)
+
+
+def show_size(count: float) -> str:
+    """``count`` bytes in three digits or so and a unit: ``999 B``, ``1.50 KiB``, ``12.3 GiB``."""
+    amount, power = float(count), 0
+    while amount >= (999.5 if power else 1000) and power < len(_UNITS) - 1:
+        amount /= 1024
+        power += 1
+    digits = 0 if not power or amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{amount:.{digits}f} {_UNITS[power]}"
+
+
+def show_seconds(seconds: float) -> str:
+    """A time span: ``0.42 s`` and ``12.3 s`` below a minute, then ``m:ss``, ``h:mm:ss`` and ``2 d 03:04:05``."""
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    return show_clock(seconds)
+
+
+def show_clock(seconds: float) -> str:
+    """A time span that keeps its form while it runs: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        days, hours = divmod(hours, 24)
+        return f"{days} d {hours:02d}:{minutes:02d}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
