@@ -1,1 +1,1 @@
-"""What pcopy does with files, as tasks for the engine: one kind of task a file."""
+"""What pcopy does with files, as tasks for the engine: a file holds one kind of task, or some that belong together."""

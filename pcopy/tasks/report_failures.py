@@ -1,102 +1,112 @@
 """ReportFailures: rank 0 hears of what failed anywhere.
 
-For a journal the notes are held to the end: what they tell of is left to do. When a job is resumed, each failed item of
-its earlier runs counts as failed no longer and is tried again.
+The notes are held to the end of the job, since failed items are left to do. When the job is resumed, each of these
+items no longer counts as failed, and is tried again.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
-from pcopy.engine.driver import Slices
-from pcopy.engine.task import ANYBODY
-from pcopy.tasks import counts
-from pcopy.tasks.codec import decode
-from pcopy.tasks.context import CALL_COST, Context
-from pcopy.tasks.finish_again import finish_again
-from pcopy.tasks.job import Failure
-from pcopy.tasks.result import Result
-from pcopy.tasks.signing import owner_of
-from pcopy.tasks.values import (
-    NOWHERE,
-    CopyAnew,
-    FailDir,
-    LinkGroup,
-    LinkNote,
-    MakeLinks,
-    Place,
-    ReportFailures,
-    ScanDir,
-    ScanNames,
-    pack_names,
-)
+from pcopy.engine.task import Task
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Failure
+from pcopy.tasks.base.kind import Gone, Kind, Left, Note
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank, RankSet
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, Retry, pack_names
+from pcopy.tasks.directories.finish_dir import finish_again
+from pcopy.tasks.directories.scan_names import ScanNames
 
 
-def report_failures(task: ReportFailures, context: Context, result: Result) -> Slices:
-    """Passes them on to where the job tells of them."""
-    if result.id[0] < context.job.run:
-        _try_again(task, context, result)
-    else:
-        if task.failures:
+class ReportFailures(Note, code=70, doing="telling what has failed"):
+    """Tells rank 0 of failures: (path, operation, errno, message) each, with what a resumed job does about it.
+
+    ``unknown`` are extended attributes that a file system doesn't know, each with the text of a notice, which is told
+    once however many ranks meet it.
+    """
+
+    failures: tuple[tuple[bytes, str, int, str], ...]
+    notices: tuple[str, ...]
+    retries: tuple[Retry, ...]
+    unknown: tuple[tuple[str, str], ...] = ()
+
+    def readdress(self, task: Task, ranks: int) -> Task:
+        """Tried from the beginning: names of one inode must be found before the phase in which they are linked."""
+        return task._replace(phase=int(Phase.COPY))
+
+    def held(self) -> Iterator[Kind]:
+        return (decode(retry.task) for retry in self.retries if retry.task)
+
+    def leftovers(self, *, first: bool) -> Iterator[Left]:
+        for again in self.held():
+            yield from again.leftovers(first=first)
+
+    def tell(self, task: Task, gone: Gone) -> None:
+        for retry in self.retries:
+            if retry.task and retry.phase < Phase.REPAIR:
+                decode(retry.task).tell(task._replace(phase=int(Phase.COPY)), gone)
+
+    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """What is tried instead is told by the same note: so the directories that it goes to are finished once more."""
+        retries = tuple(each for retry in self.retries for each in _mended(retry, task, gone))
+        yield task._replace(payload=encode(self._replace(retries=retries)))
+
+    def run(self, rank: Rank, result: Result) -> None:
+        if result.id[0] < rank.job.run:
+            _try_again(self.retries, rank, result)
+            return
+        if self.failures:
             result.hold()
-        unknown = [text for name, text in task.unknown if name not in context.unknown_told]
-        context.unknown_told.update(name for name, _ in task.unknown)
+        told = rank.own(UnknownTold)
+        unknown = [text for name, text in self.unknown if name not in told]
+        told.update(name for name, _ in self.unknown)
         result.count(counts.WARNINGS, len(unknown))
-        context.tell([Failure(*failure) for failure in task.failures], [*task.notices, *unknown])
-    return result.outcome()
-    yield
+        rank.tell([Failure(*failure) for failure in self.failures], [*self.notices, *unknown])
 
 
-def _try_again(task: ReportFailures, context: Context, result: Result) -> None:
+def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
+    """What did not verify is copied anew, in REPAIR: no name may become a link to the copy that is there."""
+    is_lost = retry.place is not None and gone.has(retry.place)
+    kept = retry._replace(counted=()) if is_lost else retry
+    if retry.task:
+        again = decode(retry.task)
+        gathers = gone.finds and retry.phase < Phase.REPAIR and again.unmade is not None
+        if gathers or any(map(gone.has, again.places())):
+            kept = kept._replace(task=b"")
+            for one in again.reduced(task._replace(payload=retry.task, phase=retry.phase), gone):
+                yield Retry(one.payload, one.phase)
+    if kept.task or kept.counted:
+        yield kept
+
+
+class UnknownTold(RankSet[str]):
+    """The attributes of which rank 0 has told the user that a file system doesn't know them."""
+
+
+def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
     """Names of one directory are tried together, so that they fail together if they do: in one note, not in many."""
     names: dict[tuple[Place, int, int], list[bytes]] = {}
-    for failed in task.retries:
+    is_next = result.id[0] + 1 == rank.job.run  # else a run between the two may have made something, and not told
+    for failed in retries:
         for counter, number in failed.counted:
             result.count(counter, -number, failed.place)
         if not failed.task:
             continue
         retry, phase = decode(failed.task), max(failed.phase, result.phase)
-        if failed.untouched:
-            retry = _begun_now(retry, (context.job.run, context.job.resumed))
+        if failed.untouched and is_next:
+            retry = retry.begun_now((rank.job.run, rank.job.resumed))
         if isinstance(retry, ScanNames):
             names.setdefault((retry.place, retry.attempt, phase), []).append(retry.names)
         else:
-            _spawn(context, result, retry, phase)
+            _again(retry, rank, result, phase)
     for (place, attempt, phase), each in names.items():
-        _spawn(context, result, ScanNames(place, pack_names(each), attempt), phase, len(each) * CALL_COST)
+        _again(ScanNames(place, pack_names(each), attempt), rank, result, phase)
 
 
-def _spawn(context: Context, result: Result, retry: Any, phase: int, cost: int = 0) -> None:
-    owner = ANYBODY
-    if isinstance(retry, ScanDir):
-        result.count(counts.UNSCANNED, 1, Place(retry.root, retry.path, retry.source_id, NOWHERE, False, False))
-    elif isinstance(retry, FailDir):  # which takes it from the copied ones
-        result.count(counts.DIRECTORIES, 1, retry.place)
-        owner = owner_of(retry.place.path, context.size)
-    elif isinstance(retry, LinkNote):
-        owner = retry.bucket % context.size
-    result.spawn(retry, cost, phase=phase, expands=phase == 0, owner=owner)
-    for place in _places(retry):
-        finish_again(context, result, place, phase)
-
-
-def _places(retry: Any) -> set[Place]:
-    """The directories that a retry puts something into."""
-    if isinstance(retry, ScanDir):
-        return {retry.parent} if retry.parent else set()
-    if isinstance(retry, ScanNames | LinkNote):
-        return {retry.place}
-    if isinstance(retry, MakeLinks | CopyAnew):
-        retry = retry.group
-    return {place for place, _ in retry.names} if isinstance(retry, LinkGroup) else set()
-
-
-def _begun_now(retry: Any, since: tuple[int, int]) -> Any:
-    """The ``retry`` of what no earlier run has made anything of."""
-    if isinstance(retry, ScanNames):
-        return retry._replace(place=retry.place._replace(since=since))
-    if isinstance(retry, MakeLinks):
-        return retry._replace(group=_begun_now(retry.group, since))
-    if isinstance(retry, LinkGroup):
-        return retry._replace(names=tuple((place._replace(since=since), name) for place, name in retry.names))
-    return retry._replace(since=since) if isinstance(retry, ScanDir) else retry
+def _again(retry: Kind, rank: Rank, result: Result, phase: int) -> None:
+    retry.try_again(rank, result, phase)
+    for place in retry.puts_into():
+        finish_again(rank, result, place, phase)

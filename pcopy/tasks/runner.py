@@ -1,119 +1,131 @@
-"""From a task's packed form to its running: which function runs which kind."""
+"""Unpacks and runs a task; at its end makes new tasks and notes of all that it has learned.
+
+A kind is known once it is loaded, and this module loads all kinds of a copy and of pverify.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from pcopy.engine.driver import Slices
-from pcopy.engine.task import ANYBODY, Task
-from pcopy.tasks import read_values, sign_values, values
-from pcopy.tasks.codec import decode
-from pcopy.tasks.context import Context
-from pcopy.tasks.copy_anew import copy_anew
-from pcopy.tasks.copy_chunk import copy_chunk
-from pcopy.tasks.copy_files import copy_files
-from pcopy.tasks.copy_nodes import copy_nodes
-from pcopy.tasks.digest_level import differences_note, digest_level, directories_note, signature_note
-from pcopy.tasks.fail_dir import fail_dir
-from pcopy.tasks.finish_dir import finish_dir, seal_dir, seal_dirs
-from pcopy.tasks.finish_file import finish_file
-from pcopy.tasks.link_group import link_group
-from pcopy.tasks.link_notes import group_links, inode_copied, link_note
-from pcopy.tasks.make_links import make_links
-from pcopy.tasks.manifest_lines import lines_note, read_manifest, send_lines, write_manifest
-from pcopy.tasks.name_items import name_group, name_items
-from pcopy.tasks.open_files import chunk_done, file_opened
-from pcopy.tasks.phases import Phase
-from pcopy.tasks.read_back import verify_items, verify_links
-from pcopy.tasks.read_items import read_items
-from pcopy.tasks.report_failures import report_failures
-from pcopy.tasks.result import Result
-from pcopy.tasks.scan_dir import scan_dir
-from pcopy.tasks.scan_names import scan_names
-from pcopy.tasks.send_entries import deepest_note, entries_note, send_entries, stored_entries
-from pcopy.tasks.split_file import split_file
-from pcopy.tasks.split_read import chunk_read, read_chunk, read_opened, split_read
-from pcopy.tasks.sync_files import sync_files
-from pcopy.tasks.unmark import unmark
-from pcopy.tasks.whereabouts import place_of
-
-_RUNNERS: dict[type[Any], Callable[[Any, Context, Result], Slices]] = {
-    values.ScanDir: scan_dir,
-    values.ScanNames: scan_names,
-    values.CopyFiles: copy_files,
-    values.CopyNodes: copy_nodes,
-    values.SplitFile: split_file,
-    values.FileOpened: file_opened,
-    values.CopyChunk: copy_chunk,
-    values.ChunkDone: chunk_done,
-    values.FinishFile: finish_file,
-    values.Unmark: unmark,
-    values.LinkNote: link_note,
-    values.GroupLinks: group_links,
-    values.LinkGroup: link_group,
-    values.MakeLinks: make_links,
-    values.InodeCopied: inode_copied,
-    values.FinishDir: finish_dir,
-    values.SealDir: seal_dir,
-    values.SealDirs: seal_dirs,
-    values.FailDir: fail_dir,
-    values.SyncFiles: sync_files,
-    values.NameItems: name_items,
-    values.NameGroup: name_group,
-    values.CopyAnew: copy_anew,
-    values.ReportFailures: report_failures,
-    read_values.ReadItems: read_items,
-    read_values.VerifyItems: verify_items,
-    read_values.VerifyLinks: verify_links,
-    read_values.SplitRead: split_read,
-    read_values.ReadOpened: read_opened,
-    read_values.ReadChunk: read_chunk,
-    read_values.ChunkRead: chunk_read,
-    sign_values.StoredEntries: stored_entries,
-    sign_values.SendEntries: send_entries,
-    sign_values.EntriesNote: entries_note,
-    sign_values.DeepestNote: deepest_note,
-    sign_values.DigestLevel: digest_level,
-    sign_values.DirectoriesNote: directories_note,
-    sign_values.SignatureNote: signature_note,
-    sign_values.DifferencesNote: differences_note,
-    sign_values.WriteManifest: write_manifest,
-    sign_values.SendLines: send_lines,
-    sign_values.LinesNote: lines_note,
-    sign_values.ReadManifest: read_manifest,
-}
-
-_LONG = (
-    values.SyncFiles, read_values.ReadItems, read_values.VerifyItems, read_values.VerifyLinks, read_values.SplitRead,
-    read_values.ReadChunk,
-)  # fmt: skip
-"""What may be addressed to a rank and is no note."""
+from pcopy.engine.driver import Outcome, Slices
+from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.fsio.kernel.interface import Cancelled
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Names, Result
+from pcopy.tasks.base.values import Entries, Item, pack_names, pack_numbers
+from pcopy.tasks.directories.scan_dir import ScanDir  # noqa: F401 (it is only loaded)
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.sync_files import FileSystems
+from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (as ScanDir)
+from pcopy.tasks.files.unmark import Unmark
+from pcopy.tasks.links.group_links import InodeCopied
+from pcopy.tasks.links.link_group import LinkGroup
+from pcopy.tasks.report_failures import ReportFailures
+from pcopy.tasks.sign.digest_level import DigestLevel  # noqa: F401 (as ScanDir)
+from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as ScanDir)
+from pcopy.tasks.sign.send_entries import StoredEntries
+from pcopy.tasks.verify.split_read import SplitRead
+from pcopy.tasks.verify.verify_items import VerifyItems
+from pcopy.text import shown
 
 
 def is_work(task: Task) -> bool:
     """May a job that stops leave ``task`` undone? The other tasks are notes, which are quick and told to one rank."""
-    return task.owner == ANYBODY or isinstance(decode(task.payload), _LONG)
+    return task.owner == ANYBODY or not decode(task.payload).is_note
 
 
-def _with_attempt(value: Any) -> Any:
-    """What of a task knows which attempt it is."""
-    if isinstance(value, values.FinishFile):
-        return value.file.split
-    return value.split if isinstance(value, values.NameGroup) else value
+def whereabouts(rank: Rank) -> str:
+    """What the task is about that runs, for instance ``copying files of data/run7``: the path on the source's side.
+
+    Empty before the first one. It is asked once the rank has been silent, by another thread than runs the task. Of
+    several tasks that is the one of the last slice: a rank whose tasks all wait is not silent.
+    """
+    task = rank.running.task
+    if task is None:
+        return ""
+    value = decode(task.payload)
+    found = value.about()
+    return value.doing if found is None else f"{value.doing} {shown(rank.shown(*found, on_source=True))}"
 
 
 class TaskRunner:
-    """Runs tasks in one rank's context."""
+    """Runs tasks on one rank."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
 
     def __call__(self, task: Task) -> Slices:
-        self._context.begin(task.phase)
+        self._rank.begin(task.phase)
         value = decode(task.payload)
-        result = Result(self._context, task.phase, task.id, place_of(value))
-        result.attempt = getattr(_with_attempt(value), "attempt", 0)
+        result = Result(self._rank, task.phase, task.id, value.about())
+        result.attempt = value.attempt
         if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
             result.hold()
-        return _RUNNERS[type(value)](value, self._context, result)
+        result.running.task = task
+        self._rank.go_on(result.running)
+        try:
+            steps = value.run(self._rank, result)
+            if steps is not None:
+                yield from self._resumed(steps, result)
+            return outcome_of(result, self._rank)
+        except Cancelled:
+            return Outcome([Spawn(*task[1:])])
+        finally:
+            self._rank.end(result.running)
+
+    def _resumed(self, steps: Steps, result: Result) -> Steps:
+        """The steps of a task, each with what the rank has to know of it."""
+        try:
+            while True:
+                self._rank.go_on(result.running)
+                try:
+                    step = next(steps)
+                except StopIteration:
+                    return
+                yield step
+        finally:
+            self._rank.go_on(result.running)
+            steps.close()
+
+
+def outcome_of(result: Result, rank: Rank) -> Outcome:
+    """All that a task has learned: what it has gathered of items becomes tasks, failures become a note for rank 0."""
+    for names, phase in result.looks:
+        result.spawn(ScanNames(*names), phase=phase, expands=True)
+    for item, phase in result.copies:
+        result.spawn(LinkGroup(item), item.size + len(item.names) * CALL_COST, phase=phase)
+    for item, copy in result.inodes:
+        copied = InodeCopied(item, copy)
+        result.spawn(copied, phase=max(Phase.FINISH, result.phase))
+    for (side, path), gathered in result.entries.items():
+        again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
+        kinds, sizes, _, digests = gathered.columns
+        entries = StoredEntries(Entries(side, path, gathered.packed_names, kinds, sizes, digests, again))
+        result.spawn(entries, phase=Phase.SIGN, owner=rank.number)
+    for (place, failed), files in result.over.items():
+        names_of, inodes = zip(*files, strict=True)
+        link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
+        unmark = Unmark(place, pack_names([*names_of]), pack_numbers([*inodes]), failed)
+        result.spawn(unmark, len(files) * CALL_COST, phase=max(link, result.phase))
+    for large in result.large_copies:
+        result.spawn_elsewhere(SplitRead(large), large.known.size, large.writers[0], phase=result.verify_phase)
+    for (place, writer), gathered in result.verifications.items():
+        verify = VerifyItems.of_gathered(place, gathered, writer)
+        result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
+    if result.failures or result.notices or result.unknown:
+        failures = tuple(tuple(failure) for failure in result.failures)
+        retries = tuple(retry._replace(task=_packed(again)) for again, retry in result.failed)
+        note = ReportFailures(failures, tuple(result.notices), retries, tuple(result.unknown))  # type: ignore[arg-type]
+        result.spawn(note, owner=0)
+    rank.ended()
+    return result.outcome()
+
+
+def _packed(again: Kind | Item | Names | None) -> bytes:
+    if isinstance(again, Names):
+        again = ScanNames(*again)
+    elif isinstance(again, Item):
+        again = LinkGroup(again)
+    return b"" if again is None else encode(again)

@@ -1,0 +1,1 @@
+"""What all kinds of tasks are made of."""

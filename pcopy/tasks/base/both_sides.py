@@ -1,0 +1,39 @@
+"""The directories of a job's roots, on both sides: what they share, and what has to be mounted below them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from pcopy.fsio.directories import Directories, OpenDirectories, Pins, affordable
+from pcopy.fsio.mounted import MountRoot
+from pcopy.fsio.mounts import Followed
+from pcopy.tasks.base.job import Job, Mount, mount_codes
+
+
+def directories_of(
+    job: Job, descriptors: Sequence[tuple[int, int]], pins: Pins, *, one_host: bool
+) -> tuple[list[Directories], list[Directories]]:
+    """Sources and targets of the roots, whose two directories are open as ``descriptors``; what of them is in ``pins``
+    stays open."""
+    sources, targets = [], []
+    capacity = affordable()
+    kept, kept_targets = OpenDirectories(capacity, pins), OpenDirectories(capacity, pins)
+    mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
+    both = list(zip(mount_codes(job.roots), descriptors, strict=True))
+    bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
+    followed = Followed(bases, one_host) if job.options.dereference else None
+    for number, ((source_code, target_code), (source, target)) in enumerate(both):
+        root, of_root = job.roots[number], partial(Directories, number=number, one_host=one_host)
+        below = mounted(root.source)
+        sources.append(of_root(source, source_code, on_source=True, kept=kept, followed=followed, mounted=below))
+        below = mounted(root.target)
+        targets.append(of_root(target, target_code, on_source=False, kept=kept_targets, mounted=below))
+    return sources, targets
+
+
+def mounted_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
+    """Those of ``mounts`` that lie below the directory ``top``, by their paths there."""
+    around = top.rstrip(b"/") + b"/"
+    return {path[len(around) :]: MountRoot(*root) for path, root in mounts if path.startswith(around)}

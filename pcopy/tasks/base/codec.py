@@ -1,0 +1,74 @@
+"""One codec for all tasks, on the wire and in checkpoints: pickled primitives, read by an unpickler that refuses every
+global.
+
+A task is packed as a tuple of its kind's code and its fields. Tuples within begin with the code of a part, or with -1.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from pcopy.engine.messages import load_primitives
+from pcopy.errors import InvariantBroken
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.source import Version
+from pcopy.tasks.base import values
+from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
+
+PARTS: dict[int, type[Any]] = {
+    200: values.Place, 201: Attributes, 202: Version, 203: values.OpenFile, 204: values.Known,
+    205: values.Contents, 206: values.Entries, 207: values.Retry, 208: Identity, 209: values.Unnamed,
+    210: values.Item, 211: values.Copy,
+}  # fmt: skip
+"""What tasks are made of. A code is never given to another part."""
+
+
+class UnknownKind(InvariantBroken):
+    """A task of a kind, or with a part, that this version of pcopy does not have."""
+
+
+_CODES = {part: code for code, part in PARTS.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Parts as plain tuples that begin with their code; other tuples begin with -1."""
+    if not isinstance(value, tuple):
+        return value
+    code = value.code if isinstance(value, Kind) else _CODES.get(type(value), -1)
+    return (code, *[_plain(field) if isinstance(field, tuple) else field for field in value])
+
+
+def _named(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    code, *packed = value
+    fields = [_named(field) if isinstance(field, tuple) else field for field in packed]
+    if code < 0:
+        return tuple(fields)
+    if code in KINDS:
+        return KINDS[code].of(fields)
+    if code in PARTS:
+        return PARTS[code](*fields)
+    raise UnknownKind(f"a task with the code {code!r}, which format {FORMAT} of tasks does not know")
+
+
+def encode(task: Kind) -> bytes:
+    return pickle.dumps(_plain(task), 5)
+
+
+def decode(payload: bytes) -> Any:
+    """The task whose packed form is ``payload``.
+
+    Raises ``UnknownKind`` if it is of a kind that this pcopy has not, and ``InvariantBroken`` for anything else.
+    """
+    try:
+        task = _named(load_primitives(payload))
+    except UnknownKind:
+        raise
+    except Exception as error:
+        raise InvariantBroken(f"a task that is none of pcopy's: {error}") from error
+    if not isinstance(task, Kind):
+        raise InvariantBroken(f"a task that is none of pcopy's: {task!r}")
+    return task

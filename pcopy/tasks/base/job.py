@@ -1,0 +1,203 @@
+"""What a job is: its roots, its options, and what is counted. All values are made of primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from pcopy.fsio.mounted import PlainRoot
+from pcopy.fsio.preserve import Preserve as Preserve
+
+DeviceInode = tuple[int, int]
+"""A file's (device, inode), as rank 0 sees them."""
+
+Mount = tuple[bytes, PlainRoot]
+"""The path of a mount point, by the names of the roots' directories, and what has to be there."""
+
+
+class Root(NamedTuple):
+    """One source and its target.
+
+    ``source`` and ``target`` are absolute paths of *directories*, opened once at the start; every later name is looked
+    up below them. With an empty ``item`` the directory ``source`` itself is copied, otherwise the entry ``item`` of
+    it, which is no directory. The copy is called ``name`` in ``target``; with an empty ``name`` it is ``target``
+    itself (only for directories that exist). ``*_shown`` are the two paths as the user gave them, for messages.
+    """
+
+    source: bytes
+    target: bytes
+    item: bytes
+    name: bytes
+    source_shown: bytes
+    target_shown: bytes
+    source_id: DeviceInode
+    target_id: DeviceInode
+
+    def below_target(self, path: bytes) -> bytes:
+        """The path below ``target`` of what has ``path`` below ``source``."""
+        return b"/".join(part for part in (b"" if self.item else self.name, path) if part)
+
+
+def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
+    """Each root's (source, target) mount codes: roots that are on one device, as rank 0 saw it, share one."""
+    sources = [root.source_id[0] for root in roots]
+    targets = [root.target_id[0] for root in roots]
+    return [(sources.index(source), targets.index(target)) for source, target in zip(sources, targets, strict=True)]
+
+
+EXISTING = ("replace", "changed", "newer", "skip", "fail")
+"""What may become of a target that exists."""
+
+KEEPING = ("newer", "skip", "fail")
+"""Those of them under which nothing may be overwritten that the user has not given up."""
+
+
+class Options(NamedTuple):
+    """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic."""
+
+    preserve: Preserve = Preserve()
+    existing: str = "replace"
+    modify_window: int = 0
+    chunk_size: int = 0
+    block_size: int = 4 << 20
+    sync: bool = True
+    max_errors: int = 0
+    umask: int = 0o022
+    termination: str = "tree"
+    checksum: bool = False
+    inplace: bool = False
+    dereference: bool = False
+    one_file_system: bool = False
+    hash: str = ""
+    signature: bytes = b""
+    manifest: bytes = b""
+    verify: bool = False
+    repair: bool = False
+    direct: bool = False
+    drop_cache: bool = False
+    dry_run: bool = False
+
+    @property
+    def compares(self) -> bool:
+        """Is what stays compared with the source, by size and time or by contents? Else it may be anything."""
+        return self.existing == "changed"
+
+    @property
+    def keeps(self) -> bool:
+        """Must nothing be overwritten of which it is not certain that it may be?"""
+        return self.existing in KEEPING
+
+    @property
+    def signs(self) -> bool:
+        """Is the dataset's digest wanted?"""
+        return bool(self.signature or self.manifest)
+
+
+class Job(NamedTuple):
+    """``name`` is unique per job and part of its temporary files' names; ``run`` counts its (re)starts from 1.
+
+    A job that does not copy reads its sources for their digests only: each root is a dataset of its own, to be compared
+    with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
+    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970;
+    ``resumed`` is that of a later run's. ``own`` are directories, as (number of the root, path below it), which are the
+    job's own although they lie in a source: they are no items of it. ``mounts`` are all that have to be there below the
+    roots, on every host and in every run. ``cut_short``: an earlier run was killed, and may have left a file with its
+    final name that is not whole.
+    """
+
+    name: str
+    run: int
+    roots: tuple[Root, ...]
+    options: Options
+    copies: bool = True
+    against: bytes = b""
+    began: int = 0
+    resumed: int = 0
+    own: tuple[tuple[int, bytes], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cut_short: bool = False
+
+    @property
+    def writer(self) -> str:
+        """What the names of its temporary files carry."""
+        return f"{self.name}-{self.run}"
+
+
+class Totals(NamedTuple):
+    """What a job counts; each rank has its own and the progress tree adds them up.
+
+    found = copied + skipped + failed, where copied = files + directories + symlinks + special + hardlinks, and where
+    changed and vanished are parts of failed. ``bytes`` counts the sizes of files that were copied whole, ``moved``
+    all bytes as they move (for progress), ``found_bytes`` the sizes of the regular files found. ``unscanned`` counts
+    directories that were found and not yet read (it falls to 0 when scanning is over),
+    ``unsynced`` file systems whose last sync failed, ``for_*`` tasks put aside for a later phase, ``extra``
+    target directories that hold more than the source's.
+
+    ``to_verify`` counts the items that are to be read back, ``to_verify_bytes`` the sizes of their files (one inode's
+    once); ``verified`` those that were found right, with files of ``confirmed_bytes``, and ``refuted`` those that were
+    not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
+    again.
+    """
+
+    found: int = 0
+    found_bytes: int = 0
+    unscanned: int = 0
+    files: int = 0
+    directories: int = 0
+    symlinks: int = 0
+    special: int = 0
+    hardlinks: int = 0
+    bytes: int = 0
+    moved: int = 0
+    skipped: int = 0
+    skipped_bytes: int = 0
+    deleted: int = 0
+    failed: int = 0
+    failed_bytes: int = 0
+    changed: int = 0
+    vanished: int = 0
+    excused: int = 0
+    warnings: int = 0
+    unsynced: int = 0
+    for_link: int = 0
+    for_name: int = 0
+    for_finish: int = 0
+    for_seal: int = 0
+    for_repair: int = 0
+    to_verify: int = 0
+    to_verify_bytes: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
+    refuted: int = 0
+    extra: int = 0
+    confirmed_bytes: int = 0
+
+    @property
+    def copied(self) -> int:
+        """Items of every type that are in the destination, whole, because of this job."""
+        return self.files + self.directories + self.symlinks + self.special + self.hardlinks
+
+
+class Failure(NamedTuple):
+    """An item that is not in the destination as it should be: on which path (bytes) which operation met which errno.
+
+    ``errno`` is 0 where no system call failed; ``message`` then says what is wrong.
+    """
+
+    path: bytes
+    operation: str
+    errno: int
+    message: str
+
+
+class Sink(Protocol):
+    """Receives progress and failures on rank 0, in the thread that runs tasks; it must be quick."""
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        """The sums over all ranks as last known, ``phase`` by its name; ``silent`` ranks have not answered lately."""
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        """Items that failed, in the order in which rank 0 learned of them."""
+
+    def notice(self, text: str) -> None:
+        """Something worth a line that is no failure."""

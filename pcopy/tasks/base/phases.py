@@ -1,0 +1,42 @@
+"""The phases of a job, in their order. Each begins when the one before is over on every rank."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Phase(IntEnum):
+    """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied. Where nothing
+    that exists may be replaced unasked, STORE brings to stable storage what is under temporary names, and NAME gives it
+    its final ones. FINISH gives directories their metadata; SEAL does so for those that their owner could not enter
+    afterwards; SYNC brings everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed
+    again, and its links, directories, sync and verification come after it. SIGN brings the entries to the owners of
+    their directories; then each LEVEL of directories is digested, the deepest first, in a phase of its own; the
+    manifest is written in the last one."""
+
+    COPY = 0
+    LINK = 1
+    STORE = 2
+    NAME = 3
+    FINISH = 4
+    SEAL = 5
+    SYNC = 6
+    VERIFY = 7
+    REPAIR = 8
+    REPAIR_LINK = 9
+    REPAIR_FINISH = 10
+    REPAIR_SYNC = 11
+    REPAIR_VERIFY = 12
+    SIGN = 13
+    LEVEL = 14
+
+
+def phase_name(phase: int) -> str:
+    """What users are told: one name for all phases of the repair but its verification, and one for those of SIGN."""
+    if phase >= Phase.SIGN:
+        return "sign"
+    if Phase.REPAIR <= phase < Phase.REPAIR_VERIFY:
+        return "repair"
+    if phase == Phase.REPAIR_VERIFY:
+        return "reverify"
+    return Phase(phase).name.lower()

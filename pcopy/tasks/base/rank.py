@@ -1,0 +1,396 @@
+"""What all tasks of one rank share: the job, its open directories, its temporary names, and the way to tell results."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar, cast
+
+from pcopy.engine.backlog import SpoolFactory
+from pcopy.engine.messages import Halt
+from pcopy.engine.task import Task
+from pcopy.errors import NOT_SYNCED, UNSYNCED, InvariantBroken
+from pcopy.fsio.close import close_read
+from pcopy.fsio.data import Mover
+from pcopy.fsio.directories import Held
+from pcopy.fsio.half_written import drop_all_stale
+from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel
+from pcopy.fsio.layout import Layout, NoLayout
+from pcopy.fsio.naming import Namer
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import open_source, source_status, status_of
+from pcopy.fsio.spelling import Spellings
+from pcopy.fsio.storage import Changed, Storage
+from pcopy.fsio.syncer import Syncer
+from pcopy.fsio.temporary import TemporaryNames, had_a_name, remove_leftovers
+from pcopy.signature.manifest import ROOT
+from pcopy.signature.tree import ContentHasher
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.both_sides import directories_of
+from pcopy.tasks.base.hashing import Hashing
+from pcopy.tasks.base.job import Failure, Job, Sink
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.spreading import Hosts, chunk_size
+from pcopy.tasks.base.values import OpenFile, Place
+from pcopy.text import counted
+from pcopy.walk.visitor import Visitor
+
+CALL_COST = 64 << 10
+"""What one file costs beside its bytes, in bytes: the time of its system calls at a middling bandwidth."""
+
+SCAN_COST = 4 << 20
+"""What an unread directory is taken to hold, in bytes."""
+
+FILES_PER_SLICE = 8
+"""Small files after each of which the rank looks up from its work."""
+
+CLOCK_GRACE = 5 * 10**9
+"""Nanoseconds that the clocks of a file server and its clients may differ."""
+
+_FULL = (errno.ENOSPC, errno.EROFS)
+_FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close")
+_FULL_IN_A_ROW = 2
+"""Failures for want of room, with no success between them, after which the job stops."""
+
+
+S = TypeVar("S")
+
+VisitorOf = Callable[["Rank", Any, Place, int], Visitor]
+"""What the tool does with what a task finds in a directory, in which attempt. It is handed the task's result, too."""
+
+
+class RootDescriptors(NamedTuple):
+    """The two directories of a root, opened before the job begins."""
+
+    source: int
+    target: int
+
+
+class RankSet(set[S]):
+    """Something that a rank remembers (``Rank.own``)."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+
+
+class Running:
+    """What a rank has to know of a task while that runs: others may run while it waits.
+
+    ``full`` counts how often the destination was full since something was written. What is ``held`` stays open.
+    """
+
+    __slots__ = ("changed", "full", "has_written", "held", "phase", "task")
+
+    def __init__(self, phase: int) -> None:
+        self.phase = phase
+        self.task: Task | None = None
+        self.changed = Changed()
+        self.held = Held()
+        self.full = 0
+        self.has_written = False
+
+
+class Rank:
+    """One rank's surroundings."""
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        size: int,
+        descriptors: Sequence[RootDescriptors],
+        kernel: Kernel,
+        visitor: VisitorOf,
+        *,
+        sink: Sink | None = None,
+        leaders: Sequence[int] = (0,),
+        hosts: Sequence[str] = (),
+        open_spool: SpoolFactory = io.BytesIO,
+    ) -> None:
+        self._own: dict[Callable[[Rank], Any], Any] = {}
+        self.job = job
+        self.options = job.options
+        self.number = number
+        self.size = size
+        self.kernel = kernel
+        self.visitor = visitor
+        self.mover = Mover(sparse=job.options.preserve.sparse)
+        self.descriptors = descriptors
+        self.layout: Layout = NoLayout()
+        self.sink = sink
+        self.counters = [0] * counts.COUNTERS
+        self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)
+        self.begun_with = self.totals
+        self.leaders = leaders
+        self.open_spool = open_spool
+        one_host = len(leaders) == 1
+        self.sources, self.targets = directories_of(job, descriptors, kernel.pins, one_host=one_host)
+        self.temporary_names = TemporaryNames(job.name, job.run, number)
+        self.unknown: set[str] = set()
+        """The attributes of which this rank has told rank 0 that a file system doesn't know them."""
+        self.spellings = Spellings()
+        self.namer = Namer()
+        self.began = time.monotonic()
+        self.syncer = Syncer()
+        self.hosts = Hosts(hosts, number)
+        self.keeps = job.copies and job.options.keeps
+        """Is what is copied named at last, and without replacing anything unasked?"""
+        self._phase = int(Phase.COPY)
+        self.running = Running(int(Phase.COPY))
+        """The task that runs now."""
+        self._hashing = Hashing(self.options.hash, self.options.block_size) if self.options.hash else None
+        self.storage: Storage | None = None
+        """Syncs what was written, before a journal records it."""
+        self.stop_reason: Halt | None = None
+        self._reported = 0
+        self._full = 0
+
+    def own(self, state: Callable[[Rank], S]) -> S:
+        """This rank's one ``state``, a class that lives beside the kinds that need it; made when it is first asked for.
+
+        If it has a ``close``, that is called at the end of the job.
+        """
+        made = self._own.get(state)
+        if made is None:
+            made = self._own[state] = state(self)
+        return cast(S, made)
+
+    def begin(self, phase: int) -> None:
+        """A task of ``phase`` begins. What is verified is looked up anew: a directory that is open may have moved."""
+        if phase != self._phase and phase in (Phase.VERIFY, Phase.REPAIR_VERIFY):
+            for directories in self.targets:
+                directories.close()
+        self._phase = phase
+
+    def go_on(self, running: Running) -> None:
+        """From now on this task runs, until another one does."""
+        self.running = running
+        self.kernel.pins.held = running.held
+
+    def end(self, running: Running) -> None:
+        """This task is over: nothing is held for it any more."""
+        self.kernel.pins.held = None
+        self.kernel.pins.release(running.held)
+        running.changed.close()
+
+    @property
+    def phase(self) -> int:
+        return self.running.phase
+
+    def attach(
+        self, counters: list[int], totals: Callable[[], tuple[int, ...]], begun_with: Callable[[], tuple[int, ...]]
+    ) -> None:
+        """From now on what moves is counted in ``counters``; ``totals`` are the sums of all ranks, as last heard, and
+        ``begun_with`` those with which the phase has begun."""
+        self.counters = counters
+        self.totals = totals
+        self.begun_with = begun_with
+
+    @property
+    def signs(self) -> bool:
+        """Are entries gathered for a signature, or to be compared?"""
+        return self.options.signs or not self.job.copies
+
+    @property
+    def verifies_skipped(self) -> bool:
+        """Is what is there, and stays, read back as well?"""
+        return self.options.verify and self.options.existing == "changed"
+
+    @property
+    def digests(self) -> bool:
+        return self._hashing is not None
+
+    @property
+    def hashing(self) -> Hashing:
+        """The job's digests; only where they are wanted."""
+        if self._hashing is None:
+            raise InvariantBroken("a digest is wanted in a job without digests")
+        return self._hashing
+
+    def hasher(self) -> ContentHasher | None:
+        """For the contents of one file, or None if nobody wants their digest."""
+        return self._hashing.hasher() if self._hashing else None
+
+    def repairs(self, phase: int) -> bool:
+        """Is what was found wrong in this phase copied again?"""
+        return self.options.repair and phase < Phase.REPAIR
+
+    def chunk(self, size: int, unit: int = 0) -> int:
+        """Bytes of the chunks of a file of ``size``, from what is known of the whole job by now; ``unit``: as for
+        ``pcopy.tasks.base.spreading.chunk_size``."""
+        known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
+        return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size, unit)
+
+    def splits(self, size: int) -> bool:
+        """Is a file of that size worth splitting? One of less than one and a half chunks is not."""
+        return self.size > 1 and size > SMALL_FILE and 2 * size >= 3 * self.chunk(size)
+
+    def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
+        """An item's side, directory and name in its dataset; the name of a directory itself is empty.
+
+        Several sources are a directory of their basenames; a single item is a dataset without a directory.
+        """
+        root = self.job.roots[place.root]
+        if not self.job.copies or len(self.job.roots) == 1:
+            return (0 if self.job.copies else place.root), place.path, ROOT if root.item else name
+        return 0, root.below_target(place.path), self.new_name(place, name)
+
+    def open_source(self, place: Place) -> int:
+        """The source directory of ``place``; raises ``Problem``."""
+        return self.sources[place.root].open(place.path, place.source_id)
+
+    @contextmanager
+    def reading(self, place: Place, name: bytes) -> Iterator[int]:
+        """A regular file of the source, open; raises ``Problem``."""
+        descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
+        try:
+            yield descriptor
+        finally:
+            close_read(descriptor)
+
+    def source_status(self, place: Place, name: bytes) -> os.stat_result:
+        """Of an item of the source; raises ``Problem``."""
+        return source_status(self.open_source(place), name, follow=self.options.dereference)
+
+    def open_target(self, place: Place) -> int:
+        """The target directory of ``place``; raises ``Problem``."""
+        target = self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
+        if self.storage is not None:
+            self.storage.add(target, self.target_device(place), self.running.changed)
+        return target
+
+    def open_above(self, place: Place | None, root: int) -> int:
+        """The target directory ``place``, or that of a root for what the root is copied to; raises ``Problem``."""
+        if place is not None:
+            return self.open_target(place)
+        targets = self.targets[root]
+        target = targets.open(b"")
+        if self.storage is not None:
+            self.storage.add(target, status_of(target).st_dev, self.running.changed)
+        return target
+
+    def syncs_items(self, place: Place) -> bool:
+        """Is each file in this target directory synced before it is closed? (``pcopy.fsio.storage``)"""
+        if self.keeps and self.phase >= Phase.NAME:
+            return True  # it gets its name before the next sync
+        storage = self.storage
+        return storage is not None and storage.syncs_items and storage.syncs_items_on(self.target_device(place))
+
+    def ended(self) -> None:
+        """The task that runs is done: so are the names that it has made, where they are synced one by one."""
+        self._full = self._full_in_a_row()
+        if self.storage is not None and self.storage.syncs_items:
+            try:
+                self.storage.sync_directories(self.running.changed)
+            except Problem as problem:  # which the storage remembers
+                self.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
+
+    def source_device(self, place: Place, mount: int | None = None) -> int | None:
+        """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
+        return self.sources[place.root].mounts.device(place.source_id.mount if mount is None else mount)
+
+    def target_device(self, place: Place) -> int:
+        """This host's st_dev of the target directory, which has been opened."""
+        device = self.targets[place.root].mounts.device(place.target_id.mount)
+        assert device is not None
+        return device
+
+    def devices(self, place: Place) -> tuple[int, int]:
+        return self.source_device(place) or 0, self.target_device(place)
+
+    def is_target(self, root: int, status: os.stat_result) -> bool:
+        """Is this directory of a source the one that its root is copied to? (A bind mount can lead there.)"""
+        targets = self.targets[root]
+        try:
+            made = targets.identity(self.below_target(root, b""))
+        except Problem:
+            return False  # it isn't there yet
+        return (targets.mounts.device(made.mount), made.inode) == (status.st_dev, status.st_ino)
+
+    def below_target(self, root: int, path: bytes) -> bytes:
+        """As ``Root.below_target``."""
+        return self.job.roots[root].below_target(path)
+
+    def new_name(self, place: Place, name: bytes) -> bytes:
+        """What ``name`` is called in the target: the same, unless the root is one file and got another name."""
+        root = self.job.roots[place.root]
+        return root.name if root.item else name
+
+    def written_as(self, file: OpenFile) -> bytes:
+        """The name under which a split file is being filled."""
+        return self.new_name(file.item.place, file.item.name) if file.over else file.temporary
+
+    def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
+        """A path for messages. What lies below a single item is named from that on."""
+        root = self.job.roots[place.root]
+        parts: tuple[bytes, ...] = (place.path, name)
+        if root.item:
+            _, _, below = b"/".join(filter(None, parts)).partition(b"/")
+            parts = (below,)
+        parts = (root.source_shown if on_source else root.target_shown, *parts)
+        return b"/".join(part.rstrip(b"/") or part for part in parts if part)
+
+    def remove_leftovers(self, target: int) -> Problem | None:
+        """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``.
+
+        Returns what there is to say of an item that may be the user's, and stays.
+        """
+        others = remove_leftovers(target, self.job.name, self.job.run) if self.job.run > 1 else []
+        if self.job.run > 1 and self.options.inplace:
+            drop_all_stale(target, self.job.name)
+        return Problem("rename", 0, text=had_a_name(others)) if others else None
+
+    def is_touched(self, status: os.stat_result) -> bool:
+        """Was this item made or changed since the job began, as far as clocks agree?"""
+        return status.st_ctime_ns >= self.job.began - CLOCK_GRACE
+
+    def is_ours(self, place: Place, status: os.stat_result) -> bool:
+        """Is this item of the target directory ``place`` one that an earlier run made, or has touched at least?"""
+        return is_since(self.job, place, status.st_ctime_ns)
+
+    def succeeded(self) -> None:
+        """The task has written something: the destination is not full."""
+        self.running.full, self.running.has_written = 0, True
+
+    def failed(self, problem: Problem) -> None:
+        """Stops the job if the destination is full: one file after another would fail."""
+        if problem.errno in _FULL and problem.operation in _FILLING and not problem.on_source:
+            self.running.full += 1
+            if self._full_in_a_row() >= _FULL_IN_A_ROW:
+                self.stop(os.strerror(problem.errno))
+
+    def _full_in_a_row(self) -> int:
+        return self.running.full + (0 if self.running.has_written else self._full)
+
+    def stop(self, reason: str, code: int = 0) -> None:
+        self.stop_reason = self.stop_reason or Halt(reason, code)
+
+    def tell(self, failures: Sequence[Failure], notices: Sequence[str]) -> None:
+        """On rank 0: passes on what ranks report."""
+        self._reported += len(failures)
+        if self.sink is not None:
+            if failures:
+                self.sink.failures(failures)
+            for notice in notices:
+                self.sink.notice(notice)
+        if self.options.max_errors and self._reported >= self.options.max_errors:
+            self.stop(f"{counted(self._reported, 'item', 'items')} failed (--max-errors {self.options.max_errors})")
+
+    def close(self) -> None:
+        """Gives back the directories, once nobody works with them any more."""
+        self.kernel.close()
+        for state in self._own.values():
+            if hasattr(state, "close"):
+                state.close()
+        for directories in (*self.sources, *self.targets):
+            directories.close()
+
+
+def is_since(job: Job, place: Place, moment: int) -> bool:
+    """Is this ``moment`` after the time at which an earlier run may have begun to make what is in ``place``?"""
+    run, began = place.since if place.since[0] else (1, job.began)
+    return job.run > run and moment >= began - CLOCK_GRACE

@@ -1,0 +1,337 @@
+"""Gathers what one task spawns, counts, digests and reports, until it is done: all of it becomes known at once.
+
+It knows no kinds of tasks: what it gathers of items becomes tasks when the task is done (``pcopy.tasks.runner``).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from itertools import chain, compress, count
+from typing import NamedTuple
+
+from pcopy.engine.driver import Outcome
+from pcopy.engine.task import ANYBODY, Share, Spawn, TaskId
+from pcopy.fsio.attributes import Applied
+from pcopy.fsio.patience import INTERRUPTED
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.hashing import SOCKET, Gathered
+from pcopy.tasks.base.job import Failure
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, Rank, Running
+from pcopy.tasks.base.values import COPIED_BEFORE, Contents, Copy, FailedName, Item, Known, Place, Retry, label_of
+from pcopy.text import shown
+
+_DUE = frozenset(counts.PUT_ASIDE.values())
+
+_LOOKED_AT = ("open", "stat", "readdir", "scan")
+"""What is done with an item of the source before anything is made of it."""
+
+ATTEMPTS = 2
+"""How often an item that changed while it was copied is tried."""
+
+
+class Tried(Enum):
+    """How a resumed job tries a failed item, where no task of its own does."""
+
+    BY_NAME = "its name is looked at again"
+    WITH_ANOTHER = "by the task of another item that failed together with it"
+    NEVER = "it stays failed"
+
+
+class Names(NamedTuple):
+    """Names of a directory (joined by slashes) that are looked at again: ``attempt`` counts from 0."""
+
+    place: Place
+    names: bytes
+    attempt: int
+
+
+class Result:
+    """Gathers what one task spawns, counts and reports."""
+
+    __slots__ = (
+        "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "attempt", "copies",
+        "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase", "running",
+        "unknown", "verifications",
+    )  # fmt: skip
+
+    def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
+        """``found`` is the directory that the task is about, and a name in it."""
+        self._rank = rank
+        self._place = found[0] if found else None
+        self.phase = int(phase)
+        self.running = Running(self.phase)
+        self.id = task_id
+        self.attempt = 0
+        """That of the task, if it has one."""
+        self._held = False
+        self._settled: list[TaskId] = []
+        self._counts = [0] * counts.COUNTERS
+        self._elsewhere: dict[bytes, list[int]] = {}
+        self._own: list[Spawn] = []
+        self._spawned: Iterable[Spawn] = self._own
+        self.failures: list[Failure] = []
+        self.failed: list[tuple[Kind | Item | Names | None, Retry]] = []
+        """What a resumed job does about each failure: ``Retry``, and what that packs."""
+        self.notices: list[str] = []
+        self.unknown: list[tuple[str, str]] = []
+        self.looks: list[tuple[Names, int]] = []
+        """Names that are looked at again, and the phase."""
+        self.copies: list[tuple[Item, int]] = []
+        """Items that are copied, or copied again, and the phase."""
+        self.inodes: list[tuple[Item, Copy]] = []
+        """Copies of inodes with several names, for a job that is resumed."""
+        self.entries: defaultdict[tuple[int, bytes], Gathered] = defaultdict(Gathered)
+        """For the signature, by side and path."""
+        self.verifications: defaultdict[tuple[Place, int], Gathered] = defaultdict(Gathered)
+        """Copies that are read back, by directory and the host that has written them."""
+        self.large_copies: list[Contents] = []
+        """Copies that are read back in chunks."""
+        self.over: defaultdict[tuple[Place, bool], list[tuple[bytes, int]]] = defaultdict(list)
+        """Files that were written over, name and inode, by directory and whether they have failed."""
+
+    def spawn(
+        self, task: Kind, cost: int = 0, *, phase: int | None = None, expands: bool = False, owner: int | None = None
+    ) -> None:
+        """A new task, of this phase unless another is named; without an ``owner``, of its home or of anybody."""
+        if owner is None:
+            home = task.home(self._rank.size)
+            owner = ANYBODY if home is None else home
+        at = self.phase if phase is None else int(phase)  # primitives only: an enum's member is none
+        if at > self.phase and (counter := counts.PUT_ASIDE.get(at)) is not None:
+            self.count(counter)
+        self._own.append(Spawn(at, encode(task), cost + CALL_COST, expands, owner))
+
+    def look_again(self, place: Place, names: bytes, attempt: int, *, phase: int | None = None) -> None:
+        """Names of a directory are statted again, and what they are is copied."""
+        self.looks.append((Names(place, names, attempt), self.phase if phase is None else int(phase)))
+
+    def copy(self, item: Item, *, phase: int | None = None) -> None:
+        """The first name of ``item`` that can be is copied, by a task of its own, and the others are linked to it."""
+        self.copies.append((item, self.phase if phase is None else int(phase)))
+
+    def inode_copied(self, item: Item, copy: Copy) -> None:
+        """Names of an inode are there; a job that is resumed may find more. The first of them counts as the copy."""
+        if self._rank.job.began and self._rank.options.preserve.links:
+            self.inodes.append((item, copy))
+
+    def spawn_elsewhere(self, task: Kind, cost: int, writer: int, *, phase: int | None = None) -> None:
+        """A task that with several hosts must not run on the host ``writer``, whose memory holds what is to be read."""
+        self.spawn(task, cost, phase=phase, owner=self._rank.hosts.elsewhere(writer))
+
+    def spawn_each(self, tasks: Iterator[Kind], cost: int, *, expands: bool) -> None:
+        """Very many tasks of this phase, which are made one by one as they are handed over."""
+        made = (Spawn(self.phase, encode(task), cost, expands) for task in tasks)
+        self._spawned = chain(self._spawned, made)
+
+    def hold(self) -> None:
+        """The task's effect is in this rank's memory only, until another one settles it (``Outcome``)."""
+        self._held = True
+
+    def settle(self, tasks: Iterable[TaskId]) -> None:
+        """What ``tasks`` had left in memory is used up by this one, which is therefore not held itself."""
+        self._settled += (task for task in tasks if task != self.id)
+        self._held = False
+
+    def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
+        """``place`` is the directory of the item, where that may be another than the task's."""
+        self._counts[counter] += number
+        here = self._place
+        if place is not None and place is not here and (here is None or place.directory != here.directory):
+            self._elsewhere.setdefault(label_of(place), [0] * counts.COUNTERS)[counter] += number
+
+    def _shares(self) -> Iterator[Share]:
+        """What was counted in which directory: if that has gone when the job is resumed, it counts no more."""
+        here = self._counts
+        for label, elsewhere in self._elsewhere.items():
+            here = [one - other for one, other in zip(here, elsewhere, strict=True)]
+            yield label, _shared(elsewhere)
+        if self._place is not None:
+            yield label_of(self._place), _shared(here)
+
+    def copied(
+        self, place: Place, name: bytes, known: Known, *, alone: bool = True, chunk: int = 0, writers: bytes = b""
+    ) -> None:
+        """One item more is there, whole. One that is not ``alone`` is verified with its links.
+
+        ``chunk`` and ``writers``: see ``pcopy.tasks.base.values.Contents``.
+        """
+        self._rank.succeeded()
+        counter = counts.of_kind(known.kind)
+        self.count(counter, 1, place)
+        if counter == counts.FILES:
+            self.count(counts.BYTES, known.size, place)
+        self.digested(place, name, known, counter, verify=alone, chunk=chunk, writers=writers)
+
+    def digested(
+        self,
+        place: Place,
+        name: bytes,
+        known: Known,
+        counter: int,
+        *,
+        verify: bool = True,
+        chunk: int = 0,
+        writers: bytes = b"",
+    ) -> None:
+        """The item's digest is known, and it has been counted by ``counter``; it is to be verified if ``verify``.
+
+        ``chunk`` and ``writers``: see ``pcopy.tasks.base.values.Contents``.
+        """
+        rank = self._rank
+        if rank.signs and name and known.kind != SOCKET:
+            side, path, entry = rank.entry(place, name)
+            self.entries[side, path].add(entry, known)
+        if not (verify and rank.options.verify):
+            return
+        self.to_verify(1, known.size, place)
+        if chunk:
+            self.large_copies.append(Contents(place, name, known, False, 0, counter, chunk, writers))
+        else:
+            self.verifications[place, writers[0] if writers else rank.hosts.here].add(name, known, counter)
+
+    def digested_files(self, place: Place, files: Gathered) -> None:
+        rank = self._rank
+        if rank.signs:
+            side, path, _ = rank.entry(place, b"")
+            item = rank.job.roots[place.root].item
+            names = [rank.entry(place, name)[2] for name in files.names] if item else files.names
+            self.entries[side, path].extend(files, names)
+        if rank.options.verify:
+            self.to_verify(len(files.names), files.bytes, place)
+            self.verifications[place, rank.hosts.here].extend(files, files.names)
+
+    def to_verify(self, items: int, size: int, place: Place) -> None:
+        """So many items in a directory, with ``size`` bytes together, will be read back."""
+        self.count(counts.TO_VERIFY, items, place)
+        self.count(counts.TO_VERIFY_BYTES, size, place)
+
+    def found_directory(self, place: Place) -> None:
+        if self._rank.signs:
+            side, path, _ = self._rank.entry(place, b"")
+            self.entries[side, path].add(b"", self._rank.hashing.directory)
+
+    @property
+    def verify_phase(self) -> int:
+        """When what this task has copied is read back."""
+        return Phase.VERIFY if self.phase < Phase.VERIFY else Phase.REPAIR_VERIFY
+
+    def fail(
+        self,
+        place: Place,
+        name: bytes,
+        problem: Problem,
+        size: int = 0,
+        *,
+        retry: Kind | Item | Names | Tried = Tried.BY_NAME,
+        retry_in: int = Phase.COPY,
+        touched: bool = False,
+    ) -> None:
+        """The item ``name`` (``b""``: the directory itself) is not in the target as it should be.
+
+        A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task, or copies it, if that is an
+        item. ``touched``: the item may be there, whatever the ``problem``.
+        """
+        counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
+        if problem.changed:
+            counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
+        for counter, number in counted:
+            self.count(counter, number, place)
+        self._rank.failed(problem)
+        if retry is Tried.NEVER:
+            self.failed.append((None, Retry()))
+        elif retry is Tried.WITH_ANOTHER:
+            self.failed.append((None, Retry(counted=tuple(counted), place=place)))
+        else:
+            again = retry if isinstance(retry, tuple) else Names(place, name, max(1, self.attempt))
+            untouched = not touched and self.is_untouched(place, problem)
+            self.failed.append((again, Retry(b"", int(retry_in), tuple(counted), untouched, place)))
+        path = self._rank.shown(place, name, on_source=problem.on_source)
+        self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
+
+    def fail_together(
+        self, failed: Iterable[FailedName], size: int, retry: Kind | Item | Names | Tried, *, touched: bool
+    ) -> None:
+        """Names of one inode, which a resumed job tries by one task."""
+        for place, name, problem in failed:
+            self.fail(place, name, Problem.from_plain(problem), size, retry=retry, touched=touched)
+            retry = Tried.WITH_ANOTHER
+
+    def link_again(self, place: Place) -> None:
+        """A hard link in ``place`` that counts is made once more by the retry of an item that has failed."""
+        self.failed.append((None, Retry(counted=((counts.HARDLINKS, 1),), place=place)))
+
+    def is_untouched(self, place: Place, problem: Problem) -> bool:
+        """Is it certain that this job has made nothing of an item that has met ``problem``?
+
+        What an earlier run may have tried before it was stopped is not. What is in the way of a new file was looked at.
+        """
+        if (problem.operation, problem.errno) == ("create", errno.EEXIST):
+            return True
+        job = self._rank.job
+        is_first = job.run == 1 or place.since[0] == job.run
+        return is_first and not job.options.inplace and problem.on_source and problem.operation in _LOOKED_AT
+
+    def written_over(self, place: Place, name: bytes, inode: int, *, failed: bool) -> None:
+        """The existing file ``name`` is whole again, and still marked; it has ``failed`` if it lacks metadata."""
+        self.over[place, failed].append((name, inode))
+
+    def report(self, path: bytes, problem: Problem) -> None:
+        """A failure that is no item's."""
+        self.failed.append((None, Retry()))
+        self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
+
+    def applied(self, place: Place, name: bytes, applied: Applied) -> None:
+        """What was excused or is worth a notice when metadata was set: told, and counted, the first time."""
+        if self.attempt >= COPIED_BEFORE:
+            return
+        self.count(counts.EXCUSED, applied.excused, place)
+        for notice in applied.notices:
+            self.warn(place, name, notice)
+        rank = self._rank
+        unknown = applied.unknown - rank.unknown
+        rank.unknown |= unknown
+        for attribute in unknown:
+            path = shown(rank.shown(place, name, on_source=False))
+            text = f"{attribute} is left out, here and elsewhere: the file system does not know it"
+            self.unknown.append((attribute, f"{path}: {text}"))
+
+    def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
+        """Something that the user should know of an item, and no failure."""
+        self.count(counts.WARNINGS, 1, place)
+        self.notices.append(f"{shown(self._rank.shown(place, name, on_source=on_source))}: {text}")
+
+    def outcome(self) -> Outcome:
+        shares = tuple(self._shares()) if self._rank.job.began else ()
+        return Outcome(self._spawned, self._counts, self._settled, self._held, shares)
+
+
+def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    """What is not 0, without what only tells that a phase is due."""
+    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DUE)
+
+
+def is_tried_again(problem: Problem, attempt: int) -> bool:
+    """Is an item that has met ``problem`` in this attempt (counted from 0) looked at once more?"""
+    interrupted = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # else it is there
+    return (problem.again or interrupted) and attempt + 1 < ATTEMPTS
+
+
+def failed_or_retried(
+    result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0, *, at_once: bool = False
+) -> None:
+    """Counts the item as failed, or has its name looked at once more.
+
+    ``at_once``: in this phase. A name that nobody has seen yet may be one of an inode whose names meet in LINK.
+    """
+    if is_tried_again(problem, attempt):
+        phase = result.phase if at_once else max(Phase.LINK, result.phase)
+        result.look_again(place, name, attempt + 1, phase=phase)
+    else:
+        result.fail(place, name, problem, size, retry=Names(place, name, max(1, attempt)))

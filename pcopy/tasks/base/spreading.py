@@ -1,0 +1,55 @@
+"""How work is spread: a large file over ranks, and what is read back over other hosts than those that have written it.
+
+A chunk is a power of two of blocks, and so a whole subtree of the digest tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from pcopy.engine.task import ANYBODY
+
+CHUNKS_PER_RANK = 64
+"""The bytes of the job that are known, divided by so many chunks for each rank, are a chunk: ranks end together."""
+SMALLEST_CHUNK = 16 << 20
+"""Bytes; below that a chunk's own calls and messages would count."""
+LARGEST_CHUNK = 1 << 30
+"""Bytes; so much is copied again at most when a rank is killed."""
+MOST_CHUNKS = 1 << 16
+"""Chunks of one file: each is a task, and all are made at once."""
+
+_KNOWN_APART = 256  # hosts are told apart by a byte; those that share one are taken for the same
+
+
+class Hosts:
+    """``names`` are each rank's host; empty if all ranks are on this one."""
+
+    def __init__(self, names: Sequence[str], rank: int) -> None:
+        order = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self._numbers = [order[name] % _KNOWN_APART for name in names]
+        self.here = self._numbers[rank] if names else 0
+        """This rank's host, as a byte."""
+        self._turns = cycle(range(rank, rank + len(names)))
+
+    def elsewhere(self, host: int) -> int:
+        """A rank that is not on ``host``, each in its turn; ``ANYBODY`` if there is none."""
+        for _ in self._numbers:
+            rank = next(self._turns) % len(self._numbers)
+            if self._numbers[rank] != host:
+                return rank
+        return ANYBODY
+
+
+def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:
+    """Bytes of one chunk of a file of ``size``: block·2^k, which makes ``MOST_CHUNKS`` of them or less.
+
+    It is ``asked`` or more if that is not 0, else chosen for the ``known`` bytes of the job; and ``unit`` or more: a
+    stripe of a power of two of blocks lies in one chunk then.
+    """
+    wanted = asked or min(max(known // (ranks * CHUNKS_PER_RANK), SMALLEST_CHUNK), LARGEST_CHUNK)
+    wanted = max(wanted, unit, -(-size // MOST_CHUNKS))
+    chunk = block
+    while chunk < wanted:
+        chunk *= 2
+    return chunk

@@ -1,0 +1,1 @@
+"""Directories: scanned, finished, synced."""

@@ -1,0 +1,301 @@
+"""FinishDir, SealDir and SealDirs: directories get their metadata when everything in them is there.
+
+The order among directories doesn't matter (a child's mode and times don't touch its parent's), but for those that
+their owner can't enter any more: they come last, the deepest first.
+
+What is put into a finished directory anew changes its times: it is to be finished once more.
+
+What earlier runs have copied is looked at once more then: a name that is gone, or a file that has another size, must
+not end as a success. Only names, types and sizes are compared (``--verify`` compares all), and only of items whose
+source nobody has touched since the job began; what was kept because of ``--existing`` need not be like its source. If
+anything had failed when the phase began, nothing is looked at: the job doesn't end as a success.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+
+from pcopy.engine.task import TaskId
+from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs, read_attributes
+from pcopy.fsio.directories import count_entries, list_names
+from pcopy.fsio.existing import alike
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import source_status, status_of
+from pcopy.fsio.temporary import PREFIX, is_undressed
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Again, Kind, Left, OfPlace, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank, RankSet
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.directories.access import let_us_into, open_up
+from pcopy.tasks.directories.fail_dir import directory_failed
+from pcopy.tasks.files.existing import Existing, look
+from pcopy.text import shown
+from pcopy.walk.visitor import NAMES_PER_SLICE
+
+_KEEPING = ("skip", "newer")
+"""Values of ``--existing`` that leave files alone which are no copies: what is there may be one of those."""
+
+_STRAY = "may be cut short, by a run that was killed, and the source has it no more: remove it, unless it is yours"
+
+
+class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
+    """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed).
+
+    ``attributes`` are the source's when it was scanned; None stands for those that it has when it is finished.
+    ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
+    has been finished before; with ``counted`` it has failed since. ``was`` is the target's mtime before anything was
+    put into it anew, None where its mode had to be changed for that.
+    """
+
+    attributes: Attributes | None
+    counted: bool
+    entries: int
+    again: bool = False
+    was: int | None = None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        lost = yield from lost_since(rank, self.place)
+        yield from _warn_of_strays(rank, result, self.place)
+        _finish(self, rank, result, lost)
+
+    def leftovers(self, *, first: bool) -> Iterator[Left]:
+        """Those of earlier runs are there until the directory is finished; a first run has left none then."""
+        if not first:
+            yield from super().leftovers(first=first)
+
+
+class SealDir(Kind, code=4, doing="finishing", is_note=True):
+    """A directory that comes last, because its owner can't enter it afterwards."""
+
+    finish: FinishDir
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.finish.about()
+
+    def run(self, rank: Rank, result: Result) -> None:
+        sealed = rank.own(Sealed)
+        result.hold()
+        if not sealed:
+            result.spawn(SealDirs(), phase=max(Phase.SEAL, result.phase), owner=rank.number)
+        sealed.append((result.id, self.finish))
+
+    def leftovers(self, *, first: bool) -> Iterator[Left]:
+        return self.finish.leftovers(first=first)
+
+
+class SealDirs(Again, code=5, doing="finishing directories"):
+    """Finishes what was told by ``SealDir``, deepest first."""
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        sealed = rank.own(Sealed)
+        result.settle(task_id for task_id, _ in sealed)
+        deepest_first = sorted((finish for _, finish in sealed), key=_depth, reverse=True)
+        if rank.job.run > 1:  # an earlier run may have sealed some, and was stopped before that was on record
+            for finish in reversed(deepest_first):
+                with suppress(Problem):  # which will be met again, and told
+                    let_us_into(rank, finish.place)
+        for finish in deepest_first:
+            lost = yield from lost_since(rank, finish.place)
+            yield from _warn_of_strays(rank, result, finish.place)
+            _finish(finish, rank, result, lost)
+            yield None
+        sealed.clear()
+
+
+class Sealed(list[tuple[TaskId, FinishDir]]):
+    """The directories that this rank has been told to seal, and by which tasks."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+
+
+def _depth(finish: FinishDir) -> int:
+    path = finish.place.path
+    return path.count(b"/") + 1 if path else 0
+
+
+def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -> None:
+    place, preserve = task.place, rank.options.preserve
+    try:
+        attributes = task.attributes or _attributes_now(rank, place)
+        target = rank.open_target(place)
+        lost = _remove_leftovers(rank, target) or lost
+        kept = None if place.fresh else status_of(target)
+        more = _holds_more(task, rank, target)  # before its times are set: looking changes them
+        if kept is not None or rank.job.run > 1:  # since it was made, anybody may have given it ACLs
+            drop_other_xattrs(target, attributes, preserve)
+        applied = apply_attributes(target, attributes, preserve, rank.options.umask, kept=kept)
+        if lost is not None:
+            raise lost
+        if not task.again:  # else it was told, and counted, when it was finished first
+            result.applied(place, b"", applied)
+    except Problem as problem:
+        if task.counted:
+            result.count(counts.DIRECTORIES, 1, place)
+            directory_failed(result, place, problem, task)
+        elif task.again and problem.on_source and task.was is not None and result.phase < Phase.SEAL:
+            result.spawn(task, phase=Phase.SEAL)  # by then it has been finished first
+        elif task.again and problem.on_source and _is_as_it_was(task, rank):
+            pass  # nothing was put into it, and whatever its source is now, it has been finished
+        elif task.again:
+            phase = max(Phase.SEAL, result.phase)  # by then it is counted as copied
+            directory_failed(result, place, problem, task._replace(counted=True), phase=phase)
+        else:  # the item has failed before, and counts once
+            result.report(rank.shown(place, b"", on_source=False), problem)
+        return
+    if more:
+        result.count(counts.EXTRA, 1, place)
+    if task.counted:
+        result.count(counts.DIRECTORIES, 1, place)
+        if rank.options.verify and result.phase < Phase.REPAIR and not task.again:  # once is enough
+            result.digested(place, b"", rank.hashing.directory, counts.DIRECTORIES)
+
+
+def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
+    """What earlier runs left goes, from a directory that may have its mode by now.
+
+    A run that was killed has finished it then, and a loss of power has taken the removal, but not the mode.
+    """
+    try:
+        return rank.remove_leftovers(target)
+    except Problem as problem:
+        if problem.errno != errno.EACCES:
+            raise
+        open_up(target, status_of(target))
+        return rank.remove_leftovers(target)
+
+
+def _attributes_now(rank: Rank, place: Place) -> Attributes:
+    source = rank.open_source(place)
+    return read_attributes(source, status_of(source, on_source=True), rank.options.preserve)
+
+
+def _is_as_it_was(task: FinishDir, rank: Rank) -> bool:
+    try:
+        return status_of(rank.open_target(task.place)).st_mtime_ns == task.was
+    except Problem:
+        return False
+
+
+def _holds_more(task: FinishDir, rank: Rank, target: int) -> bool:
+    """Are there more entries than the source has? Of DST itself no task knows, if several sources go into it.
+
+    Sockets, and what is the job's own in the source, are no part of a dataset. They are told apart only where there are
+    more names in all.
+    """
+    place = task.place
+    shared = len(rank.job.roots) > 1 and not rank.below_target(place.root, place.path)
+    if task.entries < 0 or shared:
+        return False
+    own = [os.path.basename(path) for root, path in rank.job.own if (root, os.path.dirname(path)) == place.directory]
+    try:
+        if count_entries(target, sockets=True) <= task.entries - len(own):
+            return False
+        source = rank.open_source(place)
+        expected = count_entries(source, sockets=False) - sum(look(source, name) is not None for name in own)
+        return count_entries(target, sockets=False) > expected
+    except (OSError, Problem):  # one may not be read
+        return False
+
+
+def lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
+    """The problem of a directory of which an earlier run's items are gone or cut, or can't be listed; else None."""
+    if rank.job.run == 1 or rank.options.verify or rank.begun_with()[counts.FAILED]:
+        return None
+    if rank.options.one_file_system and place.source_id.mount != rank.sources[place.root].identity(b"").mount:
+        return None  # a mount point, of which nothing but itself was copied
+    try:
+        source, target = rank.open_source(place), rank.open_target(place)
+    except Problem:
+        return None  # what can't be entered is told where it has to be
+    lost, example = 0, b""
+    try:
+        for number, name in enumerate(list_names(source)):
+            if not number % NAMES_PER_SLICE:
+                yield
+            if _is_lost(rank, place, source, target, name):
+                lost, example = lost + 1, example or name
+    except Problem as problem:
+        return problem
+    if not lost:
+        return None
+    items = "an item that was copied is" if lost == 1 else f"{lost} items that were copied are"
+    text = f"{items} gone or changed since ({shown(example)}); copy again with --existing changed"
+    return Problem("look", 0, text=text)
+
+
+def _warn_of_strays(rank: Rank, result: Result, place: Place) -> Steps:
+    """Tells of files that an earlier run may have been writing when it was killed, and whose source has gone since.
+
+    They are looked for only where the target has more names than the source. DST itself may hold other sources' items.
+    """
+    shared = len(rank.job.roots) > 1 and not rank.below_target(place.root, place.path)
+    if not rank.job.cut_short or shared:
+        return
+    with suppress(Problem, OSError):  # what can't be read is told where it has to be
+        source, target = rank.open_source(place), rank.open_target(place)
+        if count_entries(target, sockets=True) <= count_entries(source, sockets=True):
+            return
+        for number, name in enumerate(list_names(target)):
+            if not number % NAMES_PER_SLICE:
+                yield None
+            status = None if name.startswith(PREFIX) else look(target, name)
+            is_ours = status is not None and is_undressed(status) and status.st_ctime_ns >= rank.job.began
+            if is_ours and look(source, name) is None:
+                result.warn(place, name, _STRAY)
+
+
+def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
+    new_name = rank.new_name(place, name)
+    try:
+        wanted = source_status(source, name, follow=rank.options.dereference)
+        present = look(target, new_name)
+    except Problem:
+        return False
+    if stat.S_ISDIR(wanted.st_mode) or rank.is_touched(wanted):
+        return False
+    if present is None:
+        return True
+    if rank.options.existing in _KEEPING or alike(wanted, present, 0, contents=True):
+        return False
+    return rank.options.existing == "fail" or Existing(rank, place, target, new_name, present).is_made()
+
+
+def finish_again(rank: Rank, result: Result, place: Place, phase: int) -> None:
+    """The directory ``place`` may be written in ``phase``, and gets its metadata again after it, once.
+
+    One that is gone has failed already.
+    """
+    finish = Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase)
+    known, done = (*place.directory, int(finish)), rank.own(FinishedAgain)
+    if place.target_id == NOWHERE or rank.job.roots[place.root].item or known in done:
+        return
+    try:
+        present = status_of(rank.open_target(place))
+    except Problem:
+        return
+    done.add(known)
+    stays = present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE)
+    with suppress(Problem):  # what can't be put into it tells why
+        let_us_into(rank, place)
+    was = present.st_mtime_ns if stays else None
+    result.spawn(FinishDir(place, None, False, -1, again=True, was=was), phase=finish)
+
+
+class FinishedAgain(RankSet[tuple[int, bytes, int]]):
+    """Root and path of the directories that this rank has finished again, and the phase."""
+
+
+def is_there(rank: Rank, place: Place) -> bool:
+    try:
+        rank.open_target(place)
+    except Problem:
+        return False
+    return True

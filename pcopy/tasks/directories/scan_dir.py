@@ -1,0 +1,294 @@
+"""ScanDir: makes the target directory, lists the source, and hands its items to the tool's visitor.
+
+A new directory belongs to us alone (0700) until it is finished. One that exists keeps its owner and is not opened up;
+if we are its owner and lack permissions in it, we give them to ourselves until it is finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from pcopy.engine.task import Task
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.attributes import Attributes, Handle, drop_inherited_acls, may_inherit_acl, read_attributes
+from pcopy.fsio.identity import Identity, birth_of
+from pcopy.fsio.layout import Recipe, lay_out
+from pcopy.fsio.nodes import handle_of
+from pcopy.fsio.patience import INTERRUPTED, patiently
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.source import status_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Gone, Kind, Left, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, Rank, is_since
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.directories.access import let_us_in, open_up
+from pcopy.tasks.directories.fail_dir import directory_failed
+from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, finish_again
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
+from pcopy.tasks.files.existing import Existing, look
+from pcopy.walk.link_loops import check_outside, check_repetition
+from pcopy.walk.listing import NAMES_AT_ONCE, NOTHING, Listing, begin_list, spread
+from pcopy.walk.names_spool import NamesSpool
+from pcopy.walk.visitor import visit
+
+
+class ScanDir(Kind, code=1, doing="scanning", is_note=False):
+    """Makes the directory ``path`` and finds what is in it. ``parent`` is the directory around it, None at a root.
+
+    With the ``source_id`` NOWHERE it is whatever is there when the task runs. ``since`` as in ``Place``.
+    """
+
+    root: int
+    path: bytes
+    source_id: Identity
+    parent: Place | None
+    since: tuple[int, int] = (0, 0)
+
+    def about(self) -> tuple[Place, bytes]:
+        return self._only_read, b""
+
+    @property
+    def _only_read(self) -> Place:
+        """The directory, as long as nothing is made of it."""
+        return Place(self.root, self.path, self.source_id, NOWHERE, False, False)
+
+    def places(self) -> Iterator[Place]:
+        """Not the one around it: that is only entered."""
+        yield self._only_read
+
+    def tell(self, task: Task, gone: Gone) -> None:
+        if task.phase == Phase.COPY:
+            gone.scans()
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        result.count(counts.UNSCANNED, -1)
+        task = self
+        try:
+            task = self._as_mounted(rank)
+            if self.source_id == NOWHERE and task.parent is not None:
+                finish_again(rank, result, task.parent, result.phase)
+            begun = yield from task._begin(rank)
+        except Problem as problem:
+            # If the source is not the one that was found, nothing of it has been copied: any is taken then.
+            is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
+            retry = task._replace(source_id=NOWHERE) if is_another else task
+            result.fail(self._only_read, b"", problem, retry=retry)
+            return
+        if begun is None:
+            result.count(counts.SKIPPED)
+            return
+        place, made = begun.place, begun.is_made
+        result.found_directory(place)
+        if made:
+            _note_device(rank, result, place)
+        complete, entries = True, len(begun.listing.first)
+        try:
+            entries = yield from _look_into(rank, result, begun)
+        except Problem as problem:  # the rest of its names can't be read
+            if made:
+                result.count(counts.DIRECTORIES)
+                directory_failed(result, place, problem)
+            else:
+                result.fail(place, b"", problem, retry=Tried.NEVER)
+            complete = False
+        if made:
+            finish = FinishDir(place, begun.attributes, complete, entries if rank.signs else -1)
+            if begun.attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
+                result.spawn(finish, phase=Phase.FINISH)
+            else:  # once its owner can't enter it, nothing below it can be finished
+                result.spawn(SealDir(finish), owner=0)
+        elif complete:
+            result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
+
+    def _begin(self, rank: Rank) -> Generator[None, None, _Begun | None]:
+        """Opens the source, begins to list it, and makes the target, unless the directory is only read.
+
+        None if what exists is to stay, and nobody wants to read the source. Raises ``Problem``.
+        """
+        source = rank.sources[self.root].open(self.path, self.source_id)
+        status = status_of(source, on_source=True)
+        reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NOWHERE)
+        if not reads and rank.is_target(self.root, status):
+            raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
+        if rank.options.dereference and self.parent is not None:
+            self._check_followed(rank, self.parent, source, status)
+        handle: Handle = source
+        listing = NOTHING
+        if self._is_left_out(rank):
+            handle = handle_of(source)  # it may be open for searching only
+        else:
+            listing = yield from begin_list(source)  # an unreadable one fails before its copy is made
+            if not listing.first:
+                source = handle = self._still_there(rank, source)
+        attributes = read_attributes(handle, status, rank.options.preserve)
+        made = None if reads else _make_target(self, rank, status, rank.layout.of_directory(handle))
+        if made is None and not rank.signs:
+            return None
+        return _Begun(made or self._only_read, made is not None, attributes, source, listing)
+
+    def _as_mounted(self, rank: Rank) -> ScanDir:
+        """The task with the identity of what is mounted there, if that was mounted after the directory was found.
+
+        What was mounted there when the job began is known, and has been compared. Else it is new: An automounter mounts
+        when a directory is entered, not when its status is asked for. Nobody else's directory comes in that way: it
+        needs a mount, where a swapped directory would be on the file system around it.
+        """
+        if self.parent is None:
+            return self
+        sources = rank.sources[self.root]
+        if self.source_id == NOWHERE:  # what a resumed job makes anew is whatever there is now
+            above = sources.identity(self.parent.path)
+            found = sources.identity(self.path)
+            return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
+        found = sources.identity(self.path)
+        is_mounted = self.path in sources.mounted or found.mount != self.parent.source_id.mount
+        return self._replace(source_id=found) if is_mounted else self
+
+    def _is_left_out(self, rank: Rank) -> bool:
+        """Does another file system begin here, of which ``--one-file-system`` wants no more than the mount point?"""
+        if not rank.options.one_file_system or self.parent is None:
+            return False
+        return self.source_id.mount != self.parent.source_id.mount
+
+    def _still_there(self, rank: Rank, source: int) -> int:
+        """A directory that was removed once it was open looks like an empty one: its descriptor again, or
+        ``Problem``."""
+        if status_of(source, on_source=True).st_nlink:
+            return source
+        rank.sources[self.root].forget(self.path)
+        return rank.sources[self.root].open(self.path, self.source_id)
+
+    def _check_followed(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
+        """Raises ``Problem`` if what a link has led to would have no end (``pcopy.walk.link_loops``)."""
+        check_repetition(rank.sources[self.root], self.path, status, partial(_shown, rank, self._only_read))
+        name = self.path.rpartition(b"/")[2]
+        with failing("open", on_source=True):
+            entry = os.stat(name, dir_fd=rank.open_source(parent), follow_symlinks=False)
+        names = [root.name for root in rank.job.roots if not root.item]
+        around = rank.targets[0].open(b"")
+        check_outside(source, status, around, names, all_the_way=stat.S_ISLNK(entry.st_mode))
+
+    def leftovers(self, *, first: bool) -> Iterator[Left]:
+        yield Left(self.root, self.path, True)
+
+    def begun_now(self, since: tuple[int, int]) -> ScanDir:
+        return self._replace(since=since)
+
+    def try_again(self, rank: Rank, result: Result, phase: int) -> None:
+        result.count(counts.UNSCANNED, 1, self._only_read)
+        super().try_again(rank, result, phase)
+
+    def puts_into(self) -> set[Place]:
+        return {self.parent} if self.parent else set()
+
+
+class _Begun(NamedTuple):
+    """A directory whose ``source`` is open; ``is_made``: it has a target, and is copied."""
+
+    place: Place
+    is_made: bool
+    attributes: Attributes
+    source: int
+    listing: Listing
+
+
+def _shown(rank: Rank, place: Place, path: bytes) -> bytes:
+    return rank.shown(place._replace(path=path), b"", on_source=True)
+
+
+def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
+    """Looks at all names, or spreads them over the ranks if they are very many; returns their number.
+
+    Raises ``Problem`` if they can't all be read: those that could are looked at all the same.
+    """
+    place, listing = begun.place, begun.listing
+    if not listing.is_large:
+        visitor = rank.visitor(rank, result, place, 0)
+        yield from visit(begun.source, listing.first, visitor, follow=rank.options.dereference)
+        return len(listing.first)
+    spool = NamesSpool(rank.open_spool)
+    try:
+        return (yield from spread(listing, spool))
+    finally:
+        result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
+
+
+def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Recipe) -> Place | None:
+    """The target directory, made unless it exists; None if what exists is to stay. Raises ``Problem``."""
+    targets = rank.targets[task.root]
+    path = rank.below_target(task.root, task.path)
+    fresh = False
+    if path:
+        name = path.rpartition(b"/")[2]
+        parent = rank.open_above(task.parent, task.root)
+        around = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
+        around = around._replace(since=task.since)
+        fresh = _make_directory(rank, around, parent, name, source)
+        if not fresh or not capable(CAP_DAC_OVERRIDE):  # what it has inherited may keep us out of a new one, too
+            present = look(parent, name)
+            if present is None or not stat.S_ISDIR(present.st_mode):
+                return None
+            let_us_in(parent, name, present)
+        targets.forget(path)
+    target = targets.open(path)
+    status = status_of(target)
+    if not path and status.st_mode & 0o700 != 0o700:
+        open_up(target, status)
+    if fresh:
+        lay_out(target, layout)
+    inherits = may_inherit_acl(target, status.st_uid)
+    if fresh and inherits:
+        drop_inherited_acls(target)
+        if stat.S_IMODE(status.st_mode) & 0o777 != 0o700:  # it may have left us fewer permissions than were asked for
+            with failing("chmod"):
+                os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
+        inherits = status.st_uid != os.geteuid()
+    identity = targets.identity(path, made=fresh)
+    return Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+
+
+def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
+    """Makes ``name`` in ``parent``; False if something is there that stays. Raises ``Problem``."""
+    for _ in range(2):
+        try:
+            patiently(lambda: os.mkdir(name, 0o700, dir_fd=parent), INTERRUPTED)
+            return True
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise Problem.of("mkdir", error) from error
+        present = look(parent, name)
+        there = None if present is None else Existing(rank, around, parent, name, present)
+        if present is not None and there is not None and stat.S_ISDIR(present.st_mode):
+            # Until it is finished a directory that a job has made is nobody else's.
+            is_unfinished = present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
+            own = there.is_own() and is_unfinished and not rank.keeps
+            return own and is_since(rank.job, around, birth_of(parent, name))  # else we have only touched it
+        if there is not None:
+            if not there.may_replace(source):
+                return False
+            with failing("unlink"):
+                os.unlink(name, dir_fd=parent)
+    raise Problem("mkdir", errno.EEXIST)
+
+
+def _note_device(rank: Rank, result: Result, place: Place) -> None:
+    """A file system below the target that is not the root's wants its own sync at the end."""
+    device = rank.target_device(place)
+    if rank.options.sync and device not in rank.own(FileSystems):
+        try:
+            rank.own(FileSystems).below(place)
+        except Problem as problem:
+            result.count(counts.UNSYNCED)
+            result.report(rank.shown(place, b"", on_source=False), problem)
+        else:
+            result.spawn(SyncFiles(place), phase=Phase.SYNC, owner=rank.number)

@@ -1,0 +1,1 @@
+"""Files, symbolic links and nodes: copied, and given their names."""

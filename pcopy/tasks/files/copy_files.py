@@ -1,0 +1,201 @@
+"""CopyFiles: a batch of small regular files of one directory."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.half_written import beside
+from pcopy.fsio.kernel import batches
+from pcopy.fsio.kernel.batches import SYNC, Plan
+from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names
+from pcopy.fsio.kernel.interface import Cancelled, waited
+from pcopy.fsio.patience import PASSING
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.temporary import remove
+from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import Gathered
+from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result, failed_or_retried
+from pcopy.tasks.base.values import Item, Known, Place, Unnamed, unpack_names
+from pcopy.tasks.files.deciding import plans_for
+from pcopy.tasks.files.existing import inherits_acl
+from pcopy.tasks.files.name_items import Waiting
+from pcopy.tasks.files.whole_file import copy_whole
+from pcopy.tasks.verify.read_items import skipped
+
+_UNDER_ANOTHER_NAME = {int(plan) | sync for plan in (Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)}
+_SOURCE = (Code.UNREAD, Code.CHANGED)
+_DONE = int(Code.DONE)  # without a look-up for each file
+
+
+class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
+    """Small regular files of one directory; ``rows`` are the packed columns of ``VERSION`` as they were found."""
+
+    names: bytes
+    rows: bytes
+    attempt: int
+
+    def part(self, rows: Sequence[int]) -> CopyFiles:
+        """Some of the files."""
+        names, found = unpack_names(self.names), self.found()
+        return self._replace(names=pack_names(names[row] for row in rows), rows=found.chosen(rows).packed())
+
+    def found(self) -> Rows:
+        """What a scan has found: a column for each field of a ``Version``."""
+        return Rows.unpacked(self.rows, self.names.count(b"/") + 1, VERSION)
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """Plain cases go through the kernel, those that need care one by one after it."""
+        place = self.place
+        names = unpack_names(self.names)
+        rows = self.found()
+        try:
+            source, target = rank.open_source(place), rank.open_target(place)
+            inherits = inherits_acl(rank, place, target)
+        except Problem as problem:
+            for name, size in zip(names, rows.size, strict=True):
+                result.fail(place, name, problem, size)
+            return
+        waiting = Waiting(rank, place, self.attempt)
+        with waiting.spawned(result):
+            batch = yield from _planned(self, rank, source, target, names, rows, inherits=inherits)
+            careful = yield from _copy(self, rank, result, names, batch, waiting)
+            for row in careful:
+                yield from _copy_carefully(rank, result, _item(self, names, rows, row), waiting)
+
+
+def _planned(
+    task: CopyFiles, rank: Rank, source: int, target: int, names: list[bytes], rows: Rows, *, inherits: bool
+) -> Stepwise[batches.Copy]:
+    """The batch that copies them, with a plan for each."""
+    place = task.place
+    renames = rank.job.roots[place.root].item
+    new_names = [rank.new_name(place, name) for name in names] if renames else names
+    rows.mask |= DEVICE
+    rows.device = array("Q", [rank.source_device(place) or 0]) * len(names)
+    plans = yield from plans_for(rank, place, target, new_names, rows)
+    temporaries = []
+    if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
+        temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
+    return batches.Copy(
+        source,
+        target,
+        task.names,
+        plans,
+        rows,
+        pack_names(new_names) if renames else b"",
+        pack_names(temporaries),
+        inherits=inherits,
+        recipe=rank.layout.of_small_files(source),
+    )
+
+
+def _copy(
+    task: CopyFiles, rank: Rank, result: Result, names: list[bytes], batch: batches.Copy, waiting: Waiting
+) -> Stepwise[list[int]]:
+    """Copies the plain cases; returns the rows that want care."""
+    place = task.place
+    temporaries = unpack_names(batch.temporaries)
+    keeps = rank.keeps
+    if keeps:
+        waiting.expect(temporaries)
+    ticket = rank.kernel.submit(batch)
+    done = ticket.result
+    verdicts, codes = done.verdicts, done.verdicts.codes
+    told = 0
+
+    def tell() -> None:
+        nonlocal told
+        rank.counters[counts.MOVED] += verdicts.moved - told
+        told = verdicts.moved
+
+    with suppress(Cancelled):  # what was begun has ended, and counts
+        yield from waited(rank.kernel, ticket, tell)
+    if _DONE in codes:
+        rank.succeeded()
+        _tell_copied(rank, result, place, names, batch, done, waiting)
+    careful, left = [], []
+    for row, code in enumerate(codes):
+        if code == _DONE:
+            continue
+        if code == Code.SKIPPED:
+            skipped(rank, result, place, names[row], Known(FILE, batch.rows.size[row], b"", batch.rows.version(row)))
+        elif code in (Code.CARE, Code.ANEW) or (code in _SOURCE and verdicts.errnos[row] in PASSING):
+            careful.append(row)
+        elif code == Code.CANCELLED:
+            left.append(row)
+        elif code == Code.LACKS and keeps:  # better a file with wrong metadata, and told so, than none
+            made = Unnamed(temporaries[row], done.made[row], done.marks[row])
+            known = Known(FILE, verdicts.bytes[row], done.digests[row], done.seen.version(row))
+            problem = verdicts.problem(row)
+            assert isinstance(problem, MetadataProblem)
+            waiting.add(result, _item(task, names, batch.rows, row), made, known, problem)
+        else:
+            failed_or_retried(result, place, names[row], verdicts.problem(row), task.attempt, batch.rows.size[row])
+    for row, applied in done.applied.items():
+        result.applied(place, names[row], applied)
+    if left:
+        left += careful
+        result.spawn(task.part(left), sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
+        return []
+    return careful
+
+
+def _tell_copied(
+    rank: Rank,
+    result: Result,
+    place: Place,
+    names: list[bytes],
+    batch: batches.Copy,
+    done: batches.Copied,
+    waiting: Waiting,
+) -> None:
+    """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
+    verdicts = done.verdicts
+    rows = verdicts.rows(Code.DONE)
+    if rank.options.inplace and rank.job.run > 1:
+        new_names = unpack_names(batch.new_names) if batch.new_names else names
+        for row in rows:
+            _unmark(batch.target, new_names[row])
+    if rank.keeps:
+        temporaries = unpack_names(batch.temporaries)
+        for row in rows:
+            made = Unnamed(temporaries[row], done.made[row], done.marks[row])
+            waiting.add_file(names[row], made, done.seen.version(row), verdicts.bytes[row], done.digests[row])
+        return
+    result.count(counts.FILES, len(rows))
+    result.count(counts.BYTES, sum(map(verdicts.bytes.__getitem__, rows)))
+    if rank.signs or rank.options.verify:
+        digested = Gathered()
+        for row in rows:
+            version = done.seen.version(row)
+            digested.add_file(names[row], version, verdicts.bytes[row], done.digests[row], counts.FILES)
+        result.digested_files(place, digested)
+
+
+def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
+    """One of the files by itself."""
+    place = task.place
+    return Item(place.source_id.mount, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)
+
+
+def _unmark(target: int, name: bytes) -> None:
+    """The file that an earlier run was writing over has gone: remove its mark, if that is a file (or FINISH does)."""
+    with suppress(Problem):
+        remove(target, beside(name))
+
+
+def _copy_carefully(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:
+    place, name = item.names[0]
+    try:
+        settled = yield from copy_whole(rank, result, place, name, item.mount, item.inode)
+    except Problem as problem:
+        failed_or_retried(result, place, name, problem, item.attempt, item.size)
+        return
+    if settled.unnamed is not None:
+        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)

@@ -1,0 +1,263 @@
+"""A target whose name may be taken: what is done with the item that has it.
+
+Is it the job's own, made by an earlier run? Before and after are meant of the job's start, with some grace; ``keeping``
+is ``--existing newer``, ``skip`` or ``fail``: then an item is known by its identity alone (``naming``).
+
+| run   | option    | changed | born    | links | own |
+| first | -         | -       | -       | -     | no  |
+| later | keeping   | -       | -       | -     | no  |
+| later | -         | before  | -       | -     | no  |
+| later | -         | after   | before  | -     | no  |
+| later | -         | after   | after   | -     | yes |
+| later | -         | after   | unknown | -     | yes |
+| later | --inplace | after   | before  | 1     | yes |
+| later | --inplace | after   | before  | more  | no  |
+
+(``Existing.is_made``. Where a directory folds case, what is there may also be another item of the job, which fails the
+item: ``refuse_anothers``.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+from pcopy.fsio.attributes import may_inherit_acl
+from pcopy.fsio.close import held_open, let_go
+from pcopy.fsio.existing import Decision, Status, alike, decide
+from pcopy.fsio.half_written import HalfWritten, find, unsure
+from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
+from pcopy.fsio.nodes import open_node
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import REPLACED, is_undressed
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank, is_since
+from pcopy.tasks.base.values import Place
+
+_OTHERS_POWER = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
+
+
+def look(directory: int, name: bytes) -> os.stat_result | None:
+    """The status of ``name`` itself, None if it is free; raises ``Problem``."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Problem.of("stat", error) from error
+
+
+def status_there(rank: Rank, place: Place, name: bytes) -> os.stat_result | None:
+    """What ``name`` is in the target; None if that can't be told."""
+    try:
+        return look(rank.open_target(place), rank.new_name(place, name))
+    except Problem:
+        return None
+
+
+class Existing(NamedTuple):
+    """What is there as ``name`` in ``directory`` (open), the target of ``place``: the ``status`` that it had."""
+
+    rank: Rank
+    place: Place
+    directory: int
+    name: bytes
+    status: os.stat_result
+
+    def is_own(self) -> bool:
+        """Is it this very item, made by an earlier run? Raises ``Problem`` as ``refuse_anothers`` does."""
+        self.refuse_anothers()
+        return self.is_made()
+
+    def refuse_anothers(self) -> None:
+        """Raises ``Problem`` if it is another item of this job, whose name the directory takes for the same.
+
+        Or if somebody else has made it meanwhile in a directory that this job has made.
+        """
+        if self.rank.phase < Phase.REPAIR and self._is_anothers():
+            text = (
+                "something else has taken its name in the target meanwhile (does another job copy to the same place?)"
+            )
+            if self.rank.spellings.others(self.directory, self.name, self.status):
+                text = "its name in the target is taken by another item of this job (does the file system fold case?)"
+            raise Problem("create", errno.EEXIST, text=text)
+
+    def is_made(self) -> bool:
+        """As ``is_own``, where no other item of this job can have taken the name.
+
+        Where nothing is replaced unasked, what the job has made is known by its identity alone (``naming``).
+        """
+        return not self.rank.keeps and self.rank.is_ours(self.place, self.status) and not self._was_there()
+
+    def _was_there(self) -> bool:
+        """Is an item of which something has changed older than the job? So is a file that further names were linked to,
+        or that has lost one, and not so one that was being written over: it has one name."""
+        if stat.S_ISREG(self.status.st_mode) and self.rank.options.inplace and self.status.st_nlink == 1:
+            return False
+        return bool(self._born) and not is_since(self.rank.job, self.place, self._born)
+
+    @property
+    def _born(self) -> int:
+        return birth_of(self.directory, self.name)
+
+    def _is_anothers(self) -> bool:
+        rank, place = self.rank, self.place
+        is_new = place.fresh and rank.job.run == 1  # later, what is older than the job shows that the directory is, too
+        if is_new and not rank.keeps:
+            return True
+        if not is_new and not (rank.job.began and rank.is_touched(self.status)):
+            return False
+        return any(map(self._is_made_here, rank.spellings.others(self.directory, self.name, self.status)))
+
+    def _is_made_here(self, name: bytes) -> bool:
+        """Does this job make something that is called ``name`` in this target directory? Raises ``Problem``."""
+        rank, root = self.rank, self.place.root
+        if not os.path.sameopenfile(self.directory, rank.targets[root].open(b"")):
+            return _holds(rank.open_source(self.place), name)
+        roots = rank.job.roots  # all of them go there
+        if any(root.name == name for root in roots):
+            return True
+        return any(_holds(rank.sources[number].open(b""), name) for number, root in enumerate(roots) if not root.name)
+
+    def may_replace(self, source: Status) -> bool:
+        """May it give way to ``source``? False: it stays, and the item is skipped.
+
+        What did not verify does, and what an earlier run of this job made. With ``--checksum`` False says only that
+        their contents are to be compared. Raises ``Problem`` where the item fails instead.
+        """
+        rank, target, options = self.rank, self.status, self.rank.options
+        if rank.phase >= Phase.REPAIR:
+            if rank.keeps and not gives_way(rank, source, self.directory, self.name, target):
+                raise Problem("create", errno.EEXIST, text="it was changed since it was copied, and is not replaced")
+            return True
+        if self.is_own() and not stat.S_ISDIR(target.st_mode):
+            return True
+        half = _half_written(rank, self.directory, self.name, target)
+        if half is not None and (half.sure or alike(source, target, 0)):
+            return True
+        decision = decide(options.existing, options.modify_window, source, target, contents=options.checksum)
+        if half is not None and decision is Decision.SKIP and not options.checksum:
+            raise unsure(self.name)
+        if decision is Decision.FAIL:
+            raise Problem("create", errno.EEXIST)
+        return decision is Decision.REPLACE
+
+    def kept_from(self, source: os.stat_result) -> os.stat_result | None:
+        """Its status, if the copy takes its mode where that is not preserved: not so what a run was killed over.
+
+        Such an item has the mode of a new one, and not yet the source's size or time. (Where there is a mark, that
+        tells.)
+        """
+        rank, present, preserve = self.rank, self.status, self.rank.options.preserve
+        if preserve.mode or rank.keeps or stat.S_IMODE(present.st_mode) != 0o600:
+            return present
+        is_dated = present.st_mtime_ns == source.st_mtime_ns or not preserve.timestamps
+        if present.st_size == source.st_size and is_dated:
+            return present
+        if not rank.is_ours(self.place, present) or not is_since(rank.job, self.place, self._born):
+            return present
+        return present if _is_half_written(rank, self.directory, self.name, present) else None
+
+    def is_linkable(self, source: os.stat_result) -> bool:
+        """May it stay and get further names that lie in directories of others? Not if somebody could write to it, or
+        give it away, who could not do so with a copy of ``source``."""
+        preserve, present = self.rank.options.preserve, self.status
+        owner = preserve.chown[0] if preserve.chown[0] >= 0 else source.st_uid if preserve.ownership else os.geteuid()
+        return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _OTHERS_POWER
+
+    def identity(self) -> Identity:
+        with held_open(open_node(self.directory, self.name, on_source=False)) as held:
+            status = status_of(held)
+            if _version(status) != _version(self.status):
+                raise Problem("open", errno.ESTALE, text=REPLACED)
+            return identity_of(held, status, self.place.target_id.mount, made=False)
+
+
+def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
+    """What has the name in the target that ``name`` of the source is to get; raises ``Problem``."""
+    directory, new_name = rank.open_target(place), rank.new_name(place, name)
+    status = look(directory, new_name)
+    return None if status is None else Existing(rank, place, directory, new_name, status)
+
+
+def _holds(source: int, name: bytes) -> bool:
+    try:
+        return look(source, name) is not None
+    except Problem as problem:
+        raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
+
+
+def _half_written(rank: Rank, directory: int, name: bytes, target: os.stat_result) -> HalfWritten | None:
+    """Its mark, by this job or by one that nobody goes on with. Asked for what may well have one, not for each file."""
+    options = rank.options
+    if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_undressed(target)):
+        return None
+    mark = find(directory, name, target)
+    return mark if mark is not None and (mark.job == rank.job.name or options.existing != "fail") else None
+
+
+def _is_half_written(rank: Rank, directory: int, name: bytes, target: os.stat_result) -> bool:
+    mark = _half_written(rank, directory, name, target)
+    return mark is not None and mark.sure
+
+
+def gives_way(rank: Rank, source: Status, directory: int, name: bytes, target: os.stat_result) -> bool:
+    """Where nothing is replaced unasked: does ``target``, which is there as ``name``, give way to ``source``?
+
+    What is repaired was a copy, and still has the source's time, unless somebody has written to it.
+    """
+    if rank.phase >= Phase.REPAIR:
+        return target.st_mtime_ns == source.st_mtime_ns
+    if _is_half_written(rank, directory, name, target):
+        return True
+    return decide(rank.options.existing, rank.options.modify_window, source, target) is Decision.REPLACE
+
+
+def looked_at_again(rank: Rank, place: Place) -> Place:
+    """``place`` with what is made in its target directory inherits now: since it was scanned, it may have been finished
+    and have got a default ACL. Raises ``Problem``."""
+    target = rank.open_target(place)
+    return place._replace(inherits=may_inherit_acl(target, status_of(target).st_uid))
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_uid, status.st_mode
+
+
+def hold_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[int, bool]:
+    """A descriptor (O_PATH) of what was ``made`` and has this name, and whether it is that for certain.
+
+    Where identities can't be told its number serves in a directory that is ours alone: nobody else can have put another
+    item there. Raises ``Problem`` if it is gone, or another one.
+    """
+    directory = rank.open_target(place)
+    held = open_node(directory, rank.new_name(place, name), on_source=False)
+    try:
+        seen = identity_of(held, status_of(held), made.mount, made=bool(made.mark))
+        likeness = made.compare(seen)
+        if likeness is Likeness.OTHER:
+            raise Problem("link", errno.ESTALE, text=REPLACED)
+        return held, likeness is Likeness.SAME or _is_ours_alone(status_of(directory))
+    except BaseException:
+        let_go(held)
+        raise
+
+
+def _is_ours_alone(directory: os.stat_result) -> bool:
+    return directory.st_uid == os.geteuid() and not directory.st_mode & 0o022
+
+
+def inherits_acl(rank: Rank, place: Place, target: int) -> bool:
+    """Must what is made in the open directory of ``place`` be freed from ACLs? Raises ``Problem``.
+
+    What an earlier run has recorded is looked at anew: since then the directory may have got a default ACL.
+    """
+    return place.inherits or (rank.job.run > 1 and may_inherit_acl(target, status_of(target).st_uid))
+
+
+def may_be_marked(rank: Rank, present: object) -> bool:
+    """May there be a file beside what is ``present`` that marks it as half written? Or beside what has gone since."""
+    return rank.options.inplace and (present is not None or rank.job.run > 1)

@@ -1,0 +1,162 @@
+"""FinishFile: a split file whose chunks are all there gets its metadata and its final name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.engine.task import Task
+from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
+from pcopy.fsio.close import held_open
+from pcopy.fsio.identity import Likeness, identity_of
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.source import check_unchanged, status_of
+from pcopy.fsio.temporary import REPLACED, made_by
+from pcopy.signature.items import FILE
+from pcopy.tasks.base.kind import Gone, Kind
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
+from pcopy.tasks.files.existing import existing, inherits_acl, look, may_be_marked
+from pcopy.tasks.files.name_items import name_later
+from pcopy.tasks.links.representative import after_representative, representative_failed
+
+
+class OfFile(Kind):
+    """It is about a split file."""
+
+    file: OpenFile
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.file.item.names[0]
+
+    @property
+    def unmade(self) -> Item:
+        return self.file.item
+
+    def tell(self, task: Task, gone: Gone) -> None:
+        gone.copies(self.file.temporary, self.places(), task.phase)
+
+
+class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
+    """All chunks are there: metadata, and the final name. ``digest`` is the file's, ``chunk`` and ``writers`` as in
+    ``Copy``."""
+
+    digest: bytes
+    chunk: int
+    writers: bytes
+
+    @property
+    def attempt(self) -> int:
+        return self.file.item.attempt
+
+    def run(self, rank: Rank, result: Result) -> None:
+        """In one slice; the source must still be of the version that its chunks were copied from."""
+        file = self.file
+        known = Known(FILE, file.version.size, self.digest, file.version)
+        copy = Copy(file.made, known, self.chunk, self.writers)
+        try:
+            unnamed, shortcoming = _finish(self, rank, result)
+        except MetadataProblem as problem:  # it is whole and in its place
+            after_representative(rank, result, file.item, copy, shortcoming=problem)
+        except Problem as problem:
+            opened_failed(rank, result, file, problem)
+        else:
+            if unnamed is not None:
+                name_later(result, file.item, unnamed, copy, shortcoming=shortcoming)
+                return
+            place, name = file.item.names[0]
+            alone = not file.item.links
+            result.copied(place, name, known, alone=alone, chunk=self.chunk, writers=self.writers)
+            after_representative(rank, result, file.item, copy)
+
+
+def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
+    """The file was opened and is not copied.
+
+    It may have changed since an earlier run copied parts of it, or that run has renamed it, and was ended before that
+    was on record: it was no attempt of this run's.
+    """
+    item = file.item
+    if problem.again and made_by(file.temporary)[0] < rank.job.run:
+        item = item._replace(attempt=0)
+        if problem.changed:
+            text = "has changed since the job was interrupted; its copy begins anew"
+            result.warn(item.place, item.name, text, on_source=True)
+    elif file.over and not problem.changed:
+        problem.again = False  # what has taken the file's place in this run is not written over
+    representative_failed(rank, result, item, problem)
+
+
+def _is_in_place(rank: Rank, target: int, name: bytes, file: OpenFile) -> bool:
+    """Has an earlier run renamed the file, and was stopped before that was on record? What can't be told is copied
+    anew."""
+    if rank.job.run == 1 or file.over or look(target, file.temporary) is not None or look(target, name) is None:
+        return False
+    with held_open(open_node(target, name, on_source=False)) as held:
+        return _is_renamed(held, file, status_of(held))
+
+
+def _is_renamed(held: int, file: OpenFile, status: os.stat_result) -> bool:
+    same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
+    return same and stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
+
+
+def _dress_again(rank: Rank, result: Result, file: OpenFile, target: int, name: bytes, attributes: Attributes) -> None:
+    """A power failure may have kept the rename and lost what went before it."""
+    options, place = rank.options, file.item.place
+    with held_open(open_node(target, name, on_source=False)) as held:
+        status = status_of(held)
+        owners = (os.geteuid(), attributes.uid, options.preserve.chown[0])
+        if not _is_renamed(held, file, status) or status.st_uid not in owners:
+            raise Problem("open", errno.ESTALE, text=REPLACED, again=True)
+        applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask, inherits=True)
+        result.applied(place, file.item.name, applied)
+
+
+def _read_source(rank: Rank, file: OpenFile) -> tuple[os.stat_result, Attributes]:
+    """Its status and metadata; raises ``Problem`` unless it is of the version that the chunks were copied from."""
+    item = file.item
+    with rank.reading(item.place, item.name) as reading:
+        check_unchanged(reading, file.version)
+        status = status_of(reading, on_source=True)
+        return status, read_attributes(reading, status, rank.options.preserve)
+
+
+def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None]:
+    """What is to be named yet, if that is left for later, and what is wrong with its metadata then."""
+    file = task.file
+    place, name = file.item.place, file.item.name
+    target = rank.open_target(place)
+    new_name = rank.new_name(place, name)
+    options = rank.options
+    named_later = rank.keeps and not file.over
+    if not named_later and _is_in_place(rank, target, new_name, file):
+        _dress_again(rank, result, file, target, new_name, _read_source(rank, file)[1])
+        return None, None
+    with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
+        status, attributes = _read_source(rank, file)
+        present = None if file.over else existing(rank, place, name)
+        there = None if present is None else present.status
+        if present is not None and not named_later:
+            gives_way = present.may_replace(status)
+            if not (gives_way or options.checksum):  # which has compared it
+                raise Problem("create", errno.EEXIST)  # it was not there when the file was split
+        new.reopen(file.version.size)
+        inherits = not file.over and inherits_acl(rank, place, target)
+        applied = new.dress(attributes, options.preserve, options.umask, kept=there, inherits=inherits)
+        sync = rank.syncs_items(place)
+        if file.over or named_later:
+            new.keep(sync=sync)
+        else:
+            new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
+    item = Unnamed(file.temporary, file.made.inode, file.made.mark) if named_later else None
+    if file.over:
+        result.written_over(place, name, file.made.inode, failed=new.shortcoming is not None)
+    if new.shortcoming is not None and item is None:
+        raise new.shortcoming
+    result.applied(place, name, applied)  # not before it is copied: what fails is tried again
+    return item, new.shortcoming

@@ -1,0 +1,311 @@
+"""NameItems and NameGroup: whole and durable items get their final names, and nothing is replaced unasked.
+
+Until then they wait, with ``skip``, ``newer`` and ``fail``: so an item is whole and on stable storage before it has its
+name, and the task that gives it the name is on record with the item's identity. Any other item that has a name, in this
+run or in a later one, is not the job's own. Here is decided whether an item counts as copied;
+``pcopy.tasks.files.naming`` knows how it gets its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from pcopy.engine.task import Task
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.problem import MetadataProblem, Plain, Problem
+from pcopy.fsio.source import Version
+from pcopy.fsio.temporary import made_by, remove
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
+from pcopy.tasks.base.kind import Gone, OfItem, OfPlace, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank
+from pcopy.tasks.base.result import Result, is_tried_again
+from pcopy.tasks.base.values import (
+    NOWHERE,
+    Copy,
+    FailedName,
+    Item,
+    Known,
+    Place,
+    Unnamed,
+    bucket_of,
+    pack_names,
+    pack_numbers,
+    unpack_names,
+    unpack_numbers,
+)
+from pcopy.tasks.files.existing import look
+from pcopy.tasks.files.naming import Naming, discard, give_free_names, is_it
+from pcopy.tasks.links.copy_anew import anew, looked_at
+from pcopy.tasks.links.group_links import Groups, put
+from pcopy.tasks.links.representative import after_representative, all_failed, copy_here
+from pcopy.tasks.verify.read_items import skipped
+
+
+class NameItems(OfPlace, code=18, doing="naming copies of", is_note=False):
+    """Gives items of one directory their names. One column for each field of ``Unnamed`` and of ``Known``.
+
+    ``writer`` is the host that has written them.
+    """
+
+    names: bytes
+    temporaries: bytes
+    inodes: bytes
+    marks: tuple[bytes, ...]
+    kinds: bytes
+    sizes: bytes
+    versions: bytes
+    digests: bytes
+    attempt: int
+    writer: int
+
+    def unnamed(self) -> list[Unnamed]:
+        return [*map(Unnamed, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]
+
+    def discard(self, rank: Rank, since: int) -> None:
+        for made in self.unnamed():
+            if made_by(made.temporary)[0] >= since:
+                discard(rank, self.place, made)
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """Names that are free are given first; items whose names are taken come one by one after that."""
+        place = self.place
+        names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
+        items = self.unnamed()
+        given: list[int] = []
+        careful: list[int] = []
+        for index, answer in enumerate(give_free_names(rank, place, names, items)):
+            if isinstance(answer, Problem):
+                _not_named(rank, result, self, names[index], items[index], sizes[index], answer)
+            else:
+                (given if answer else careful).append(index)
+            if not index % FILES_PER_SLICE:
+                yield None
+        known: list[Known] = []
+        if careful or rank.digests:
+            digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
+            known = unpack_known(self.kinds, sizes, self.versions, digests)
+        writers = bytes((self.writer,))
+        if rank.digests:
+            for index in given:
+                result.copied(place, names[index], known[index], writers=writers)
+        elif given:
+            rank.succeeded()
+            for kind, number in Counter(self.kinds[index] for index in given).items():
+                result.count(counts.of_kind(bytes((kind,))), number)
+            result.count(counts.BYTES, sum(sizes[index] for index in given))
+        for index in careful:
+            name, item = names[index], items[index]
+            try:
+                named = Naming(rank, item, known[index]).give(place, name)
+            except Problem as problem:
+                _not_named(rank, result, self, name, item, sizes[index], problem)
+            else:
+                if named:
+                    result.copied(place, name, known[index], writers=writers)
+                else:
+                    discard(rank, place, item, result)
+                    skipped(rank, result, place, name, known[index])
+            yield None
+
+
+def _not_named(
+    rank: Rank, result: Result, task: NameItems, name: bytes, item: Unnamed, size: int, problem: Problem
+) -> None:
+    """It is removed; and copied again, if somebody has removed what an earlier run has named."""
+    discard(rank, task.place, item, result)
+    if is_tried_again(problem, task.attempt):
+        result.look_again(task.place, name, task.attempt + 1)
+    else:
+        result.fail(task.place, name, problem, size, touched=True)
+
+
+class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
+    """Gives what was ``made`` the first name of ``item`` that is free; the others become links to it.
+
+    ``chunk`` and ``writers`` as in ``Copy``. ``shortcoming``: what its metadata lacks.
+    """
+
+    made: Unnamed
+    known: Known
+    chunk: int
+    writers: bytes
+    shortcoming: Plain | None = None
+
+    def discard(self, rank: Rank, since: int) -> None:
+        if made_by(self.made.temporary)[0] >= since:
+            discard(rank, self.item.place, self.made)
+
+    def gather(self, groups: Groups) -> bool:
+        """It waits for further names of its inode."""
+        groups.unnamed.append(self)
+        return True
+
+    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+        return looked_at(gone, self.item, self.made, self.known)
+
+    def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """It is copied already, and waits for the other names."""
+        yield task._replace(phase=int(Phase.COPY), owner=bucket_of(self.item.inode))
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """The first of the names that can be given; of those before it some are kept, and others have failed.
+
+        In another directory the item is copied again: it is given no names but in its own (``Naming``). In a resumed
+        job that finds more names, which may be names of the item, it waits for these first.
+        """
+        if result.phase < Phase.NAME:
+            put(self, bucket_of(self.item.inode), rank, result)
+            return
+        item, known = self.item, self.known
+        failed: list[FailedName] = []
+        names = [*item.names]
+        first, others = -1, len(names)
+        naming = Naming(rank, self.made, known)
+        for index, (place, name) in enumerate(names):
+            if place.directory != item.place.directory:
+                first = _linked_before(self, rank, names, index)
+                others = index
+                break
+            try:
+                if naming.give(place, name):
+                    first, others = index, index + 1
+                    break
+                skipped(rank, result, place, name, known)
+            except Problem as problem:
+                failed.append((place, name, problem.plain))
+            yield None
+        again: list[tuple[Place, bytes]] = []
+        lasting = [*item.failed]
+        for each in failed:
+            if is_tried_again(Problem.from_plain(each[2]), item.attempt):
+                again.append(each[:2])
+            else:
+                lasting.append(each)
+        if first < 0:
+            discard(rank, item.place, self.made, result)
+            if again:
+                left = (*again, *names[others:])
+                tried = item._replace(names=left, attempt=item.attempt + 1, failed=tuple(lasting))
+                result.copy(tried, phase=result.phase)
+            elif others < len(names):
+                result.copy(item._replace(names=tuple(names[others:]), failed=tuple(lasting)))
+            else:
+                all_failed(result, item, (*item.failed, *failed), touched=True)
+            return
+        links = (*(each for each in names[others:] if each != names[first]), *again)
+        _after_named(self, item._replace(names=(names[first], *links), failed=tuple(lasting)), rank, result)
+
+
+def _linked_before(task: NameGroup, rank: Rank, names: list[tuple[Place, bytes]], since: int) -> int:
+    """Which of the names, from ``since`` on, is the item already? Else -1.
+
+    An earlier run has named it and linked this one to it, before that was on record. If somebody has replaced the first
+    name since, this one would seem to be the user's.
+    """
+    if rank.job.run == 1:
+        return -1
+    for index, (place, name) in enumerate(names[since:], since):
+        with suppress(Problem):
+            new_name = rank.new_name(place, name)
+            present = look(rank.open_target(place), new_name)
+            if present is not None and is_it(rank, place, new_name, present, task.made, task.known):
+                return index
+    return -1
+
+
+def _after_named(task: NameGroup, item: Item, rank: Rank, result: Result) -> None:
+    """``item`` begins with the name that the copy has now."""
+    known, made = task.known, task.made
+    shortcoming = None
+    if task.shortcoming is None:
+        alone = not item.links
+        result.copied(item.place, item.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
+    else:
+        operation, number, text, *_ = task.shortcoming
+        shortcoming = MetadataProblem(operation, number, text=text)
+    if shortcoming is not None and not (item.links or item.failed):
+        again = item._replace(names=item.names[:1], attempt=max(1, item.attempt), failed=())
+        retry = anew(rank, again, made)
+        result.fail(item.place, item.name, shortcoming, item.size, retry=retry, touched=True)
+        return
+    copy = Copy(Identity(item.place.target_id.mount, made.inode, made.mark), known, task.chunk, task.writers)
+    after_representative(rank, result, item, copy, shortcoming=shortcoming)
+
+
+class Waiting:
+    """The items of one task, all of one directory, that are to be named."""
+
+    def __init__(self, rank: Rank, place: Place, attempt: int) -> None:
+        self._rank = rank
+        self._place = place
+        self._attempt = attempt
+        self._temporaries: list[bytes] = []
+        self._items: list[Unnamed] = []
+        self._known = Gathered()
+
+    def expect(self, temporaries: list[bytes]) -> None:
+        """Files may be made under these names, before they are added."""
+        self._temporaries += filter(None, temporaries)
+
+    def add(self, result: Result, item: Item, made: Unnamed, known: Known, shortcoming: MetadataProblem | None) -> None:
+        """One more. If not all of its metadata could be set, it has a task of its own, which tells that."""
+        self._temporaries.append(made.temporary)
+        if shortcoming is not None:
+            copy = copy_here(self._rank, NOWHERE, known)
+            name_later(result, item, made, copy, shortcoming=shortcoming)
+            return
+        self._items.append(made)
+        self._known.add(item.name, known)
+
+    def add_file(self, name: bytes, item: Unnamed, version: Version, size: int, digest: bytes) -> None:
+        self._items.append(item)
+        self._known.add_file(name, version, size, digest, 0)
+
+    @contextmanager
+    def spawned(self, result: Result) -> Iterator[None]:
+        """Items that are added inside are handed over at the end, or removed if the task ends before that: it is
+        closed, or the rank cannot go on."""
+        try:
+            yield
+            self._spawn(result)
+        except BaseException:
+            with suppress(Problem):  # its directory has gone
+                target = self._rank.open_target(self._place)
+                for temporary in self._temporaries:
+                    remove(target, temporary)
+            raise
+
+    def _spawn(self, result: Result) -> None:
+        items = self._items
+        if not items:
+            return
+        known = self._known
+        task = NameItems(
+            self._place,
+            known.packed_names,
+            pack_names([item.temporary for item in items]),
+            pack_numbers([item.inode for item in items]),
+            tuple(item.mark for item in items),
+            *known.columns,
+            self._attempt,
+            self._rank.hosts.here,
+        )
+        result.spawn(task, len(items) * CALL_COST // 4, phase=naming_phase(result))
+
+
+def name_later(
+    result: Result, item: Item, made: Unnamed, copy: Copy, *, shortcoming: MetadataProblem | None = None
+) -> None:
+    """One item, with further names perhaps; as ``after_representative``, where the first name is not given yet."""
+    lacks = None if shortcoming is None else shortcoming.plain
+    task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks)
+    result.spawn(task, CALL_COST, phase=naming_phase(result))
+
+
+def naming_phase(result: Result) -> int:
+    """When what is copied now gets its name: later than that it was synced by itself."""
+    return max(Phase.NAME, result.phase)

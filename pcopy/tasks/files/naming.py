@@ -1,0 +1,228 @@
+"""Gives one item its final name, where nothing may be replaced unasked (docs/design/jobs.md).
+
+If a name is taken by the very item that was to be named, an earlier run has named it; else ``--existing`` decides. What
+gives way is exchanged for the item, and looked at once more: if it has changed since the decision, both are exchanged
+back. If a file system knows no exchange, a file that is saved between the look and the rename is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from pcopy.fsio.close import held_open
+from pcopy.fsio.identity import Identity, Likeness, identity_of
+from pcopy.fsio.kernel.columns import Status
+from pcopy.fsio.naming import Given, is_placeholder
+from pcopy.fsio.new_file import clear_way
+from pcopy.fsio.nodes import open_node
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import exchange_name, had_a_name, remove, verify_name
+from pcopy.signature.items import FILE
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Known, Place, Unnamed
+from pcopy.tasks.files.existing import existing, gives_way, look
+
+_TRIES = 5
+"""How often others may be quicker."""
+
+_TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
+
+
+def give_free_names(
+    rank: Rank, place: Place, names: Sequence[bytes], items: Sequence[Unnamed]
+) -> Iterator[bool | Problem]:
+    """Gives each of ``items`` its name in ``place``, if that is free; else False, or what went wrong.
+
+    Of what is False nothing is known yet (``Naming``): an earlier run may have named it, or exchanged it for another.
+    """
+    if rank.job.run > 1:
+        yield from [False] * len(names)
+        return
+    try:
+        target = rank.open_target(place)
+    except Problem as problem:
+        yield from [problem] * len(names)
+        return
+    device, give = rank.target_device(place), rank.namer.give
+    for name, item in zip(names, items, strict=True):
+        new_name = rank.new_name(place, name)
+        try:
+            given = give(target, item.temporary, device, new_name) is Given.GIVEN
+            if given:
+                verify_name(target, new_name, item.inode)
+        except Problem as problem:
+            yield problem
+        else:
+            yield given
+
+
+class Naming:
+    """One item that waits for its name in the directory that it gets it in; ``known`` is what it holds.
+
+    It is never moved to another one: whoever owns the directory may have put something of his own there, under the
+    temporary name, and that would end in a directory of somebody else's.
+    """
+
+    def __init__(self, rank: Rank, item: Unnamed, known: Known) -> None:
+        self._rank = rank
+        self._item = item
+        self._known = known
+        self._exchanged = b""
+
+    def give(self, place: Place, name: bytes) -> bool:
+        """The item is called ``name`` in ``place`` now; False if what is there stays. Raises ``Problem``."""
+        rank, item = self._rank, self._item
+        target = rank.open_target(place)
+        new_name, device = rank.new_name(place, name), rank.target_device(place)
+        self._exchanged = exchange_name(rank.job.name, item.inode, new_name)
+        if rank.job.run > 1:
+            self._come_back(target)
+        for _ in range(_TRIES):
+            given = rank.namer.give(target, item.temporary, device, new_name)
+            if given is Given.GIVEN:
+                verify_name(target, new_name, item.inode)
+                return True
+            there = existing(rank, place, name)
+            if there is not None and is_it(rank, place, new_name, there.status, item, self._known):
+                return self._was_given(target, device, new_name)
+            if there is not None and self._is_left_over(target, device, there.status):
+                if self._rename(target, item.temporary, new_name):
+                    return True
+                continue
+            if there is not None and not there.may_replace(self._source(there.status)):
+                return False
+            if given is Given.GONE:
+                raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
+            if there is not None and self._replace(target, device, new_name, there.status):
+                verify_name(target, new_name, item.inode)
+                return True
+        raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
+
+    def _source(self, present: os.stat_result) -> Status:
+        """Of the item's source what decides. A device is never of another type than what it is compared with."""
+        kind = _TYPES.get(self._known.kind, stat.S_IFMT(present.st_mode))
+        return Status(kind, self._known.size, 0, self._known.version.mtime, 0)
+
+    def _was_given(self, target: int, device: int, name: bytes) -> bool:
+        """An earlier try, or an earlier run, gave it the name; what has the temporary one?"""
+        left = look(target, self._item.temporary)
+        if left is not None and left.st_ino == self._item.inode:
+            remove(target, self._item.temporary)
+        replaced = look(target, self._exchanged)
+        return replaced is None or self._settle(target, device, name, replaced)
+
+    def _replace(self, target: int, device: int, name: bytes, present: os.stat_result) -> bool:
+        """``present`` may give way; False: look again. Raises ``Problem``."""
+        if stat.S_ISDIR(present.st_mode):
+            clear_way(target, name, present)
+            return False
+        namer, aside = self._rank.namer, self._exchanged
+        if not namer.exchanges(device):
+            return self._rename(target, self._item.temporary, name)
+        if look(target, aside) is not None:
+            raise Problem("rename", errno.EEXIST, text=had_a_name([aside]))
+        if not self._rename(target, self._item.temporary, aside):
+            return False
+        try:
+            if not namer.exchange(target, aside, device, name):
+                return self._rename(target, aside, name)
+        except FileNotFoundError:
+            self._come_back(target)
+            return False
+        except Problem:
+            self._come_back(target)
+            raise
+        left = look(target, aside)
+        return left is None or self._settle(target, device, name, left)
+
+    def _come_back(self, target: int) -> None:
+        """The item has its temporary name again, if it was to be exchanged. Raises ``Problem``."""
+        present = look(target, self._exchanged)
+        if present is not None and present.st_ino == self._item.inode:
+            self._rename(target, self._exchanged, self._item.temporary)
+            remove(target, self._exchanged)  # what is one inode already is not renamed
+
+    def _is_left_over(self, target: int, device: int, present: os.stat_result) -> bool:
+        """Was an earlier run killed while it gave the name? Raises ``Problem``."""
+        rank = self._rank
+        if rank.job.run == 1 or not is_placeholder(present):
+            return False
+        return rank.namer.needs_placeholders(target, device, rank.temporary_names.next())
+
+    def _rename(self, target: int, old: bytes, new: bytes) -> bool:
+        """Replaces what has the ``new`` name; False if one of the two is gone. Raises ``Problem``."""
+        try:
+            os.rename(old, new, src_dir_fd=target, dst_dir_fd=target)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Problem.of("rename", error) from error
+        return True
+
+    def _settle(self, target: int, device: int, name: bytes, left: os.stat_result) -> bool:
+        """``left`` has come out of an exchange: it is removed, or goes back (False). Raises ``Problem``."""
+        if not gives_way(self._rank, self._source(left), target, self._exchanged, left):
+            self._take_back(target, device, name)
+            return False
+        if stat.S_ISDIR(left.st_mode):
+            try:
+                clear_way(target, self._exchanged, left)
+            except Problem:
+                self._take_back(target, device, name)
+                raise
+        else:
+            remove(target, self._exchanged)
+        return True
+
+    def _take_back(self, target: int, device: int, name: bytes) -> None:
+        """Exchanges once more. What was saved over the item meanwhile gets its name again at once."""
+        exchange, aside = self._rank.namer.exchange, self._exchanged
+        try:
+            exchange(target, aside, device, name)
+            came = look(target, aside)
+            if came is None or came.st_ino == self._item.inode:
+                self._come_back(target)
+                return
+            exchange(target, aside, device, name)
+        except FileNotFoundError:
+            pass
+        raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {had_a_name([aside])}")
+
+
+def is_it(rank: Rank, place: Place, name: bytes, present: os.stat_result, item: Unnamed, known: Known) -> bool:
+    """Is what is there as ``name`` in the target, with the status ``present``, this very item? Raises ``Problem``.
+
+    Where inodes alone can be compared, size and time must be the source's, too.
+    """
+    if present.st_ino != item.inode:
+        return False
+    mount = place.target_id.mount
+    with held_open(open_node(rank.open_target(place), name, on_source=False)) as held:
+        found = identity_of(held, status_of(held), mount, made=True)
+    likeness = Identity(mount, item.inode, item.mark).compare(found)
+    if likeness is Likeness.UNTOLD:
+        same_size = known.kind != FILE or present.st_size == known.size
+        return same_size and present.st_mtime_ns // 10**9 == known.version.mtime // 10**9
+    return likeness is Likeness.SAME
+
+
+def discard(rank: Rank, home: Place, item: Unnamed, result: Result | None = None) -> None:
+    """Removes the item, which gets no name; whatever else has its temporary name stays.
+
+    A ``result`` tells of what can't be removed.
+    """
+    try:
+        directory = rank.open_target(home)
+        present = look(directory, item.temporary)
+        if present is not None and present.st_ino == item.inode:
+            remove(directory, item.temporary)
+    except Problem as problem:
+        if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory has gone
+            name = os.fsdecode(item.temporary)
+            text = f"a temporary file cannot be removed: {name}: {problem.operation}: {problem.strerror}"
+            result.warn(home, b"", text)

@@ -1,0 +1,1 @@
+"""Inodes with several names."""

@@ -1,0 +1,226 @@
+"""LinkNote, InodeCopied and GroupLinks: the names of one inode meet at one rank, wherever they were found.
+
+Notes of names wait in buckets by inode, in spools. In LINK one bucket is gathered after the other, so that only a small
+part of all names is in memory at a time. Names are taken in the order of their paths: what is copied, and what stays,
+must not depend on the rank that found a name first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pcopy.engine.backlog import SpoolBacklog
+from pcopy.engine.task import Task
+from pcopy.fsio.close import let_go
+from pcopy.fsio.half_written import find
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.kind import Again, Gone, Kind, OfItem, OfPlace, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, unpack_names, unpack_numbers
+from pcopy.tasks.directories.finish_dir import finish_again
+from pcopy.tasks.files.existing import hold_copy, look
+from pcopy.tasks.links.make_links import MakeLinks
+
+
+class Found(NamedTuple):
+    """Names of an inode, its size in bytes, and the attempts at them."""
+
+    size: int
+    attempts: list[int]
+    names: list[tuple[Place, bytes]]
+
+
+class Groups:
+    """What is known of the inodes of one bucket, by mount and number."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], Found] = {}
+        self.copies: dict[tuple[int, int], list[InodeCopied]] = {}
+        """Of these there are copies; the first name of each counts as the copy, even if it has gone."""
+        self.unnamed: list[OfItem] = []
+        """Tasks with an item that is copied, and waits for its name."""
+
+
+class Buckets:
+    """The notes that wait on one rank for LINK, by bucket."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._open_spool = rank.open_spool
+        self.notes: dict[int, SpoolBacklog] = {}
+
+    def add(self, number: int, task: Task) -> None:
+        self.notes.setdefault(number, SpoolBacklog(self._open_spool)).append(task)
+
+
+class LinkNote(OfPlace, code=30, doing="noting links of", is_note=True):
+    """Names in one directory of inodes with several links, all of one bucket; ``attempt`` as in ``ScanNames``."""
+
+    names: bytes
+    mounts: bytes
+    inodes: bytes
+    sizes: bytes
+    attempt: int
+    bucket: int
+
+    def home(self, ranks: int) -> int:
+        return self.bucket % ranks
+
+    def puts_into(self) -> set[Place]:
+        return {self.place}
+
+    def run(self, rank: Rank, result: Result) -> None:
+        put(self, self.bucket, rank, result)
+
+    def gather(self, groups: Groups) -> bool:
+        """The names, by their inodes."""
+        columns = (unpack_names(self.names), unpack_numbers(self.mounts), unpack_numbers(self.inodes))
+        for name, mount, inode, size in zip(*columns, unpack_numbers(self.sizes), strict=True):
+            found = groups.found.setdefault((mount, inode), Found(size, [], []))
+            found.attempts.append(self.attempt)
+            found.names.append((self.place, name))
+        return True
+
+
+class InodeCopied(OfItem, code=34, doing="noting a copy with links of", is_note=True):
+    """Tells the owner of an inode with several names how others are made that only a resumed job finds.
+
+    Those may be in a directory that could not be read, or that is made anew. Any name of ``item`` may serve to make
+    them; the first of them counts as the copy, even if it has gone.
+    """
+
+    copy: Copy
+
+    def home(self, ranks: int) -> int:
+        return bucket_of(self.item.inode) % ranks
+
+    def readdress(self, task: Task, ranks: int) -> Task:
+        return task._replace(phase=int(Phase.COPY), owner=self.home(ranks))
+
+    @property
+    def waits_for_others(self) -> bool:
+        return True
+
+    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """The first name counts as the copy even if it has gone. What takes its directory's place is another one."""
+        if gone.kept(self.item.names):
+            lost = {place: place._replace(target_id=NOWHERE) for place, _ in self.item.names if gone.has(place)}
+            names = tuple((lost.get(place, place), name) for place, name in self.item.names)
+            yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))
+
+    def run(self, rank: Rank, result: Result) -> None:
+        """A note for a resumed job, which puts it into its bucket: held to the end, since names may have to be made
+        anew though nothing has failed."""
+        if result.id[0] < rank.job.run:
+            put(self, bucket_of(self.item.inode), rank, result)
+        else:
+            result.hold()
+
+    def gather(self, groups: Groups) -> bool:
+        """The copy; the note stays, for the next run."""
+        groups.copies.setdefault((self.item.mount, self.item.inode), []).append(self)
+        return False
+
+
+class GroupLinks(Again, code=31, doing="gathering links"):
+    """Gathers the notes of one bucket into groups."""
+
+    bucket: int
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """Everything known of the bucket's inodes is here now."""
+        groups = Groups()
+        backlog = rank.own(Buckets).notes.pop(self.bucket)
+        while backlog.count:
+            for packed in backlog.take_frame():
+                if decode(packed.payload).gather(groups):
+                    result.settle((packed.id,))
+            yield None
+        backlog.close()
+        for waiting in groups.unnamed:
+            item = waiting.item
+            found = groups.found.pop((item.mount, item.inode), Found(0, [], []))
+            named = waiting._replace(item=item._replace(names=(*item.names, *sorted(found.names))))
+            result.spawn(named, CALL_COST, phase=Phase.NAME)
+        for (mount, inode), found in groups.found.items():
+            _copy_or_link(rank, result, mount, inode, found, groups.copies.get((mount, inode), []))
+
+
+def put(task: Kind, bucket: int, rank: Rank, result: Result) -> None:
+    """Puts a task that knows of an inode's names into its bucket, until LINK.
+
+    Its method ``gather`` adds what it knows to ``Groups``. If it is not done with then, this run may leave something to
+    the next one: it returns False.
+    """
+    result.hold()
+    buckets = rank.own(Buckets)
+    if bucket not in buckets.notes:
+        gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
+        result.spawn(GroupLinks(bucket), phase=max(gathered, result.phase), owner=rank.number)
+    buckets.add(bucket, Task(result.id, int(Phase.LINK), encode(task), 0))
+
+
+def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Found, copies: list[InodeCopied]) -> None:
+    """The names become links to a copy that is there, or one of them is copied."""
+    size, attempts, names = found
+    names.sort()
+    is_new = not any(attempts)  # else its size has been counted
+    links = None
+    if any(_has_failed(rank, each, names) for each in copies):
+        _add_linked(rank, result, copies, names)
+    else:
+        links = next(filter(None, (_linked(rank, each, names) for each in copies)), None)
+    if links is not None:
+        if is_new and any(_named(each) == _named(links.copied) for each in names):
+            result.count(counts.FOUND_BYTES, size, names[0][0])
+        result.spawn(links, len(names) * CALL_COST)
+        return
+    if is_new:
+        result.count(counts.FOUND_BYTES, size, names[0][0])
+    result.copy(Item(mount, inode, size, tuple(names), min(attempts)))
+
+
+def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
+    return (item[0].directory, item[1]) if item else None
+
+
+def _has_failed(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> bool:
+    """Is the copy itself to be made again, and still marked? ``--inplace`` could not bring it to storage then."""
+    place, name = copy = copied.item.names[0]
+    if not rank.options.inplace or _named(copy) not in map(_named, names):
+        return False
+    try:
+        directory, new_name = rank.open_target(place), rank.new_name(place, name)
+        present = look(directory, new_name)
+        return present is not None and find(directory, new_name, present) is not None
+    except Problem:
+        return True
+
+
+def _add_linked(rank: Rank, result: Result, copies: list[InodeCopied], names: list[tuple[Place, bytes]]) -> None:
+    """To ``names`` of an inode that is copied anew those that were linked to an earlier copy, and counted."""
+    there = set(map(_named, names))
+    for place, name in (item for copied in copies for item in copied.item.names):
+        if _named((place, name)) not in there:
+            there.add(_named((place, name)))
+            names.append((place, name))
+            result.count(counts.HARDLINKS, -1, place)
+            finish_again(rank, result, place, result.phase)
+    names.sort()
+
+
+def _linked(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> MakeLinks | None:
+    """What makes ``names`` further names of a copy that is there; None if nothing is left of that."""
+    known = copied.item.names
+    for place, name in known:
+        try:
+            let_go(hold_copy(rank, place, name, copied.copy.made)[0])
+        except Problem:
+            continue
+        group = copied.item._replace(names=((place, name), *names))
+        return MakeLinks(group, copied.copy, True, known[0])
+    return None

@@ -1,0 +1,232 @@
+"""MakeLinks: an inode's first name is copied; its further names become links to that copy."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pcopy.engine.task import Task
+from pcopy.fsio.close import let_go
+from pcopy.fsio.new_file import give_name
+from pcopy.fsio.nodes import handle_of
+from pcopy.fsio.patience import INTERRUPTED, patiently
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import remove
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.kind import Gone, OfItem, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Contents, Copy, FailedName, Place, Unnamed
+from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked
+from pcopy.tasks.files.naming import Naming, discard
+from pcopy.tasks.links.copy_anew import anew, looked_at
+from pcopy.tasks.verify.read_items import read_too, skipped
+from pcopy.tasks.verify.verify_items import VerifyLinks
+
+
+class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
+    """Links the names of ``item`` to the first one's ``copy``.
+
+    ``more``: these are further names, and the first name is verified with others. If any have ``failed`` already, the
+    first of them is the first name itself, whose metadata could not all be set. ``copied`` is the name that counts as
+    the copy, where that is another than the first: it was removed since, and may be among those to be made.
+    """
+
+    copy: Copy
+    more: bool
+    copied: tuple[Place, bytes] | None = None
+
+    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+        return self.reduced(task, gone) if any(map(gone.has, self.places())) else self._told(task, gone)
+
+    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+        item = self.item
+        first, *others = item.names
+        is_first_lost = gone.has(first[0])
+        if gone.keeps and (item.failed or is_first_lost):  # what is linked and not on record would seem the user's
+            return looked_at(gone, item, self.copy.made, self.copy.known)
+        if is_first_lost:  # the copy; another name of it, if there is one, is known by a note
+            return iter(gone.released(item, others))
+        failed = tuple(each for each in item.failed if not gone.has(each[0]))
+        left = self._replace(item=item._replace(names=(first, *gone.kept(others)), failed=failed))
+        return left._told(task, gone) if len(left.item.names) > 1 or failed or not self.more else iter(())
+
+    def _told(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """The links are made; names of the inode that will be found become links of its copy, too."""
+        yield task._replace(payload=encode(self))
+        if not (self.more or self.item.failed):
+            yield from gone.copied(self.item._replace(names=self.item.names[:1]), self.copy)
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """Links each further name to the first, which is held, so that it can't become another one meanwhile."""
+        first, *others = self.item.names
+        linked, failed = [first], list(self.item.failed)
+        held, lost = -1, None
+        try:
+            held, is_known = self._hold_any(rank)
+            if not is_known:
+                text = "cannot be told from a later file with its inode's number: further names of it are copied again"
+                self._copy_again(result, others, text)
+                others = []
+            before = status_of(held)
+        except Problem as problem:
+            if rank.keeps:  # it may well have been replaced since: the user's stays, and the others get a second copy
+                text = "has been replaced since it was copied: further names are copied again"
+                self._copy_again(result, others, text)
+                others = []
+            else:
+                lost = problem
+        try:
+            for index, (place, name) in enumerate(others):
+                try:
+                    if lost is not None:
+                        raise lost
+                    if self._link(rank, result, held, before, place, name):
+                        linked.append((place, name))
+                except Problem as problem:
+                    if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
+                        text = "its inode can take no more links: further names of it are linked to a second copy"
+                        self._copy_again(result, others[index:], text)
+                        break
+                    if failed:
+                        failed.append((place, name, problem.plain))
+                    else:
+                        alone = self._replace(item=self.item._replace(names=(first, (place, name))), more=True)
+                        result.fail(place, name, problem, retry=alone)
+                yield None
+        finally:
+            if held >= 0:
+                let_go(held)
+        if failed:
+            self._fail_together(rank, result, linked, failed)
+            return
+        if len(linked) > 1 or not self.more:
+            names = tuple(dict.fromkeys((self.copied or first, *linked)))
+            result.inode_copied(self.item._replace(names=names), self.copy)
+        if rank.options.verify and self.copy.known.digest and len(linked) > self.more:
+            self._verify(rank, result, tuple(linked[self.more :]))
+
+    def _verify(self, rank: Rank, result: Result, names: tuple[tuple[Place, bytes], ...]) -> None:
+        group, (made, known, chunk, writers) = self.item._replace(names=names), self.copy
+        is_link = self.more and not self._is_copied(*names[0])
+        counter = counts.HARDLINKS if is_link else counts.of_kind(known.kind)
+        contents = Contents(*names[0], known, False, 0, counter, chunk, writers, group)
+        verify = VerifyLinks(contents, made.inode)
+        for number, (place, _) in enumerate(names):
+            result.to_verify(1, 0 if number else known.size, place)
+        result.spawn_elsewhere(verify, known.size, writers[0], phase=result.verify_phase)
+
+    def _hold_any(self, rank: Rank) -> tuple[int, bool]:
+        """As ``hold_copy`` of the first name, or of one that an earlier run has made: else it would seem the user's."""
+        for place, name in self.item.names if rank.keeps and rank.job.run > 1 and self.copy.made.mark else ():
+            with suppress(Problem):
+                return hold_copy(rank, place, name, self.copy.made)
+        return hold_copy(rank, *self.item.names[0], self.copy.made)
+
+    def _copy_again(self, result: Result, names: list[tuple[Place, bytes]], why: str) -> None:
+        if names:
+            item = self.item
+            result.warn(*item.names[0], why)
+            result.copy(item._replace(names=tuple(names), failed=()))
+
+    def _is_copied(self, place: Place, name: bytes) -> bool:
+        """Does this name, which is made, count as the copy?"""
+        return self.copied is not None and (place.directory, name) == (self.copied[0].directory, self.copied[1])
+
+    def _fail_together(
+        self, rank: Rank, result: Result, linked: list[tuple[Place, bytes]], failed: list[FailedName]
+    ) -> None:
+        """The first name, and with it the inode, lacks some of its metadata; others have failed, too.
+
+        A resumed job copies and links all names anew, also those that count as made.
+        """
+        item = self.item
+        names = (*linked, *((place, name) for place, name, _ in failed[1:]))
+        again = item._replace(names=names, attempt=1, failed=())
+        retry = anew(rank, again, self.copy.made) if rank.keeps else again
+        result.fail_together(failed, item.size, retry, touched=True)
+        for place, _ in linked[1:]:
+            result.link_again(place)
+
+    def _link(
+        self, rank: Rank, result: Result, held: int, before: os.stat_result, place: Place, source_name: bytes
+    ) -> bool:
+        """Makes and counts one link to what is ``held``, or counts what is there as skipped. Was it made?
+
+        ``before``: its status when the task began. In a resumed job a file that stays has links of the job's own only
+        if it had been touched then; making one touches it.
+        """
+        target, name = rank.open_target(place), rank.new_name(place, source_name)
+        present = look(target, name)
+        if rank.keeps:
+            if not self._link_unasked(rank, result, held, place, source_name, present):
+                skipped(rank, result, place, source_name, self.copy.known)
+                return False
+        elif present is None:
+            _make(held, target, name)
+        else:
+            like = status_of(held)
+            linked = (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
+            there = Existing(rank, place, target, name, present)
+            there.refuse_anothers()
+            if not (linked and rank.job.run > 1 and rank.is_ours(place, before)):
+                if linked or not _may_relink(there, like):
+                    skipped(rank, result, place, source_name, self.copy.known)
+                    return False
+                temporary = rank.temporary_names.next()
+                _make(held, target, temporary)
+                try:
+                    give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
+                except Problem:
+                    remove(target, temporary)
+                    raise
+        rank.succeeded()
+        counter = counts.of_kind(self.copy.known.kind) if self._is_copied(place, source_name) else counts.HARDLINKS
+        result.count(counter, 1, place)
+        if counter == counts.FILES:
+            result.count(counts.BYTES, self.copy.known.size, place)
+        if self.copy.known.digest:
+            result.digested(place, source_name, self.copy.known, counter, verify=False)
+        elif (rank.signs or rank.verifies_skipped) and self.copy.known.kind != SOCKET and not self.item.failed:
+            read_too(result, place, source_name, self.copy.known, counter)
+        return True
+
+    def _link_unasked(
+        self, rank: Rank, result: Result, held: int, place: Place, source_name: bytes, present: os.stat_result | None
+    ) -> bool:
+        """Makes a link where nothing is replaced unasked; False if what is there, or comes meanwhile, stays."""
+        target, name = rank.open_target(place), rank.new_name(place, source_name)
+        if present is None:
+            try:
+                _make(held, target, name)
+                return True
+            except Problem as problem:
+                if problem.errno != errno.EEXIST:
+                    raise
+        item = Unnamed(rank.temporary_names.next(), self.copy.made.inode, self.copy.made.mark)
+        _make(held, target, item.temporary)
+        named = False
+        try:
+            named = Naming(rank, item, self.copy.known).give(place, source_name)
+        finally:
+            if not named:
+                discard(rank, place, item, result)
+        return named
+
+
+def _may_relink(there: Existing, like: os.stat_result) -> bool:
+    """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
+    if there.rank.options.existing == "changed" and not there.place.fresh:
+        return True
+    return there.may_replace(like)
+
+
+def _make(held: int, target: int, name: bytes) -> None:
+    """A further name of the very item that is held. (AT_EMPTY_PATH, which needs no /proc, is for root alone.)"""
+    with failing("link"):
+        patiently(lambda: os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True), INTERRUPTED)

@@ -1,0 +1,1 @@
+"""The signature and the manifest of a dataset."""

@@ -1,0 +1,130 @@
+"""The manifest's tasks: rank 0 merges all ranks' sorted lines into the file, and keeps one part of each in memory.
+
+It asks a rank for its next part when it has used up the last one; nobody sends unasked. ``ReadManifest`` is the way
+back: the entries of a manifest become the second side of a comparison.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from pcopy.errors import Refused
+from pcopy.signature.items import DIRECTORY
+from pcopy.signature.manifest import ROOT, Entry, ManifestReader, ManifestWriter
+from pcopy.tasks.base.kind import Again, Note, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Entries, pack_names, pack_numbers
+from pcopy.tasks.sign.send_entries import FoundEntries
+from pcopy.tasks.sign.sign_state import Line, Merging, SignState
+
+LINES_AT_ONCE = 4096
+"""Lines of one message."""
+LINES_PER_SLICE = 64
+"""Lines after each of which rank 0 looks up from its work."""
+
+
+class WriteManifest(Again, code=60, doing="writing the manifest"):
+    """Rank 0 begins to ask for lines."""
+
+    def run(self, rank: Rank, result: Result) -> None:
+        hashing, sign, options = rank.hashing, rank.own(SignState), rank.options
+        writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.writer)
+        try:
+            writer.__enter__()
+        except (OSError, Refused) as error:
+            sign.unwritten = error
+            return
+        sign.merging = Merging(writer, rank.size)
+        digest, tally = sign.signatures[0]
+        try:
+            if tally.directories:
+                writer.write(Entry(DIRECTORY, digest, 0, ROOT))
+        except OSError as error:
+            _give_up(rank, error)
+            return
+        for number in sign.merging.to_ask():
+            result.spawn(SendLines(), owner=number)
+
+
+class SendLines(Again, code=58, doing="sorting the lines of the manifest"):
+    """Rank 0 wants the next part of this rank's sorted lines."""
+
+    def run(self, rank: Rank, result: Result) -> None:
+        sign = rank.own(SignState)
+        if sign.sorted_lines is None:
+            assert sign.signing.lines is not None
+            sign.sorted_lines = sign.signing.lines.sorted()
+        rows = tuple(islice(sign.sorted_lines, LINES_AT_ONCE))
+        result.spawn(LinesNote(rank.number, rows, len(rows) < LINES_AT_ONCE), owner=0)
+
+
+class LinesNote(Again, code=59, doing="writing lines of the manifest"):
+    """A part of ``rank``'s lines: (key, packed entry) each; ``last`` if there are no more."""
+
+    rank: int
+    rows: tuple[Line, ...]
+    last: bool
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """At rank 0: writes what can be written now, and asks for more."""
+        sign = rank.own(SignState)
+        merging = sign.merging
+        if merging is None:  # the file can't be written
+            return
+        merging.take(self.rank, self.rows, self.last)
+        try:
+            for number, _ in enumerate(merging.write()):
+                if not number % LINES_PER_SLICE:
+                    yield None
+            if merging.is_done:
+                merging.finish()
+                sign.merging = None
+        except (OSError, Refused) as error:
+            _give_up(rank, error)
+            return
+        for number in merging.to_ask():
+            result.spawn(SendLines(), owner=number)
+
+
+def _give_up(rank: Rank, error: Exception) -> None:
+    """The manifest can't be written; the old one stays."""
+    sign = rank.own(SignState)
+    merging, sign.merging = sign.merging, None
+    sign.unwritten = error
+    if merging is not None:
+        merging.abandon()
+
+
+class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
+    """Rank 0 takes the entries of the manifest that the other side is to be compared with."""
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """Each entry of the file, in batches of one directory. A damaged file stops the job."""
+        batch: list[Entry] = []
+        try:
+            for entry in ManifestReader(rank.job.against):
+                batch.append(entry)
+                if len(batch) >= LINES_AT_ONCE:
+                    _keep_by_directory(rank, batch)
+                    batch.clear()
+                    yield None
+        except Refused as refusal:
+            rank.stop(str(refusal))
+        _keep_by_directory(rank, batch)
+
+
+def _keep_by_directory(rank: Rank, batch: list[Entry]) -> None:
+    directories: dict[bytes, list[Entry]] = {}
+    for entry in batch:
+        if entry.kind == DIRECTORY:
+            directory, name = b"" if entry.path == ROOT else entry.path, b""
+        else:
+            directory, _, name = entry.path.rpartition(b"/")
+        directories.setdefault(directory, []).append(entry._replace(path=name))
+    for path, entries in directories.items():
+        names = pack_names([entry.path for entry in entries])
+        kinds = b"".join(entry.kind for entry in entries)
+        sizes = pack_numbers([entry.size for entry in entries])
+        digests = b"".join(entry.digest for entry in entries)
+        rank.own(FoundEntries).keep(Entries(1, path, names, kinds, sizes, digests, 0))

@@ -1,0 +1,126 @@
+"""ReadItems: items of the source that are not copied, but whose digests are wanted.
+
+These are the items that a copy has skipped and a signature describes, and all that ``pverify`` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.close import held_open
+from pcopy.fsio.half_written import is_marked, refuse_marked
+from pcopy.fsio.kernel.batches import Read
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.nodes import open_node
+from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import Version, check_found, status_of
+from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import SOCKET, kind_of
+from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Contents, Known, Place, pack_numbers, unpack_names, unpack_numbers
+from pcopy.tasks.verify.outcomes import read_failed, was_read
+from pcopy.tasks.verify.reading import digested_part, node_known, read_rows
+from pcopy.tasks.verify.split_read import SplitRead
+
+
+class ReadItems(OfPlace, code=40, doing="reading files of", is_note=False):
+    """Items of a source directory, of the types ``kinds`` (a byte each).
+
+    ``counter`` is where they have been counted, -1 if they are to be.
+    """
+
+    names: bytes
+    kinds: bytes
+    inodes: bytes
+    attempt: int
+    counter: int
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        try:
+            source = rank.open_source(self.place)
+        except Problem as problem:
+            for name in names:
+                self._failed(result, name, problem)
+            return
+        careful = yield from self._read_small_files(rank, result, source, names)
+        for index in careful:
+            name, inode, kind = names[index], inodes[index], self.kinds[index : index + 1]
+            try:
+                if kind == FILE:
+                    known = yield from self._read_file(rank, result, name, inode)
+                else:
+                    known = _read_node(rank, source, name, inode, kind)
+            except Problem as problem:
+                self._failed(result, name, problem)
+            else:
+                if known is not None:
+                    was_read(rank, result, self.place, name, known, self.counter)
+            yield None
+
+    def _failed(self, result: Result, name: bytes, problem: Problem) -> None:
+        read_failed(result, self.place, name, problem, self.attempt, self.counter)
+
+    def _read_small_files(self, rank: Rank, result: Result, source: int, names: list[bytes]) -> Stepwise[list[int]]:
+        """Which items want care: all but small files, and what can't be read just so."""
+        if rank.options.direct or rank.options.drop_cache:
+            return list(range(len(names)))
+        inodes = unpack_numbers(self.inodes)
+        careful = [index for index, code in enumerate(self.kinds) if code != FILE[0]]
+        plain = [index for index, code in enumerate(self.kinds) if code == FILE[0]]
+        if rank.options.signs:  # a signature must not vouch for what is half written
+            marked = {index for index in plain if is_marked(source, names[index])}
+            careful, plain = [*careful, *marked], [index for index in plain if index not in marked]
+        if not plain:
+            return careful
+        read = yield from read_rows(rank, Read(source, pack_names([names[index] for index in plain])), counts.MOVED)
+        for row, index in enumerate(plain):
+            if read.verdicts.codes[row] != Code.DONE or read.seen.inode[row] != inodes[index]:
+                careful.append(index)
+                continue
+            version = read.seen.version(row)
+            known = Known(FILE, version.size, read.digests[row], version)
+            was_read(rank, result, self.place, names[index], known, self.counter)
+        return careful
+
+    def _read_file(self, rank: Rank, result: Result, name: bytes, inode: int) -> Generator[None, None, Known | None]:
+        """None for a large one, which is read in parts by tasks of their own."""
+        with rank.reading(self.place, name) as reading:
+            status = status_of(reading, on_source=True)
+            check_found(status, None, inode)
+            if rank.options.signs:
+                refuse_marked(reading)
+            known = Known(FILE, status.st_size, b"", Version.of(status))
+            if rank.splits(known.size):
+                contents = Contents(self.place, name, known, True, self.attempt, self.counter)
+                result.spawn(SplitRead(contents), known.size)
+                return None
+            hasher = yield from digested_part(rank, reading, status, 0, known.size, on_source=True)
+            return known._replace(size=hasher.size, digest=rank.hashing.file(hasher))
+
+
+def _read_node(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) -> Known:
+    with held_open(open_node(source, name, on_source=True, follow=rank.options.dereference)) as held:
+        status = status_of(held, on_source=True)
+        if status.st_ino != inode or kind_of(status) != kind:
+            raise changed("open", "another item has taken its name")
+        return node_known(rank.hashing, held, status, on_source=True)
+
+
+def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known) -> None:
+    """An item that is there and stays: it counts as skipped, once it has been read for a digest that is wanted."""
+    if known.kind != SOCKET and (rank.signs or rank.verifies_skipped):
+        read_too(result, place, name, known)
+    else:
+        result.count(counts.SKIPPED, 1, place)
+        result.count(counts.SKIPPED_BYTES, known.size, place)
+
+
+def read_too(result: Result, place: Place, name: bytes, known: Known, counter: int = -1) -> None:
+    """Spawns the reading of an item that is not copied; ``counter`` is where it has been counted."""
+    task = ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter)
+    result.spawn(task, known.size)

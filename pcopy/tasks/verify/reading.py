@@ -1,0 +1,145 @@
+"""How an item is read for its digest, on either side, and a copy compared with what it was meant to be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.close import close_read, held_open, let_go
+from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, drop_pages, has_holes
+from pcopy.fsio.kernel.batches import Read, ReadBack
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.nodes import keep_access_time, open_node
+from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.source import Version, check_unchanged, open_source, open_to_read, status_of
+from pcopy.signature.items import DIRECTORY, FILE
+from pcopy.signature.tree import ContentHasher
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import Hashing, kind_of
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import Contents, Known, Place
+
+
+def read_rows(rank: Rank, batch: Read, counter: int) -> Stepwise[ReadBack]:
+    """What is read of a batch; ``counter`` tells at once how many bytes that are."""
+    ticket = rank.kernel.submit(batch)
+    verdicts, told = ticket.result.verdicts, 0
+
+    def tell() -> None:
+        nonlocal told
+        rank.counters[counter] += verdicts.moved - told
+        told = verdicts.moved
+
+    return (yield from waited(rank.kernel, ticket, tell))
+
+
+def node_known(hashing: Hashing, held: int, status: os.stat_result, *, on_source: bool) -> Known:
+    """What is known of a symbolic link, FIFO, device or socket that is ``held`` with O_PATH; raises ``Problem``."""
+    link = b""
+    if stat.S_ISLNK(status.st_mode):
+        with failing("readlink", on_source=on_source):
+            link = os.readlink(b"", dir_fd=held)
+        if not on_source:
+            keep_access_time(held, status)
+    return Known(kind_of(status), 0, hashing.node(status, link), Version.of(status))
+
+
+def digested(rank: Rank, contents: Contents, start: int, end: int) -> Generator[None, None, ContentHasher]:
+    """What has taken in the bytes from ``start`` to ``end`` of a regular file.
+
+    Raises ``Problem`` for a source that is not of the known version, and a copy that has not the known size.
+    """
+    place, name, known, on_source, *_ = contents
+    if on_source:
+        reading = open_source(rank.open_source(place), name, follow=rank.options.dereference)
+    else:
+        reading = _open_copy(rank, place, name)
+    try:
+        status = status_of(reading, on_source=on_source)
+        if on_source:
+            check_unchanged(reading, known.version)
+        elif status.st_size != known.size:
+            raise unlike_contents(status.st_size, known.size)
+        return (yield from digested_part(rank, reading, status, start, end, on_source=on_source))
+    finally:
+        close_read(reading)
+
+
+def digested_part(
+    rank: Rank, reading: int, status: os.stat_result, start: int, end: int, *, on_source: bool
+) -> Generator[None, None, ContentHasher]:
+    """As ``digested`` of a file that is open and had this ``status``: a source must not have changed at the end.
+
+    A copy is read from storage, as far as the system lets that be asked for. A size of 0 is not believed of a source.
+    """
+    options, hasher = rank.options, rank.hashing.hasher()
+    if not on_source:
+        drop_pages(reading, start, end - start)
+    if on_source and not status.st_size:
+        steps = digest_to_end(reading, hasher)
+    else:
+        direct = options.direct and not (on_source and rank.job.copies) and bypass_cache(reading)
+        holes = has_holes(status)
+        steps = digest_contents(reading, start, end, hasher, holes=holes, on_source=on_source, direct=direct)
+    for read in steps:
+        rank.counters[counts.MOVED if on_source else counts.VERIFIED_BYTES] += read
+        yield
+    if on_source:
+        check_unchanged(reading, Version.of(status))
+        if options.drop_cache:
+            drop_pages(reading, start, end - start)
+    return hasher
+
+
+def _open_copy(rank: Rank, place: Place, name: bytes) -> int:
+    """For reading; its access time stays."""
+    directory, copy = rank.open_target(place), rank.new_name(place, name)
+    with failing("open"):
+        descriptor = open_to_read(directory, copy)
+    try:
+        if not stat.S_ISREG(status_of(descriptor).st_mode):
+            raise unlike("it is no regular file any more")
+    except Problem:
+        let_go(descriptor)
+        raise
+    return descriptor
+
+
+def compare(rank: Rank, copy: Contents) -> Generator[None, None, None]:
+    """Raises ``Problem`` unless the copy is what is known of it, and its source is what was copied."""
+    place, name, known = copy.place, copy.name, copy.known
+    if known.kind == DIRECTORY:
+        rank.open_target(place)
+    elif known.kind == FILE:
+        hasher = yield from digested(rank, copy, 0, known.size)
+        if rank.hashing.file(hasher) != known.digest:
+            raise unlike_contents(known.size, known.size)
+    else:
+        with held_open(open_node(rank.open_target(place), rank.new_name(place, name), on_source=False)) as held:
+            status = status_of(held)
+            if kind_of(status) != known.kind:
+                raise unlike("it is of another type than what was copied")
+            found = node_known(rank.hashing, held, status, on_source=False)
+        if found.digest != known.digest:
+            raise unlike("it is not what was copied")
+    check_source(rank, copy)
+
+
+def unlike_contents(size: int, expected: int) -> Problem:
+    """Another number of bytes, or others."""
+    return unlike("its contents differ from the source" if size == expected else f"it has {size} bytes, not {expected}")
+
+
+def unlike(text: str) -> Problem:
+    """The copy is not what it was meant to be."""
+    return Problem("verify", 0, text=text)
+
+
+def check_source(rank: Rank, copy: Contents) -> None:
+    if copy.known.kind == DIRECTORY:
+        return
+    status = rank.source_status(copy.place, copy.name)
+    if Version.of(status) != copy.known.version:
+        raise changed("verify", "the source has changed since it was copied")

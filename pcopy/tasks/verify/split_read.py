@@ -1,0 +1,164 @@
+"""SplitRead, ReadOpened, ReadChunk and ChunkRead: a large file is read for its digest by all ranks at once.
+
+The rank that splits it is told of each chunk; the last note settles the file. A copy is read in the chunks in which it
+was written, each by another host than the one that has written it, which may still have it in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+from pcopy.engine.task import ANYBODY, Task
+from pcopy.fsio.problem import Plain, Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.kind import Gone, Kind, Note, Steps
+from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Contents, Place
+from pcopy.tasks.verify.outcomes import not_verified, read_failed, verified, was_read
+from pcopy.tasks.verify.reading import check_source, digested, unlike
+
+ReadId = tuple[int, int, int]
+"""A file that is read in chunks: the run and the rank that it belongs to, and a number."""
+
+
+class OfContents(Kind):
+    """It is about the file that its ``contents`` are of."""
+
+    contents: Contents
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.contents.place, self.contents.name
+
+    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """Any name of an inode will do to read it."""
+        group = self.contents.group
+        if group is not None and (kept := gone.kept(group.names)):
+            left = self.contents._replace(group=group._replace(names=kept))
+            if kept[0] != group.names[0]:
+                place, name = kept[0]
+                left = left._replace(place=place, name=name, counter=counts.HARDLINKS)
+            yield task._replace(payload=encode(self._replace(contents=left)))
+
+
+class SplitRead(OfContents, code=43, doing="reading", is_note=False):
+    """A large file whose turn to be read has come."""
+
+    def run(self, rank: Rank, result: Result) -> None:
+        """Spawns the chunks; this rank is told of each."""
+        contents = self.contents
+        size = contents.known.size
+        chunk = contents.chunk or rank.chunk(size)
+        number = rank.job.run, rank.number, next(rank.own(ReadLedger).numbers)
+        starts = range(0, size, chunk)
+        result.spawn(ReadOpened(contents, number, len(starts)))
+        # What is as long as the file has chunks, or an inode has names, must not travel with each chunk.
+        alone = contents._replace(group=None, writers=b"")
+        for index, start in enumerate(starts):
+            end = min(start + chunk, size)
+            part = ReadChunk(alone, start, end, number, index)
+            if contents.on_source:
+                result.spawn(part, end - start)
+            else:
+                writers = contents.writers
+                result.spawn_elsewhere(part, end - start, writers[index] if len(writers) > 1 else writers[0])
+
+
+class ReadOpened(OfContents, code=44, doing="waiting for the chunks of", is_note=True):
+    """Tells the owner of a file that is read how many chunks to wait for."""
+
+    number: ReadId
+    chunks: int
+
+    def home(self, ranks: int) -> int:
+        return self.number[1] % ranks
+
+    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """Chunks are read by the first name."""
+        if gone.has(self.contents.place):
+            return SplitRead(self.contents).reduced(task._replace(owner=ANYBODY), gone)
+        return super().reduced(task, gone)
+
+    def run(self, rank: Rank, result: Result) -> None:
+        file = FileRead(self.contents, [b""] * self.chunks)
+        rank.own(ReadLedger).open(self.number, file, self.chunks, result)
+
+
+class ReadChunk(OfContents, code=45, doing="reading a part of", is_note=False):
+    """The bytes from ``start`` to ``end``, the chunk number ``part`` of the file ``number``."""
+
+    start: int
+    end: int
+    number: ReadId
+    part: int
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        root = b""
+        told: Plain | None = None
+        try:
+            root = (yield from digested(rank, self.contents, self.start, self.end)).root()
+        except Problem as problem:
+            told = problem.plain
+        result.spawn(ChunkRead(self.number, self.part, root, told))
+
+
+class ChunkRead(Note, code=46, doing="noting a part of a file that is read"):
+    """A chunk's content root, or the problem met."""
+
+    number: ReadId
+    part: int
+    root: bytes
+    problem: Plain | None
+
+    def home(self, ranks: int) -> int:
+        return self.number[1] % ranks
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(ReadLedger).take(self.number, self, result)
+
+
+class FileRead(NamedTuple):
+    """What the owner of a file that is read knows of its chunks: each one's content root."""
+
+    contents: Contents
+    roots: list[bytes]
+
+
+class ReadLedger(Ledger[ReadId, FileRead, ChunkRead]):
+    """The files that are read in chunks and belong to a rank, by numbers of their own."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        self.numbers = count(1)
+
+    def noted(self, awaited: Awaited[FileRead], note: ChunkRead) -> None:
+        if note.problem is None:
+            awaited.opened.roots[note.part] = note.root
+        elif awaited.problem is None:
+            awaited.problem = Problem.from_plain(note.problem)
+
+    def ended(self, awaited: Awaited[FileRead], result: Result) -> None:
+        rank, file, problem = self._rank, awaited.opened, awaited.problem
+        contents = file.contents
+        place, name, known = contents.place, contents.name, contents.known
+        digest = b"" if problem else rank.hashing.chunks(known.size, file.roots)
+        if contents.on_source:
+            if problem is None:
+                was_read(rank, result, place, name, known._replace(digest=digest), contents.counter)
+            else:
+                read_failed(result, place, name, problem, contents.attempt, contents.counter, known.size)
+            return
+        try:
+            if problem is not None:
+                raise problem
+            if digest != known.digest:
+                raise unlike("its contents differ from the source")
+            check_source(rank, contents)
+        except Problem as found:
+            not_verified(rank, result, contents, found)
+        else:
+            verified(result, contents)

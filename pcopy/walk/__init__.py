@@ -1,0 +1,1 @@
+"""A tree that all ranks visit."""
