@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
-from pcopy.checkpoint.files import Path, check_directory, create
-from pcopy.checkpoint.framing import Frame, damaged, frames, write_frame
+from pcopy.checkpoint.directory import Path, check_directory, create
+from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, write_frame
 from pcopy.checkpoint.layout import END_IT, VERSION, base_name, run_name
 from pcopy.checkpoint.record import as_shares, as_task, is_counts, load_value
-from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS
-from pcopy.engine.task import Share, Task
+from pcopy.engine.backlog import FRAME_BYTES
+from pcopy.engine.task import Share, Task, batches
 from pcopy.errors import Refused
 from pcopy.text import shown
 
 FORMAT = "pcopy-base"
 
-_LEAST_BYTES = 16
-"""Of a pickled task without payload."""
+_SHARES_TOGETHER = 1024
+"""Shares of the counts in one frame."""
 
 
 class Header(NamedTuple):
@@ -37,46 +38,26 @@ class Header(NamedTuple):
     counts: tuple[int, ...]
 
 
-class BaseWriter:
-    """Writes the base of one rank as a stream."""
+def write_base(directory: bytes, header: Header, shares: Iterable[Share], tasks: Iterable[Task]) -> None:
+    """Writes the base of one rank, and makes it durable; its name in the run's ``directory`` is not yet.
 
-    def __init__(self, directory: Path, header: Header) -> None:
-        """``directory`` is the run's; the file must not be there. All methods raise ``OSError``."""
-        self._file = create(os.path.join(os.fsencode(directory), base_name(header.rank)))
-        self._held: list[Task] = []
-        self._held_bytes = 0
-        self._count = 0
-        self._write((FORMAT, VERSION, *header))
+    Raises ``OSError``, if the file is there, too.
+    """
+    with create(os.path.join(directory, base_name(header.rank))) as file:
 
-    def add(self, task: Task) -> None:
-        self._held.append(task)
-        self._held_bytes += task.footprint
-        if len(self._held) >= FRAME_TASKS or self._held_bytes >= FRAME_BYTES:
-            self._write_tasks()
+        def write(value: object) -> None:
+            write_frame(file, pickle.dumps(value, 5))
 
-    def add_shares(self, shares: tuple[Share, ...]) -> None:
-        """Before the first task."""
-        self._write(shares)
-
-    def _write_tasks(self) -> None:
-        self._write([tuple(task) for task in self._held])
-        self._count += len(self._held)
-        self._held, self._held_bytes = [], 0
-
-    def _write(self, value: object) -> None:
-        write_frame(self._file, pickle.dumps(value, 5))
-
-    def finish(self) -> None:
-        """Completes the file and makes it durable; its name is not yet."""
-        if self._held:
-            self._write_tasks()
-        self._write(self._count)
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def close(self) -> None:
-        """Gives the file up, whole or not."""
-        self._file.close()
+        write((FORMAT, VERSION, *header))
+        left = iter(shares)
+        while some := tuple(islice(left, _SHARES_TOGETHER)):
+            write(some)
+        count = 0
+        for batch in batches(tasks, FRAME_BYTES):
+            write([tuple(task) for task in batch])
+            count += len(batch)
+        write(count)
+        os.fsync(file.fileno())
 
 
 def base_path(job_dir: Path, run: int, rank: int) -> bytes:
@@ -99,7 +80,7 @@ def read_base(job_dir: Path, run: int, rank: int) -> Iterator[Task]:
 
 
 def read_shares(job_dir: Path, run: int) -> Iterator[Share]:
-    """What the counts that ``run`` begins with consist of; raises as ``read_base`` does."""
+    """The shares that make up the counts with which ``run`` begins; raises as ``read_base`` does."""
     for value in _read(job_dir, run, 0):
         if isinstance(value, Task):
             return
@@ -114,49 +95,36 @@ def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
     _header(path, next(read, Frame(0, b"")), run, rank)
     count = 0
     for frame in read:
-        value = _value(path, frame)
+        with as_damage(path, frame.offset):
+            value = load_value(frame.payload)
         if type(value) is int:
             if value != count or next(read, None) is not None:
                 raise damaged(path, frame.offset, f"the end of {value} tasks, but there are others")
             return
         if type(value) is tuple:
-            try:
+            with as_damage(path, frame.offset):
                 yield from as_shares(value)
-            except ValueError as error:
-                raise damaged(path, frame.offset, str(error)) from None
             continue
         if type(value) is not list:
             raise damaged(path, frame.offset, "neither tasks nor the end")
-        for fields in value:
-            try:
-                task = as_task(fields)
-            except ValueError as error:
-                raise damaged(path, frame.offset, str(error)) from None
-            yield task
-            count += 1
+        with as_damage(path, frame.offset):
+            yield from map(as_task, value)
+        count += len(value)
     raise Refused(f"{shown(path)}: damaged: it ends after {count} tasks, and more were written")
 
 
-def most_tasks(job_dir: Path, run: int, rank: int) -> int:
-    """At most how many tasks ``read_base`` gives, by the size of the file."""
-    return os.stat(base_path(job_dir, run, rank)).st_size // _LEAST_BYTES
-
-
-def _value(path: bytes, frame: Frame) -> Any:
-    try:
-        return load_value(frame.payload)
-    except ValueError as error:
-        raise damaged(path, frame.offset, str(error)) from None
-
-
 def _header(path: bytes, frame: Frame, run: int, rank: int) -> Header:
-    value = _value(path, frame)
+    with as_damage(path, frame.offset):
+        value = load_value(frame.payload)
     check_version(path, value, FORMAT)
-    fields: Sequence[Any] = value[2:]
-    if len(fields) != len(Header._fields) or not is_counts(fields[:4]) or not is_counts(fields[4]):
+    _, _, *fields = value
+    if len(fields) != len(Header._fields):
         raise damaged(path, frame.offset, "no header of a base")
     header = Header(*fields)
-    if header[:2] != (run, rank):
+    numbers = (header.run, header.rank, header.size, header.phase)
+    if not is_counts(numbers) or not is_counts(header.counts):
+        raise damaged(path, frame.offset, "no header of a base")
+    if (header.run, header.rank) != (run, rank):
         raise damaged(path, frame.offset, f"the base of run {header.run}, rank {header.rank}")
     return header
 

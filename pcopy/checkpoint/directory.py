@@ -1,8 +1,9 @@
 """Directories that hold a job: opened only if nobody else can change them, and files in them replaced durably.
 
-Rules: a directory is used only if it is ours and only we may write to it; a symbolic link in its place is refused; its
-small files are named relative to the descriptor that was checked. One is replaced by write, fsync, rename, fsync of the
-directory, so that a crash leaves the old one or the new one; what nobody relies on yet goes without the two fsyncs.
+Rules: a directory decides what is copied and what is taken as done, so it and its files are used only if they are ours
+and only we may write to them. A symbolic link in their place is refused, a FIFO is not waited for. Small files are
+named relative to the descriptor that was checked. A crash leaves the old one or the new one
+(``pcopy.fsio.durable``); what nobody relies on yet goes without the two fsyncs.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO, TypeAlias
 
 from pcopy.errors import Refused
+from pcopy.fsio.durable import Synced, replacing, sync_directory, sync_directory_at
 from pcopy.text import shown
+
+Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
 _ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
@@ -23,7 +28,6 @@ _HOLDS_A_JOB = b"job"
 _ANEW = "remove the directory that it is in and start the job anew"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
 NEW = b".new"
 """What the name of a file ends with until it is whole."""
@@ -58,6 +62,11 @@ def open_directory(path: bytes) -> int:
     return descriptor
 
 
+def check_directory(path: bytes) -> None:
+    """Raises ``Refused`` unless ``path`` is a directory of the caller's that nobody else may write."""
+    os.close(open_directory(path))
+
+
 def make(path: bytes, *, durable: bool = True) -> list[bytes]:
     """Makes the directory ``path`` and those above it that are missing, for the owner only; one that exists is left.
 
@@ -75,7 +84,7 @@ def make(path: bytes, *, durable: bool = True) -> list[bytes]:
                 os.mkdir(path, 0o700)
                 made.insert(0, path)
             if durable:
-                sync_at(os.path.dirname(path))
+                sync_directory_at(os.path.dirname(path))
         except BaseException as error:
             remove_empty(made)
             if not isinstance(error, OSError):
@@ -95,14 +104,14 @@ def check_makeable(path: bytes) -> None:
     """Raises ``Refused`` if ``make`` would fail or its directory would not be used; touches nothing."""
     path = os.path.abspath(path)
     if os.path.lexists(path):
-        os.close(open_directory(path))
+        check_directory(path)
     nearest = path
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
     if not os.path.isdir(nearest):
         raise Refused(f"{shown(nearest)}: not a directory, so that {shown(path)} can't be made; {ADVICE}")
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        raise Refused(f"{shown(nearest)}: may not be written, and a job directory belongs there; {ADVICE}")
+        raise Refused(f"{shown(path)}: cannot be made, since {shown(nearest)} may not be written; {ADVICE}")
 
 
 def read(directory: int, name: bytes, *, where: bytes) -> bytes:
@@ -110,12 +119,7 @@ def read(directory: int, name: bytes, *, where: bytes) -> bytes:
 
     Raises ``Refused`` if it is no regular file that only we may write, ``OSError`` for what the system refuses.
     """
-    descriptor = os.open(name, _READ, dir_fd=directory)
-    with open(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"{shown(os.path.join(where, name))}: no regular file")
-        refuse_strange(os.path.join(where, name), status)
+    with _trusted(os.open(name, _READ, dir_fd=directory), os.path.join(where, name)) as stream:
         return stream.read()
 
 
@@ -127,38 +131,55 @@ def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -
     temporary = name + NEW
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
-    descriptor = os.open(temporary, _MAKE, 0o600, dir_fd=directory)
-    try:
-        with open(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            if durable:
-                os.fsync(descriptor)
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
-    if durable:
-        sync(directory)
+    with replacing(directory, name, temporary, synced=Synced.NAME if durable else Synced.NOTHING) as stream:
+        stream.write(data)
 
 
-def sync(directory: int) -> None:
-    """Makes the names in a directory durable; some file systems sync no directories."""
+def open_file(path: bytes) -> BinaryIO:
+    """``path`` for reading; raises ``Refused`` unless it is a regular file of the caller's that only he may write."""
     try:
-        os.fsync(directory)
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        raise Refused(f"{shown(path)}: is missing; without it the job cannot be resumed") from None
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
+        reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
+        raise Refused(f"{shown(path)}: {reason}") from None
+    return _trusted(descriptor, path)
 
 
-def sync_at(path: bytes) -> None:
-    """As ``sync``, for the directory ``path``; raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _trusted(descriptor: int, path: bytes) -> BinaryIO:
     try:
-        sync(descriptor)
-    finally:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused(f"{shown(path)}: is no regular file")
+        refuse_strange(path, status)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def create(path: bytes) -> BinaryIO:
+    """A new file of mode 0600, unbuffered; raises ``OSError`` (``FileExistsError`` for whatever has the name)."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+
+
+def sync_path(path: bytes) -> None:
+    """Makes the names in a directory durable; raises ``OSError``."""
+    with opened(path) as descriptor:
+        sync_directory(descriptor)
+
+
+def remove_run(path: bytes) -> None:
+    """Removes a run's directory with its files, if there is one; raises ``OSError``."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
 
 
 def refuse_strange(path: bytes, status: os.stat_result) -> None:
@@ -173,7 +194,7 @@ def refuse_strange(path: bytes, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         advice = _ELSEWHERE if is_place else f"only user {status.st_uid} can go on with it" if is_job else _ANEW
         raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {advice}")
-    anew = "give the job up and start it anew" if is_job else _ANEW
+    anew = "remove it and start the job anew" if is_job else _ANEW
     advice = f"chmod go-w it, or {_ELSEWHERE}" if is_place else f"if they have not, chmod go-w it; else {anew}"
     mode = stat.S_IMODE(status.st_mode)
     raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")

@@ -5,7 +5,8 @@ the payload, one or more pickles of protocol 5. Each frame is on stable storage 
 the last frame can be torn by a crash, and a whole frame behind a bad place proves that the place was good once:
 
 - a frame that is cut off by the end of the file, or has a wrong digest and nothing behind it, or nothing but zeros (as
-  file systems leave after a power loss), is a torn tail: the file ends before it;
+  file systems leave after a power loss), is a torn tail: the file ends before it. So is one that begins with zeros for
+  its length, which no frame has: its first page never got to storage, and those behind it may have;
 - unless a whole frame follows. That, and anything else, is damage, and refused.
 
 The search for a frame that follows sets out from the two bytes with which each payload begins, since a damaged length
@@ -14,6 +15,7 @@ says nothing of where the next frame is.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
@@ -21,8 +23,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
 
-from pcopy.checkpoint.files import Path, open_file
+from pcopy.checkpoint.directory import Path, create, open_file
+from pcopy.checkpoint.layout import facts_name, run_name
+from pcopy.checkpoint.record import Record
 from pcopy.errors import Refused
+from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import shown
 
 _HEADER = struct.Struct(">Q16s")
@@ -30,6 +35,7 @@ _MARK = b"\x80\x05"
 """How a pickle of protocol 5 begins."""
 
 _BLOCK = 1 << 20
+"""Bytes that are read at once behind a torn frame."""
 
 
 class Frame(NamedTuple):
@@ -96,6 +102,15 @@ def damaged(path: Path, offset: int, why: str) -> Refused:
     return Refused(f"{shown(os.fsencode(path))}: damaged at byte {offset}: {why}")
 
 
+@contextmanager
+def as_damage(path: Path, offset: int) -> Iterator[None]:
+    """What reads a frame at ``offset`` raises ``ValueError``: that is told as ``damaged``."""
+    try:
+        yield
+    except ValueError as error:
+        raise damaged(path, offset, str(error)) from None
+
+
 def _digest(payload: bytes) -> bytes:
     digest = blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
     digest.update(payload)
@@ -120,7 +135,7 @@ def _check_torn(file: BinaryIO, path: bytes, at: int, end: int) -> None:
         return
     file.seek(at)
     length, _ = _HEADER.unpack(file.read(_HEADER.size))
-    if not _zeros_only(file, min(at + _HEADER.size + length, end)):
+    if length and not _zeros_only(file, min(at + _HEADER.size + length, end)):
         raise damaged(path, at, "a wrong digest")
     if _frame_follows(file, at + 1, end):
         raise damaged(path, at, "no whole record, but there is one behind it")
@@ -148,3 +163,52 @@ def _frame_follows(file: BinaryIO, start: int, end: int) -> bool:
             found = block.find(_MARK, found + 1)
         at += max(len(block) - 1, 1)  # the mark may lie across two blocks
     return False
+
+
+class SegmentWriter:
+    """A rank's facts in one run on stable storage: a file that grows by a record with each cut.
+
+    Rule: an error is final. After a failed write or fsync nobody knows what the file holds behind the last good record
+    (the kernel may have dropped pages, and reports that once only), so nothing is ever written behind it. Not for two
+    threads at once.
+    """
+
+    def __init__(self, job_dir: Path, run: int, rank: int) -> None:
+        self._directory = os.path.join(os.fsencode(job_dir), run_name(run))
+        self._rank = rank
+        self._file: BinaryIO | None = None
+        self._length = 0
+        self._failed = False
+
+    def append(self, record: Record) -> None:
+        """Writes ``record``, and returns once it is on stable storage.
+
+        Raises ``OSError``; once it has, each further call does so too.
+        """
+        if self._failed:
+            raise OSError(errno.EIO, "an earlier record could not be written")
+        try:
+            self._append(record)
+        except OSError:
+            self._failed = True
+            if self._file is not None:
+                with suppress(OSError):  # half a record takes room, and readers ignore it
+                    os.ftruncate(self._file.fileno(), self._length)
+            raise
+
+    def _append(self, record: Record) -> None:
+        is_first = self._file is None
+        if self._file is None:
+            self._file = create(os.path.join(self._directory, facts_name(self._rank)))
+        write_frame(self._file, record.pack())
+        os.fsync(self._file.fileno())
+        if is_first:
+            sync_directory_at(self._directory)
+        self._length = self._file.tell()
+
+    def close(self) -> None:
+        """Closes the file; what was appended is durable already."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._failed = True

@@ -1,9 +1,9 @@
 """A rank's journal: facts are gathered in memory, made durable by a thread of their own, and then recorded.
 
-The order is what a checkpoint rests on: first the facts are captured, then the data that they speak of is brought to
-stable storage, then the record is appended. Rule: once the data of one cut could not be brought there, nothing later is
-recorded, since the kernel reports a lost write once only; the job has to stop. A job directory that can't be written
-costs the checkpoint only: the job goes on without, on all ranks, and what is on record of it goes.
+The order is what a checkpoint rests on: first the facts are gathered, then the data that they tell of goes to stable
+storage, then the record is appended. Rule: once the data of one cut could not be brought there, nothing later is
+recorded, since the kernel reports a lost write once only; the job has to stop. If the job directory
+can't be written, only the checkpoint is lost: the job goes on without one, on all ranks, and its records are removed.
 """
 
 from __future__ import annotations
@@ -124,11 +124,13 @@ class FactJournal:
     def close(self, patience: float) -> bool:
         """Ends the thread, which has ``patience`` seconds; a call to the system that takes longer is left behind.
 
-        False then: what it is about may be on record yet.
+        False then: what it is about may be on record yet. But what it would begin after that is not: rank 0 may be
+        removing the job.
         """
         if self._thread is not None:
             self._jobs.put(None)
             if not self._thread.is_over(patience):
+                self._given_up = True
                 return False
         self._store.close()
         return True

@@ -1,18 +1,29 @@
-"""Names in a job directory, and the version of what is in it."""
+"""What is in a job directory: names, the version of its files, and which of them are pcopy's and may be removed."""
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 
-VERSION = 2
-"""Of all files of a job. It rises whenever a kind of task, one of its fields, a counter or an option comes or goes:
-tasks and counts are known by their places, so that another version would take them for others."""
+from pcopy.errors import Refused
+from pcopy.text import shown
 
-END_IT = "end the job with the pcopy that began it, or give it up: pcopy --discard JOB"
+VERSION = 3
+"""Of all files of a job. It rises whenever one of them gets another form, or a counter or an option comes or goes:
+counts are known by their places. What tasks are packed as has a version of its own, which the file ``job`` tells."""
+
+END_IT = "end the job with the pcopy that began it, or discard it: pcopy --discard JOB"
 """What to do about a job of another version."""
 
+JOB = b"job"
 CURRENT = b"current"
+LOCK = re.compile(rb"lock-(0|[1-9][0-9]{0,8})")
 RUN = re.compile(rb"run-[0-9]+")
+SILLY = b".nfs"
+"""NFS gives a removed file that is still open a name that begins so; that file goes by itself."""
+_FILE = re.compile(rb"(job|current)(\.new)?")
+_OF_RUN = re.compile(rb"(base|facts)-[0-9]+(\.new)?")
 
 
 def run_name(run: int) -> bytes:
@@ -25,3 +36,46 @@ def base_name(rank: int) -> bytes:
 
 def facts_name(rank: int) -> bytes:
     return b"facts-%d" % rank
+
+
+def names(descriptor: int) -> list[bytes]:
+    """Those in an open directory; raises ``OSError``."""
+    return [os.fsencode(name) for name in os.listdir(descriptor)]
+
+
+def is_ours(name: bytes) -> bool:
+    """May pcopy have made what is called so? (NFS may keep that under another name for a while.)"""
+    return any(pattern.fullmatch(name) for pattern in (_FILE, RUN, LOCK)) or name.startswith(SILLY)
+
+
+def refuse_foreign(path: bytes, descriptor: int) -> None:
+    """Raises ``Refused`` if the open directory ``path`` holds anything else; ``OSError`` if it can't be read."""
+    for name in names(descriptor):
+        if not is_ours(name):
+            raise Refused(f"{shown(path)}: holds {shown(name)}, which is no job's; name a new or an empty directory")
+
+
+def clear(descriptor: int) -> None:
+    """Removes all that is pcopy's but ``job`` and rank 0's lock. Raises ``OSError``."""
+    for name in names(descriptor):
+        if RUN.fullmatch(name):
+            _clear_run(descriptor, name)
+        elif name not in (JOB, b"lock-0") and is_ours(name) and not name.startswith(SILLY):
+            with suppress(IsADirectoryError):
+                os.unlink(name, dir_fd=descriptor)
+
+
+def _clear_run(descriptor: int, name: bytes) -> None:
+    try:
+        run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+    except NotADirectoryError:
+        return
+    try:
+        for inner in names(run):
+            if _OF_RUN.fullmatch(inner):
+                with suppress(IsADirectoryError):
+                    os.unlink(inner, dir_fd=run)
+    finally:
+        os.close(run)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=descriptor)

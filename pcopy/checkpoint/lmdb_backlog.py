@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import lmdb
 
-from pcopy.checkpoint.files import Path
-from pcopy.engine.backlog import FRAME_BYTES, Store
+from pcopy.checkpoint.directory import Path
+from pcopy.engine.backlog import FRAME_BYTES, Backlog
 from pcopy.text import harmless, shown
 
 FIRST_MAP = 64 << 20
@@ -30,7 +30,7 @@ LEAST_ROOM = 2 * FRAME_BYTES
 _T = TypeVar("_T")
 
 
-class LmdbBacklog(Store):
+class LmdbBacklog(Backlog):
     """Its frames are in a database. What could not be written, for a spool directory that is full, stays in memory."""
 
     def __init__(self, spool: Path, *, first_map: int = FIRST_MAP) -> None:

@@ -1,7 +1,7 @@
 """What one rank learned in one epoch: tasks spawned, tasks done, and what the done ones counted.
 
-Rule: a task's end and all that it spawned are in the same record, so that either both are known later or neither. What
-was spawned and done within one record leaves its counts only.
+Rule: a task's end and all tasks that it spawned are in the same record, so that later both are known, or neither. A
+task that was spawned and done within one record leaves its counts only.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import io
 import pickle
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import compress
+from operator import add
 from typing import Any, NamedTuple
 
 from pcopy.engine.messages import PrimitiveUnpickler
 from pcopy.engine.task import UNTOLD, Share, Task, TaskId
 
 ID_BYTES = 16
+"""Bytes of a packed id: run, rank, number."""
 _TOGETHER = 1024
 """Tasks in one pickle. All tasks of a record as objects would take several times its size."""
 
@@ -32,14 +34,14 @@ def pack_id(task_id: TaskId) -> bytes:
 
 
 def unpack_id(packed: bytes) -> TaskId:
-    """The task id in 16 bytes."""
     run, rank, number = _ID.unpack(packed)
     return run, rank, number
 
 
 def added(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Counters, added one by one; where one has fewer, the rest of it counts as zeros."""
-    return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
+    both = tuple(map(add, first, second))
+    return (*both, *first[len(both) :], *second[len(both) :])
 
 
 class Head(NamedTuple):
@@ -76,7 +78,8 @@ class Record(NamedTuple):
 
     def pack(self) -> bytes:
         """Several pickles, so that each can be read alone: a ``Head``, ids done, shares, tuples of tasks spawned."""
-        head = (*self[:6], len(self.done) // ID_BYTES, len(self.spawned))
+        numbers = (self.run, self.rank, self.size, self.epoch, self.phase)
+        head = (*numbers, self.counts, len(self.done) // ID_BYTES, len(self.spawned))
         some = (self.spawned[at : at + _TOGETHER] for at in range(0, len(self.spawned), _TOGETHER))
         return b"".join(pickle.dumps(part, 5) for part in (head, self.done, self.shares, *some))
 
@@ -159,11 +162,13 @@ def _load(stream: io.BytesIO) -> Any:
 
 def _head(stream: io.BytesIO) -> Head:
     fields = _load(stream)
-    if not (type(fields) is tuple and len(fields) == len(Head._fields) and is_counts(fields[5])):
+    if not (type(fields) is tuple and len(fields) == len(Head._fields)):
         raise ValueError("no record of a rank's facts")
-    if not is_counts(fields[:5] + fields[6:]):
+    head = Head(*fields)
+    numbers = (head.run, head.rank, head.size, head.epoch, head.phase, head.done, head.spawned)
+    if not is_counts(numbers) or not is_counts(head.counts):
         raise ValueError("no numbers where a record has them")
-    return Head(*fields)
+    return head
 
 
 class Window:
@@ -177,13 +182,12 @@ class Window:
     def _empty(self) -> None:
         self._spawned: dict[TaskId, Task] = {}
         self._done = bytearray()
-        self._counts: tuple[int, ...] = ()
+        self._counts: list[int] = []
         self._shares: dict[bytes, dict[int, int]] = {}
         self.size = 0
         """About how many bytes of memory the facts hold."""
 
     def spawned(self, task: Task) -> None:
-        """A task of this rank has spawned ``task``."""
         self._spawned[task.id] = task
         self.size += task.footprint
 
@@ -200,7 +204,9 @@ class Window:
                 self.size += ID_BYTES
             else:
                 self.size -= task.footprint
-        self._counts = added(self._counts, counts)
+        self._counts += [0] * (len(counts) - len(self._counts))
+        for index in compress(range(len(counts)), counts):  # nearly all are 0
+            self._counts[index] += counts[index]
         for label, share in shares:
             sums = self._shares.get(label)
             if sums is None:
@@ -221,7 +227,7 @@ class Window:
             self._ranks,
             epoch,
             self._phase,
-            self._counts,
+            tuple(self._counts),
             bytes(self._done),
             tuple(tuple(task) for task in self._spawned.values()),
             tuple(self._packed_shares()),

@@ -2,10 +2,10 @@
 
     remaining = the run's base + all spawned - all done, over the records of epochs up to E
 
-E is the least, over the run's ranks, of the last complete epoch: of the last one up to which the rank's segment has
-every epoch from 1. No message crosses a cut backwards, so these records are all that had happened at a moment which
-could have been: what is done in them is spawned in them, or was in the base. Later records are not, since what other
-ranks did then is not known.
+The last complete epoch of a rank is the last one up to which its segment has every epoch from 1. E is the least of
+these over the run's ranks. No message crosses a cut backwards, so these records fit together: if a task is done in
+them, it was spawned in them or is in the base. Later records do not fit, since the records of other ranks are missing
+there.
 
 ``current`` names the run whose base is complete. It is replaced after all files of the new run are durable, and the
 old run is removed after that is durable; so there is one complete run at any moment.
@@ -19,16 +19,14 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from pcopy.checkpoint import directory
-from pcopy.checkpoint.base import BaseWriter, Header, base_path, check_version, most_tasks, read_header, read_shares
+from pcopy.checkpoint.base import Header, base_path, check_version, read_header, read_shares, write_base
 from pcopy.checkpoint.base import read_base as read_base
-from pcopy.checkpoint.dealing import Deal
-from pcopy.checkpoint.files import Path, check_directory, remove_run, sync_path
-from pcopy.checkpoint.framing import Frame, damaged, frames, write_frame
-from pcopy.checkpoint.join import BUDGET, Join
+from pcopy.checkpoint.directory import Path, check_directory, open_file, remove_run, sync_path
+from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, heads, write_frame
+from pcopy.checkpoint.join import BUDGET, Join, dealt
 from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
 from pcopy.checkpoint.record import ID_BYTES, Head, added, is_counts, load_value, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
@@ -38,8 +36,8 @@ from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
 
-_SHARES_TOGETHER = 1024
-"""Shares of the counts in one frame."""
+_HEAD_BYTES = 4096
+"""More than the head of a record takes."""
 
 
 class Remaining(NamedTuple):
@@ -69,26 +67,17 @@ class Mending(Protocol):
         """What is to be done instead."""
 
 
-class _Facts(NamedTuple):
-    """What the heads of a run's records tell; ``entries`` counts the tasks and ids in those that count."""
-
-    remaining: Remaining
-    entries: int
-
-
 class _Epoch:
     """What all ranks together say of one epoch."""
 
     def __init__(self) -> None:
         self.phase = -1
         self.counts: tuple[int, ...] = ()
-        self.entries = 0
 
     def add(self, head: Head) -> None:
         if head.rank == 0:
             self.phase = head.phase
         self.counts = added(self.counts, head.counts)
-        self.entries += head.done + head.spawned
 
 
 def begin(
@@ -121,15 +110,15 @@ def has_begun(job_dir: Path) -> bool:
 
 
 def load(job_dir: Path, *, open_spool: SpoolFactory, budget: int = BUDGET) -> tuple[Remaining, Iterator[Task]]:
-    """How far the job has come, and the tasks that remain, in no order.
+    """How far the job has come, and the tasks that remain, by their ids.
 
     The facts are read at once, but nothing is held of them; the tasks are found when the first is asked for, with some
     ``budget`` bytes of memory and the rest in spools. Raises ``Refused``, then or later, for anything missing, not to
     be trusted or damaged, and ``OSError`` from spools.
     """
     job = os.fsencode(job_dir)
-    facts = _read_facts(job)
-    return facts.remaining, _remaining_tasks(job, facts, open_spool, budget)
+    remaining = _how_far(job)
+    return remaining, _remaining_tasks(job, remaining, open_spool, budget)
 
 
 def compact(
@@ -149,10 +138,9 @@ def compact(
     whole, and current unless the very last fsync failed.
     """
     job = os.fsencode(job_dir)
-    facts = _read_facts(job)
-    old = facts.remaining
+    old = _how_far(job)
     new = Remaining(old.run + 1, size, old.phase, 0, old.counts)
-    with closing(_remaining_tasks(job, facts, open_spool, budget)) as remaining:
+    with closing(_remaining_tasks(job, old, open_spool, budget)) as remaining:
         tasks: Iterable[Task] = remaining
         shares = _shares(job, old)
         if mending is not None:
@@ -184,10 +172,8 @@ def _shares(job: bytes, old: Remaining) -> Iterator[Share]:
     for rank in range(old.size if old.epoch else 0):
         path = os.path.join(job, run_name(old.run), facts_name(rank))
         for frame in frames(path):
-            try:
+            with as_damage(path, frame.offset):
                 head, _, shares, _ = read_facts(frame.payload)
-            except ValueError as error:
-                raise damaged(path, frame.offset, str(error)) from None
             if head.epoch > old.epoch:
                 break
             yield from shares
@@ -199,7 +185,7 @@ def _write_run(
     path = os.path.join(job, run_name(new.run))
     remove_run(path)  # what a crash has left of an earlier attempt
     try:
-        _write_bases(path, new, tasks, open_spool, iter(shares))
+        _write_bases(path, new, tasks, open_spool, shares)
         sync_path(job)
     except BaseException:
         with suppress(OSError):  # there may be no room; the first error counts
@@ -212,21 +198,13 @@ def _write_run(
 
 
 def _write_bases(
-    path: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterator[Share]
+    path: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterable[Share]
 ) -> None:
     os.mkdir(path, 0o700)
-
-    def make(rank: int) -> BaseWriter:
-        phase, counts = (-1, ()) if rank else (new.phase, new.counts)
-        base = BaseWriter(path, Header(new.run, rank, new.size, phase, counts))
-        while not rank and (some := tuple(islice(shares, _SHARES_TOGETHER))):
-            base.add_shares(some)
-        return base
-
-    with closing(Deal(open_spool, make, new.size)) as deal:
-        for task in tasks:
-            deal.add(task)
-        deal.finish()
+    with closing(dealt(tasks, new.size, open_spool)) as ranks:
+        for rank, own in enumerate(ranks):
+            phase, counts = (-1, ()) if rank else (new.phase, new.counts)
+            write_base(path, Header(new.run, rank, new.size, phase, counts), () if rank else shares, own)
     sync_path(path)
 
 
@@ -234,17 +212,52 @@ def read_current(job: bytes) -> tuple[int, int]:
     """The current run and its number of ranks."""
     path = os.path.join(job, CURRENT)
     frame = next(frames(path), Frame(0, b""))
-    try:
+    with as_damage(path, 0):
         value = load_value(frame.payload)
-    except ValueError as error:
-        raise damaged(path, 0, str(error)) from None
     check_version(path, value, FORMAT)
-    if len(value) != 4 or not is_counts(value[2:]) or value[2] < 1 or value[3] < 1:
+    _, _, *numbers = value
+    if len(numbers) != 2 or not is_counts(tuple(numbers)) or min(numbers) < 1:
         raise damaged(path, 0, "no run and number of ranks")
-    return value[2], value[3]
+    run, size = numbers
+    return run, size
 
 
-def _read_facts(job: bytes) -> _Facts:
+def counts_on_record(job: bytes) -> tuple[int, ...] | None:
+    """The sums over all tasks that are on record as done; None where nothing is, or nothing can be read.
+
+    For people, while others may work on the job: read are the heads of the records only, and no digest is looked at. A
+    record that is just being written, or a run that has just been replaced by the next one, leaves the answer a little
+    older, or away.
+    """
+    try:
+        if not has_begun(job):
+            return None
+        run, size = read_current(job)
+        counts = read_header(job, run, 0).counts
+        ranks = [list(_heads(job, run, rank)) for rank in range(size)]
+    except (Refused, OSError):
+        return None
+    for epoch in zip(*ranks, strict=False):  # up to the last one that all ranks have
+        for head in epoch:
+            counts = added(counts, head.counts)
+    return counts
+
+
+def _heads(job: bytes, run: int, rank: int) -> Iterator[Head]:
+    """Of a rank's epochs, from 1 up to the last complete one."""
+    path = os.path.join(job, run_name(run), facts_name(rank))
+    if not os.path.lexists(path):
+        return
+    with open_file(path) as file, suppress(ValueError):
+        for number, start in enumerate(heads(file, _HEAD_BYTES), 1):
+            head = read_head(start)
+            if (head.run, head.rank, head.epoch) != (run, rank, number):
+                return
+            yield head
+
+
+def _how_far(job: bytes) -> Remaining:
+    """What the heads of the records tell."""
     check_directory(job)
     run, size = read_current(job)
     check_directory(os.path.join(job, run_name(run)))
@@ -255,13 +268,12 @@ def _read_facts(job: bytes) -> _Facts:
             raise damaged(base_path(job, run, rank), 0, f"for {header.size} ranks; the run has {size}")
     epochs: dict[int, _Epoch] = defaultdict(_Epoch)
     last = min(_last_epoch(job, run, rank, size, epochs) for rank in range(size))
-    phase, counts, entries = base.phase, base.counts, 0
+    phase, counts = base.phase, base.counts
     for number in range(1, last + 1):
         epoch = epochs[number]
         phase = phase if epoch.phase < 0 else epoch.phase
         counts = added(counts, epoch.counts)
-        entries += epoch.entries
-    return _Facts(Remaining(run, size, phase, last, counts), entries)
+    return Remaining(run, size, phase, last, counts)
 
 
 def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: dict[int, _Epoch]) -> int:
@@ -271,11 +283,9 @@ def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: dict[int, _E
         return 0
     complete = latest = 0
     for frame in frames(path):
-        try:
+        with as_damage(path, frame.offset):
             head = read_head(frame.payload)
-        except ValueError as error:
-            raise damaged(path, frame.offset, str(error)) from None
-        if head[:3] != (run, rank, size):
+        if (head.run, head.rank, head.size) != (run, rank, size):
             raise damaged(path, frame.offset, f"from run {head.run}, rank {head.rank} of {head.size}")
         if head.epoch <= latest:
             raise damaged(path, frame.offset, f"epoch {head.epoch} after epoch {latest}")
@@ -286,12 +296,11 @@ def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: dict[int, _E
     return complete
 
 
-def _remaining_tasks(job: bytes, facts: _Facts, open_spool: SpoolFactory, budget: int) -> Generator[Task, None, None]:
-    run, size, _, last, _ = facts.remaining
-    expected = facts.entries + sum(most_tasks(job, run, rank) for rank in range(size))
+def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory, budget: int) -> Generator[Task, None, None]:
+    run, last = far.run, far.epoch
     where = shown(os.path.join(job, run_name(run)))
-    with closing(Join(open_spool, expected, where=where, budget=budget)) as join:
-        for rank in range(size):
+    with closing(Join(open_spool, where=where, budget=budget)) as join:
+        for rank in range(far.size):
             for task in read_base(job, run, rank):
                 join.spawned(task)
             if last:
@@ -302,13 +311,11 @@ def _remaining_tasks(job: bytes, facts: _Facts, open_spool: SpoolFactory, budget
 def _read_segment(path: bytes, last: int, join: Join) -> None:
     """Hands the tasks of the epochs up to ``last`` on."""
     for frame in frames(path):
-        try:
+        with as_damage(path, frame.offset):
             head, done, _, spawned = read_facts(frame.payload)
             if head.epoch > last:
                 return
             for task in spawned:
                 join.spawned(task)
-        except ValueError as error:
-            raise damaged(path, frame.offset, str(error)) from None
         for at in range(0, len(done), ID_BYTES):
             join.done(done[at : at + ID_BYTES])

@@ -41,19 +41,11 @@ class Algorithm(NamedTuple):
 def algorithm(name: str) -> Algorithm:
     """The algorithm called ``name``, always the same object; raises ``Refused`` for a name that is not known."""
     if name == "xxh3-128":
-        return _xxh3_128()
-    if name == "blake3":
-        return _blake3()
-    raise Refused(f"unknown digest algorithm '{harmless(name[:64])}'; known are {', '.join(ALGORITHMS)}")
+        import xxhash
 
-
-def _xxh3_128() -> Algorithm:
-    import xxhash
-
-    return Algorithm("xxh3-128", 16, xxhash.xxh3_128_digest, xxhash.xxh3_128)
-
-
-def _blake3() -> Algorithm:
+        return Algorithm(name, 16, xxhash.xxh3_128_digest, xxhash.xxh3_128)
+    if name != "blake3":
+        raise Refused(f"unknown digest algorithm '{harmless(name[:64])}'; known are {', '.join(ALGORITHMS)}")
     try:
         from blake3 import blake3
     except ImportError as error:  # there are machines for which it has no wheel
@@ -62,4 +54,4 @@ def _blake3() -> Algorithm:
     def digest(data: Buffer) -> bytes:
         return blake3(data).digest()
 
-    return Algorithm("blake3", 32, digest, blake3)
+    return Algorithm(name, 32, digest, blake3)

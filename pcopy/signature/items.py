@@ -34,7 +34,6 @@ def file_digest(algorithm: Algorithm, size: int, root: bytes) -> bytes:
 
 
 def symlink_digest(algorithm: Algorithm, target: bytes) -> bytes:
-    """A symbolic link to ``target``."""
     return algorithm.digest(b"\x04" + target)
 
 

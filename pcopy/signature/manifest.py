@@ -1,9 +1,9 @@
 """The manifest: a line for each entry of a dataset, with its digest (``docs/formats/manifest.md``).
 
-Rule: entries stand in tree order, a directory before its children and those by their names' bytes. So one that reads
-knows, with one hasher for each level of depth, when all of a directory has been seen, and recomputes its digest: an
-entry that was lost, added, moved or changed is found, and so is a file cut off at the end of a line. Only the sizes are
-in no directory's digest.
+Rule: entries stand in tree order, a directory before its children and those by their names' bytes. So a reader needs
+one hasher for each level of depth. It knows when it has seen all entries of a directory, and recomputes its digest. So
+it finds an entry that was lost, added, moved or changed, and a file that was cut off at the end of a line. Only the
+sizes are in no directory's digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import stat
 from binascii import unhexlify
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
@@ -21,8 +21,8 @@ from pcopy.errors import Refused
 from pcopy.signature.algorithms import ALGORITHMS, Algorithm, algorithm
 from pcopy.signature.items import DIRECTORY, FIFO, FILE, KINDS, DirectoryHasher, file_digest, special_digest
 from pcopy.signature.replacing import Path, replacing
-from pcopy.signature.signature_file import is_block_size
-from pcopy.text import harmless, shown
+from pcopy.signature.signature_file import is_block_size, refusing
+from pcopy.text import shown
 
 MAGIC = b"#pcopy-manifest"
 VERSION = b"1"
@@ -31,6 +31,7 @@ LONGEST_LINE = 1 << 20
 """Bytes, with the newline at its end."""
 
 _BUFFER = 1 << 18
+"""Bytes that are read at once."""
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
 _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
 _TO_ESCAPE = re.compile(rb"[\\\n\r]")
@@ -52,9 +53,24 @@ class Entry(NamedTuple):
     path: bytes
 
 
+def begins_as_manifest(beginning: bytes) -> bool:
+    """Whether a file that begins so is a manifest, of whatever version."""
+    return beginning.startswith(MAGIC)
+
+
 def order_key(path: bytes) -> bytes:
     """What sorts paths into tree order: a NUL, which is in no name, is less than all that a name may go on with."""
     return b"" if path == ROOT else path.replace(b"/", b"\0")
+
+
+def pack(entry: Entry) -> tuple[bytes, bytes]:
+    """The key that sorts ``entry`` into tree order, and the rest of it: type byte, size (8 bytes), digest."""
+    return order_key(entry.path), entry.kind + entry.size.to_bytes(8, "big") + entry.digest
+
+
+def unpack(key: bytes, value: bytes) -> Entry:
+    """The entry that ``pack`` made ``key`` and ``value`` of."""
+    return Entry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT)
 
 
 class ManifestWriter:
@@ -89,7 +105,7 @@ class ManifestWriter:
         key = order_key(entry.path)
         if key if self._last is None else key <= self._last:
             raise ValueError(f"{entry.path!r} is out of order")
-        path = _TO_ESCAPE.sub(_escape, entry.path)
+        path = _TO_ESCAPE.sub(lambda found: _ESCAPES[found[0]], entry.path)
         line = b"%b %b %d %b\n" % (entry.kind, entry.digest.hex().encode(), entry.size, path)
         if len(line) > LONGEST_LINE:
             raise Refused(f"{shown(self._path)} cannot hold a path of {len(entry.path)} bytes")
@@ -109,11 +125,11 @@ class ManifestReader:
         self._path = path
         self.algorithm: Algorithm
         self.block_size: int
-        with _refusing(path), open(path, "rb") as stream:
+        with refusing("manifest", path), open(path, "rb") as stream:
             self.algorithm, self.block_size = _header(stream)
 
     def __iter__(self) -> Iterator[Entry]:
-        with _refusing(self._path), open(self._path, "rb", buffering=_BUFFER) as stream:
+        with refusing("manifest", self._path), open(self._path, "rb", buffering=_BUFFER) as stream:
             found = _header(stream)
             if found != (self.algorithm, self.block_size):
                 raise ValueError("line 1: another manifest has taken its place")
@@ -125,15 +141,6 @@ class ManifestReader:
     def first(self) -> Entry:
         """The entry of the root."""
         return next(iter(self))
-
-
-@contextmanager
-def _refusing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        raise Refused(f"cannot read the manifest {shown(os.fsencode(path))}: {harmless(reason)}") from error
 
 
 def _header(stream: BinaryIO) -> tuple[Algorithm, int]:
@@ -264,10 +271,6 @@ class _Checker:
                 "the manifest is damaged or truncated"
             )
         self._directory = self._directory[: done.parent_length]
-
-
-def _escape(found: re.Match[bytes]) -> bytes:
-    return _ESCAPES[found[0]]
 
 
 def _unescape(found: re.Match[bytes]) -> bytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 DEEPEST = 16
+"""Levels of lists and mappings within each other."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")

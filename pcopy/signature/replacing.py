@@ -1,23 +1,23 @@
-"""A file that appears under its name only when it is whole, and on stable storage.
+"""A file for the user that appears under its name only when it is whole, and on stable storage.
 
-Rule: write beside the target, fsync, rename, fsync the directory (rename(2) alone may leave an empty file after a power
-loss). A file of that name is replaced, never written through; whatever else has it, such as a link, stays as it is.
+A file of that name is replaced (``pcopy.fsio.durable``), never written through; whatever else has it, such as a link,
+stays as it is.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, TypeAlias
 
 from pcopy.errors import Refused
+from pcopy.fsio import durable
+from pcopy.fsio.durable import Synced
 from pcopy.text import shown
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-_BUFFER = 1 << 18
 
 
 @contextmanager
@@ -30,24 +30,22 @@ def replacing(path: Path, umask: int | None = None, writer: str = "") -> Iterato
     """
     target = os.fsencode(path)
     _refuse_what_is_no_file(target)
-    directory = os.path.dirname(target) or b"."
+    directory, name = os.path.split(target)
     mine = [writer] if writer else []
-    temporary = os.path.join(directory, "-".join([".pcopy", *mine, os.urandom(8).hex()]).encode())
-    with with_umask(umask):
-        opened = open(temporary, "xb", buffering=_BUFFER)  # noqa: SIM115 (closed below)
-    with opened as stream:
-        try:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            os.rename(temporary, target)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            with suppress(OSError):
-                stream.close()  # it may fail again to write what it holds, and must not hide the first error
-            raise
-    _sync_directory(directory)
+    temporary = "-".join([".pcopy", *mine, os.urandom(8).hex()]).encode()
+    with ExitStack() as stack:
+        descriptor, synced = _opened(directory or b".")
+        stack.callback(os.close, descriptor)
+        with with_umask(umask):
+            stream = stack.enter_context(durable.replacing(descriptor, name, temporary, mode=0o666, synced=synced))
+        yield stream
+
+
+def _opened(directory: bytes) -> tuple[int, Synced]:
+    try:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), Synced.NAME
+    except PermissionError:  # it may be written to but not read; its file system's next commit makes the name durable
+        return os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), Synced.CONTENTS
 
 
 @contextmanager
@@ -75,17 +73,3 @@ def _refuse_what_is_no_file(target: bytes) -> None:
         raise Refused(f"{shown(target)} is a symbolic link and is not replaced; name the file itself")
     if not stat.S_ISREG(mode):
         raise Refused(f"{shown(target)} is no regular file and is not replaced by one")
-
-
-def _sync_directory(directory: bytes) -> None:
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        return  # it may be written to but not read; its file system's next commit makes the name durable
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some file systems sync no directories
-            raise
-    finally:
-        os.close(descriptor)

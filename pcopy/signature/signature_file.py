@@ -3,12 +3,18 @@
 Rule: a reader takes scalars as they are written, never as YAML would convert them: digits only, or digits around an
 ``e``, are a signature and no number. The writer quotes strings that are no plain words, so that any reader of YAML gets
 strings. What is not understood is refused, but for unknown keys.
+
+A file is told from data by how it begins: a signature has its ``format`` line where YAML allows it, behind nothing but
+what may stand in front of it there: comments, a byte order mark, the marks of a document, other keys. A text or a
+program that merely mentions the word is data; what begins as a signature is one, however damaged the rest.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from pcopy.errors import Refused
@@ -20,14 +26,29 @@ from pcopy.text import harmless, shown
 
 FORMAT = "pcopy-signature"
 VERSION = 1
+"""Of the format (docs/formats/signature.md)."""
 MOST_BYTES = 1 << 20
+"""Of a signature file: what is larger is something else."""
 LEAST_BLOCK_SIZE = 1 << 16
+"""Bytes."""
 MOST_BLOCK_SIZE = 1 << 62
+"""Bytes: the largest power of two that a file's offset can hold."""
+
+LOOK = 4096
+"""Bytes at the beginning of a file that tell whether it is one."""
 
 _NUMBERS = ("files", "directories", "symlinks", "special", "bytes")
 _TEXTS = ("source", "created", "generator")
 _KEYS = ("format", "version", "algorithm", "block_size", "signature", *_NUMBERS, *_TEXTS)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
+
+_FORMAT = rb"""["']?format["']?\s*:\s*["']?%b["']?""" % FORMAT.encode()
+_FORMAT_LINE = re.compile(rb"[{,\s]*%b\s*(?:[,}#].*)?" % _FORMAT)
+_IN_BRACES = re.compile(rb"\{.*[{,]\s*%b\s*[,}].*" % _FORMAT)
+_IN_FRONT = re.compile(rb"""\s*(?:[#%].*)?|---(?:\s.*)?|\{|[ ,].*|["']?[\w.-]+["']?\s*:(?:\s.*)?""")
+_MARK = b"\xef\xbb\xbf"
+_FIRST_LINE = b"format: %b" % FORMAT.encode()
+_LEAST = len(b"format: p")
 
 
 class Signature(NamedTuple):
@@ -68,19 +89,21 @@ def write_signature(path: Path, signature: Signature, umask: int | None = None, 
 
 def read_signature(path: Path) -> Signature:
     """The signature in the file ``path``; raises ``Refused``, with one line, for everything that is wrong with it."""
+    with refusing("signature file", path), open(path, "rb") as stream:
+        contents = stream.read(MOST_BYTES + 1)
+        if len(contents) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        return _signature(contents)
+
+
+@contextmanager
+def refusing(what: str, path: Path) -> Iterator[None]:
+    """Raises ``Refused``, with one line, for what is wrong with the file that is read."""
     try:
-        return _signature(_contents(path))
+        yield
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        raise Refused(f"cannot read the signature file {shown(os.fsencode(path))}: {harmless(reason)}") from error
-
-
-def _contents(path: Path) -> bytes:
-    with open(path, "rb") as stream:
-        contents = stream.read(MOST_BYTES + 1)
-    if len(contents) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
-    return contents
+        raise Refused(f"cannot read the {what} {shown(os.fsencode(path))}: {harmless(reason)}") from error
 
 
 def _signature(contents: bytes) -> Signature:
@@ -124,3 +147,18 @@ def _number(values: dict[str, Value], key: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{key} is not a whole number in decimal digits")
     return int(text)
+
+
+def begins_as_signature(beginning: bytes) -> bool:
+    """Whether a file with the first ``LOOK`` bytes ``beginning`` says that it is a signature."""
+    for line in beginning.removeprefix(_MARK).splitlines():
+        if _FORMAT_LINE.fullmatch(line) or _IN_BRACES.fullmatch(line):
+            return True
+        if not _IN_FRONT.fullmatch(line):
+            return False
+    return False
+
+
+def is_cut_signature(beginning: bytes) -> bool:
+    """Whether it is a signature that ends within its first line; a shorter one can't be told from other data."""
+    return len(beginning) >= _LEAST and _FIRST_LINE.startswith(beginning)

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-Record: TypeAlias = tuple[bytes, bytes]
+KeyValue: TypeAlias = tuple[bytes, bytes]
 
 FAN_IN = 16
+"""Runs that are merged into one: each record is written once for each level."""
 MOST_OPEN = 64
 """Files, while runs are merged into another one."""
 
@@ -25,7 +26,9 @@ _OVERHEAD = 160
 """Bytes of memory for a record beside its own: two byte strings, a tuple, its place in the list."""
 
 _READ = 1 << 16
+"""Bytes that are read from a run at once."""
 _AT_ONCE = 4096
+"""Pieces that are written with one call."""
 _key = itemgetter(0)
 
 
@@ -41,7 +44,7 @@ class ExternalSorter:
         """``open_spool`` opens an empty file for writing and reading, which vanishes when it is closed."""
         self._open_spool = open_spool
         self._budget = budget
-        self._held: list[Record] = []
+        self._held: list[KeyValue] = []
         self._held_bytes = 0
         self._runs: list[_Run] = []
 
@@ -52,7 +55,7 @@ class ExternalSorter:
         if self._held_bytes >= self._budget:
             self._spill()
 
-    def sorted(self) -> Iterator[Record]:
+    def sorted(self) -> Iterator[KeyValue]:
         """All records so far, by key, equal keys in the order in which they were added.
 
         May be asked for again, but not while an earlier one is being read. May raise ``OSError``.
@@ -61,7 +64,6 @@ class ExternalSorter:
         return heapq.merge(*map(_read, self._runs), self._held, key=_key) if self._runs else iter(self._held)
 
     def close(self) -> None:
-        """Forgets all records and closes the runs."""
         self._held, self._held_bytes = [], 0
         while self._runs:
             self._runs.pop().spool.close()
@@ -83,7 +85,7 @@ class ExternalSorter:
         for part in parts:
             part.spool.close()
 
-    def _write(self, records: Iterable[Record], level: int) -> _Run:
+    def _write(self, records: Iterable[KeyValue], level: int) -> _Run:
         spool = self._open_spool()
         try:
             frames: list[bytes] = []
@@ -106,7 +108,7 @@ def _write_all(spool: BinaryIO, data: bytes) -> None:
         view = view[spool.write(view) :]
 
 
-def _read(run: _Run) -> Iterator[Record]:
+def _read(run: _Run) -> Iterator[KeyValue]:
     """The records of a run; reads 64 KiB or a record at a time. Raises ``OSError`` if it has become shorter."""
     spool, buffer, at = run.spool, b"", 0
     spool.seek(0)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NODE = b"\x01"
 _ZEROS = bytes(1 << 16)
 _LEVELS = 65
+"""Of a tree over all the blocks that a file can have, and one more."""
 
 
 class ContentHasher:
@@ -44,7 +45,6 @@ class ContentHasher:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
         return self._blocks * self._block_size + self._filled
 
     def update(self, data: Buffer) -> None:
