@@ -1,1 +1,1 @@
-"""What the user meets: arguments, paths, progress and the summary."""
+"""From words to values: commands, options, help, and advice on mistakes."""

@@ -1,81 +1,79 @@
-"""What the command lines of pcopy and pverify share: the parser, and what their options take.
-
-argparse is imported only when there is something to parse, so that ``--version`` is quick.
-"""
+"""What the options of command lines take: owners, numbers, sizes, times. Each raises ``ValueError`` with the reason."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import Refused
-from pcopy.text import harmless, shown
+from pcopy.fsio.preserve import CAP_CHOWN, capable
+from pcopy.text import shown
 
 if TYPE_CHECKING:
-    from argparse import Action, ArgumentParser
+    from argparse import Action
+
+_LARGEST = (1 << 32) - 2
+"""The next number stands for "as it is"."""
+_AS_IT_IS = -1
+"""What chown(2) takes for an owner or a group that stays."""
+
+
+def parse_owner(text: str) -> tuple[int, int]:
+    """Uid and gid of ``USER:GROUP``, ``USER``, ``:GROUP`` or ``USER:`` (that user's login group); -1: not named.
+
+    A name counts before a number, as with chown(1). Raises ``ValueError`` for what is unknown, or not this process's
+    to give away.
+    """
+    user, colon, group = text.partition(":")
+    if not (user or group):
+        raise ValueError("names neither a user nor a group")
+    uid = _user(user) if user else _AS_IT_IS
+    gid = _group(group) if group else _login_group(uid, user) if colon else _AS_IT_IS
+    if not capable(CAP_CHOWN):
+        if uid not in (_AS_IT_IS, os.geteuid()):
+            raise ValueError("only root may give files to another user")
+        if gid not in (_AS_IT_IS, os.getegid(), *os.getgroups()):
+            raise ValueError("only root may give files to a group that he is not in")
+    return uid, gid
+
+
+def _user(name: str) -> int:
+    import pwd
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return _number(name, "user")
+
+
+def _group(name: str) -> int:
+    import grp
+
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return _number(name, "group")
+
+
+def _login_group(uid: int, name: str) -> int:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        raise ValueError(f"user {name} has no login group here") from None
+
+
+def _number(text: str, kind: str) -> int:
+    digits = text.removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
+        raise ValueError(f"there is no {kind} {text}")
+    return int(digits)
+
 
 MINIMUM_BLOCK = 64 << 10
+"""The smallest block in bytes: with smaller ones a digest would cost more in calls than in hashing."""
 _UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
-PROGRESS = ("auto", "bar", "plain", "json", "none")
-
-
-def make_parser(program: str, usage: str, description: str, examples: str) -> ArgumentParser:
-    """A parser that raises ``Refused`` with one line for whatever is wrong, and guesses nothing."""
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
-            raise Refused(f"{harmless(message)}; see {program} --help")
-
-    return Parser(
-        prog=program,
-        usage=usage,
-        description=description,
-        epilog=examples,
-        allow_abbrev=False,
-        add_help=False,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
-    )
-
-
-def before_operands(words: Sequence[str]) -> Sequence[str]:
-    """What comes before ``--``: after that nothing is an option."""
-    return words[: words.index("--")] if "--" in words else words
-
-
-def asks_for_help(words: Sequence[str], flags: str) -> bool:
-    """Is help asked for? ``flags`` are the letters that may stand together.
-
-    Beside a path ``h`` may be rsync's (``-avh``). Then it is no help, which has status 0 though nothing was done.
-    """
-    if "--help" in words:
-        return True
-    letters = [word for word in words if word[:1] == "-" and not word[1:].strip(flags)]
-    return all(word[:1] == "-" for word in words) and any("h" in word for word in letters)
-
-
-def names_of(parser: ArgumentParser) -> list[str]:
-    """All options, as they are written."""
-    return [name for action in parser._actions for name in action.option_strings]
-
-
-def add_progress(add: Callable[..., object]) -> None:
-    add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
-        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
-
-
-def with_progress(words: Sequence[str]) -> list[str]:
-    """``words`` in which a ``--progress`` that stands before something else than its value has one."""
-    said = list(words)
-    for number, word in enumerate(words):
-        if word == "--":
-            break
-        if word == "--progress" and words[number + 1 : number + 2] not in [[how] for how in PROGRESS]:
-            said[number] = f"--progress={PROGRESS[0]}"
-    return said
 
 
 def wishes_in_order() -> type[Action]:
@@ -88,19 +86,6 @@ def wishes_in_order() -> type[Action]:
             namespace.preserve = [*wishes, (self.const, values)]
 
     return Wish
-
-
-def absolute(path: bytes) -> bytes:
-    """``path`` from the root, which means the same in any directory; raises ``OSError`` without a current one.
-
-    What comes before a ".." is followed as the kernel does: behind a symbolic link to a directory that is not the
-    directory of the link.
-    """
-    parts = path.split(b"/")
-    if b".." in parts:
-        after = len(parts) - parts[::-1].index(b"..")
-        path = os.path.join(os.path.realpath(b"/".join(parts[:after])), *parts[after:])
-    return os.path.abspath(path)
 
 
 def taking(convert: Any) -> Any:
@@ -122,12 +107,8 @@ def integer(text: str, minimum: int) -> int:
     return int(text)
 
 
-def at_least_0(text: str) -> int:
-    return integer(text, 0)
-
-
-def at_least_1(text: str) -> int:
-    return integer(text, 1)
+at_least_0 = partial(integer, minimum=0)
+at_least_1 = partial(integer, minimum=1)
 
 
 def ranks(text: str) -> int:
@@ -151,28 +132,23 @@ def age(text: str) -> float:
     return float(number) * unit
 
 
-def chunk_size(text: str) -> int:
-    from pcopy.cli.units import parse_size
+def size(text: str, what: str) -> int:
+    from pcopy.units import parse_size
 
-    if text == "auto":
-        return 0
     size = parse_size(text)
     if size < 1:
-        raise ValueError("a chunk holds at least one byte")
+        raise ValueError(f"{what} at least one byte")
     return size
 
 
+def chunk_size(text: str) -> int:
+    return 0 if text == "auto" else size(text, "a chunk holds")
+
+
 def block_size(text: str) -> int:
-    from pcopy.cli.units import parse_size
+    from pcopy.units import parse_size
 
     size = parse_size(text)
     if size < MINIMUM_BLOCK or size & (size - 1):
         raise ValueError("not a power of two of 64 KiB or more")
     return size
-
-
-def owner(text: str) -> tuple[int, int]:
-    """Uid and gid; raises ``ValueError``."""
-    from pcopy.cli.owner import parse_owner
-
-    return parse_owner(text)

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from functools import partial
 
-from pcopy.checkpoint.jobs import Listed, last_worked_on, state_directory, unfinished
-from pcopy.cli.job_table import locks, name_of, way
-from pcopy.cli.jobs import discard, job_path, listing, to_standard_error
-from pcopy.cli.launcher import speaks
-from pcopy.cli.leftovers import remove_temporaries
-from pcopy.cli.options import parse
-from pcopy.cli.streams import tell
 from pcopy.errors import NotAllDone, Refused
+from pcopy.jobs.chosen import discard, job_path, listing, to_standard_error
+from pcopy.jobs.directories import Listed, last_worked_on, state_directory, unfinished
+from pcopy.jobs.leftovers import remove_temporaries
+from pcopy.jobs.listing import locks, name_of, way
+from pcopy.launch.launcher import speaks
+from pcopy.report.streams import tell
 from pcopy.text import shown
+from pcopy.tools.arguments import CopyArguments
 
 
-def answer(words: Sequence[str]) -> str | None:
-    """What ``words`` ask of stored jobs, done; None if they ask for a copy. Raises ``PcopyError``."""
-    arguments = parse(words)
+def answer(arguments: CopyArguments) -> str | None:
+    """What is asked of stored jobs, done; None if that is a copy. Raises ``PcopyError``."""
     asked = arguments.asked
     if not (asked.jobs or asked.discard is not None):
         return None
     if not speaks(os.environ):
         return ""
     if asked.jobs:
-        return "\n".join(listing(arguments.json))
+        return "\n".join(listing(arguments.telling.json))
     if asked.discard is not None and len(asked.discard) == 1:
-        discard(asked.discard[0], remove_temporaries, to_standard_error)
-        return "" if arguments.quiet else "discarded"
+        _discard(asked.discard[0])
+        return "" if arguments.telling.quiet else "discarded"
     if asked.older_than is None:
         jobs = {path: shown(word) for word in asked.discard or () for path in (job_path(word),)}
     else:
         jobs = {listed.path: _told(listed) for listed in _older(asked.older_than)}
-    _discard_all(jobs, quiet=arguments.quiet)
-    return "" if jobs or arguments.quiet else "nothing to discard"
+    _discard_all(jobs, quiet=arguments.telling.quiet)
+    return "" if jobs or arguments.telling.quiet else "nothing to discard"
+
+
+def _discard(word: bytes) -> None:
+    discard(word, partial(remove_temporaries, tell=partial(tell, "pcopy")), to_standard_error)
 
 
 def _discard_all(jobs: dict[bytes, str], *, quiet: bool) -> None:
@@ -43,7 +46,7 @@ def _discard_all(jobs: dict[bytes, str], *, quiet: bool) -> None:
     troubles = []
     for path, told in jobs.items():
         try:
-            discard(path, remove_temporaries, to_standard_error)
+            _discard(path)
         except Refused as refused:
             troubles.append(refused)
         else:

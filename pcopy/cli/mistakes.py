@@ -1,4 +1,4 @@
-"""Words that people write out of habit, or by a slip: what is said of an option that there is not.
+"""Options that do not exist, but that people write out of habit or by a slip: what pcopy says of them.
 
 Rule: nothing is guessed, and nothing is done that was not asked for; the line says what was meant, perhaps.
 """
@@ -40,6 +40,8 @@ HABITS: Mapping[str, str] = {
     "--no-perms": "write --no-preserve mode",
     "--no-times": "write --no-preserve timestamps",
     "--copy-links": "write -L",
+    **dict.fromkeys(("-s", "--symbolic-link"), "write cp -as; pcopy makes copies"),
+    "--link": "write cp -al; pcopy makes copies",
     "--target-directory": "write DST last",
     "--threads": "write -n N",
     "-b": "--backup is not yet in this version",
@@ -67,7 +69,19 @@ OF_PVERIFY = Unknown(
     dict.fromkeys(("-r", "--recursive"), "trees are read whole by default; leave it out"),
 )
 
+OF_PRM = Unknown(
+    "prm",
+    frozenset(("--exclude", "--exclude-from", "--include", "--older-than")),
+    {
+        "-d": "empty directories are removed by default; leave it out",
+        **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out"),
+        "--one-file-system": "prm does that by default; leave it out",
+        **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "the root directory is never removed; leave it out"),
+    },
+)
+
 _LEAST_LIKENESS = 0.7
+"""How alike an unknown option and a known one are, from 0 to 1, before it is named as the nearest."""
 _RANKS = "n"  # what follows this letter is its value
 
 

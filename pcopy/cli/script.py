@@ -10,11 +10,10 @@ import gc
 import os
 import sys
 
-from pcopy.cli.interrupts import leave_at_once
+from pcopy.launch.interrupts import leave_at_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
 GARBAGE = 50_000
@@ -26,32 +25,25 @@ REFUSED = 2
 
 
 def pcopy() -> "NoReturn":
-    """The program ``pcopy``."""
-
-    def run() -> int:
-        from pcopy.cli.main import main
-
-        return main()
-
-    _end_with("pcopy", run)
+    _end_with("pcopy")
 
 
 def pverify() -> "NoReturn":
-    """The program ``pverify``."""
-
-    def run() -> int:
-        from pcopy.cli.pverify import main
-
-        return main()
-
-    _end_with("pverify", run)
+    _end_with("pverify")
 
 
-def _end_with(program: str, run: "Callable[[], int]") -> "NoReturn":
+def prm() -> "NoReturn":
+    _end_with("prm")
+
+
+def _end_with(program: str) -> "NoReturn":
+    """Runs what ``pcopy.cli`` has in the module of that name."""
     leave_at_once(program)
     gc.set_threshold(GARBAGE)
     try:
-        status = run()
+        from importlib import import_module
+
+        status = import_module(f"pcopy.cli.{program}").main()
     except (OSError, MemoryError, ImportError) as error:  # a part of the program can't be loaded
         os.write(2, f"{program}: {str(error) or 'no memory'}\n".encode(errors="backslashreplace"))
         status = REFUSED

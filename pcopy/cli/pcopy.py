@@ -1,0 +1,265 @@
+"""The command ``pcopy``: its command line, what that means, and what is asked of jobs that there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import (
+    at_least_0,
+    block_size,
+    chunk_size,
+    parse_owner,
+    ranks,
+    taking,
+    wishes_in_order,
+)
+from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
+from pcopy.cli.mistakes import OF_PCOPY
+from pcopy.cli.program import (
+    Program,
+    add_ranks,
+    add_termination,
+    add_told,
+    refuse_directories,
+    refuse_what_names_no_file,
+    telling_of,
+)
+from pcopy.errors import Refused
+from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.jobs.paths import absolute
+from pcopy.launch import interrupts
+from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
+from pcopy.tasks.base.job import EXISTING, Options, Preserve
+from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import CopyArguments
+
+_ALL = "all"
+_ARCHIVE = "pdPltgoDHAXS"  # letters that users of cp and rsync add, and that say what is the default here
+_DEFAULTS = Options()
+_USAGE = "pcopy [options] SRC... DST"
+
+
+class Pcopy(Program):
+    letters = f"aRrLxTuqvh{_ARCHIVE}"
+    unknown = OF_PCOPY
+    usage = "\n       ".join((_USAGE, *USAGES))
+    description = """\
+Copies files and directory trees faithfully, with several processes at once.
+
+  SRC      copied to DST, or into DST if that is an existing directory
+  SRC/     with a trailing slash: the contents of SRC go into DST
+"""
+    examples = """\
+examples:
+  pcopy results /archive          copy results to /archive/results
+  pcopy results/ /archive         copy what is in results into /archive
+  pcopy -u results /archive       again, but only what has become newer
+  pcopy -n 4 a b c /archive       three sources, four processes
+  pcopy --no-preserve ownership --errors failed.jsonl /data/ /mnt/data
+
+exit status:
+  0 all done; 1 finished, but some items failed; 2 wrong usage or refused,
+  nothing was touched; 70 internal error; 75 stopped early
+"""
+
+    def answer(self, words: Sequence[str]) -> str | None:
+        """Also what is asked of the jobs that there are."""
+        if (text := self.early_answer(words)) is not None:
+            return text
+        if not any(word == "--jobs" or word.startswith("--discard") for word in words):
+            return None
+        from pcopy.cli.job_commands import answer
+
+        interrupts.raise_again()
+        return answer(self.parse(words))
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.copy import COPY, CopyPreparation
+
+        return Command(COPY, lambda words: CopyPreparation(words, self.parse(words)))
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
+        from pcopy.tools.arguments import CopyArguments
+
+        if "-t" in words:
+            raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
+        for name in ("signature", "manifest", "errors"):
+            refuse_what_names_no_file(values, name, program=self.name)
+            refuse_directories(values, name)
+        asked = asked_of(values, paths, words, self.parser)
+        if asked.anything:
+            paths = (b"",)  # no SRC, and an empty DST
+        elif not paths:
+            raise Refused(f"SRC and DST are missing: {_USAGE}; see pcopy --help")
+        elif len(paths) == 1:
+            raise Refused(f"DST is missing after {shown(paths[0])}: {_USAGE}; see pcopy --help")
+        return CopyArguments(
+            sources=paths[:-1],
+            destination=paths[-1],
+            no_target_directory=values.no_target_directory,
+            ranks=values.ranks,
+            options=Options(
+                preserve=_preserved(values.preserve or [])._replace(chown=values.chown),
+                existing=_existing(values.existing, values.checksum),
+                modify_window=values.modify_window,
+                chunk_size=values.chunk_size,
+                block_size=values.block_size,
+                sync=not values.no_sync,
+                max_errors=values.max_errors,
+                hash=_hash(values),
+                signature=absolute(os.fsencode(values.signature)) if values.signature else b"",
+                manifest=absolute(os.fsencode(values.manifest)) if values.manifest else b"",
+                verify=values.verify or values.repair,
+                repair=values.repair,
+                direct=values.direct,
+                termination=values.termination,
+                checksum=values.checksum,
+                inplace=values.inplace,
+                dereference=values.dereference,
+                one_file_system=values.one_file_system,
+            ),
+            telling=telling_of(values),
+            is_kept=values.checkpoint != NO_CHECKPOINT,
+            keeping=keeping_of(values),
+            asked=asked,
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        _add_everyday(parser)
+        _add_kept(parser)
+        _add_proof(parser)
+        add_job_options(parser)
+        add_told(parser)
+        _add_tuning(parser)
+
+
+def _hash(values: Namespace) -> str:
+    """The algorithm, empty for none; raises ``Refused`` where one is needed and was refused."""
+    wanting = [name for name in ("signature", "manifest", "verify", "repair") if getattr(values, name)]
+    if values.hash == "none" and wanting:
+        raise Refused(f"--{wanting[0]} needs digests, which --hash none leaves out; see pcopy --help")
+    if values.no_sync and (values.verify or values.repair):
+        raise Refused("--verify reads back from storage, where --no-sync leaves nothing: leave one out")
+    if values.direct and not (values.verify or values.repair):
+        raise Refused("--direct says how --verify reads back: give that too; see pcopy --help")
+    if values.hash in (None, "none"):
+        return DEFAULT_ALGORITHM if wanting else ""
+    return str(values.hash)
+
+
+def _existing(asked: str | None, checksum: bool) -> str:
+    """The policy; contents are compared where size and time would be otherwise. Raises ``Refused``."""
+    if not checksum:
+        return asked or Options().existing
+    if asked not in (None, "changed"):
+        raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
+    return "changed"
+
+
+def _policy(text: str) -> str:
+    if text not in EXISTING:
+        raise ValueError(f"not one of {', '.join(EXISTING)} (rsync's --existing is not in this version)")
+    return text
+
+
+def _preserved(wishes: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
+    """``wishes`` in order: the first ``preserve`` replaces the default, later ones add, ``no_preserve`` subtracts."""
+    kept = set(ATTRIBUTES)
+    replaced = False
+    for wish, words in wishes:
+        if wish == "no_preserve":
+            kept.difference_update(words)
+        else:
+            kept = kept.union(words) if replaced else set(words)
+            replaced = True
+    return Preserve(**{name: name in kept for name in ATTRIBUTES})  # type: ignore[arg-type]
+
+
+def _attributes(text: str) -> tuple[str, ...]:
+    words = text.split(",")
+    valid = (*ATTRIBUTES, _ALL)
+    for word in words:
+        if word not in valid:
+            raise ValueError(f"there is no '{shown(os.fsencode(word))}' to preserve, only {', '.join(valid)}")
+    return ATTRIBUTES if _ALL in words else tuple(words)
+
+
+def _add_everyday(parser: ArgumentParser) -> None:
+    from argparse import SUPPRESS  # argparse knows it by identity, not by what it says
+
+    everyday = parser.add_argument_group("every day")
+    add = everyday.add_argument
+    add_ranks(everyday, "pcopy", "copy", ranks)
+    add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
+        help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip
+    add("--existing", metavar="WHAT", type=taking(_policy), default=None,
+        help="when to replace files that are there: replace (always; default), changed (if size or time differ), "
+        "newer (if the source is newer), skip (never), fail (never; they count as failed)")  # fmt: skip
+    add("--checksum", action="store_true",
+        help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
+    add("--inplace", action="store_true", help="write over existing files instead of replacing them by new ones")
+    add("-L", "--dereference", action="store_true", help="follow symbolic links: copy what they lead to")
+    add("-x", "--one-file-system", action="store_true",
+        help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
+    add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
+    add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
+        help=f"accepted, without effect, as are -{' -'.join(_ARCHIVE.replace('t', ''))}, and t "
+        "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
+    add(*[f"-{letter}" for letter in _ARCHIVE], dest="archive", action="store_true", help=SUPPRESS)
+
+
+def _add_kept(parser: ArgumentParser) -> None:
+    wish = wishes_in_order()
+    kept = parser.add_argument_group(
+        "what copies keep",
+        f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas",
+    )
+    add = kept.add_argument
+    add("--preserve", metavar="LIST", action=wish, const="preserve", type=taking(_attributes),
+        help="keep these attributes only (default: all)")  # fmt: skip
+    add("--no-preserve", dest="preserve", metavar="LIST", action=wish, const="no_preserve", type=taking(_attributes),
+        help="keep all attributes but these")  # fmt: skip
+    add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
+        help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
+    add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=_DEFAULTS.modify_window,
+        help="times that differ by no more than this are equal (default 0, in whole seconds)")  # fmt: skip
+
+
+def _add_proof(parser: ArgumentParser) -> None:
+    proof = parser.add_argument_group("proof")
+    add = proof.add_argument
+    add("--verify", action="store_true",
+        help="read back from storage what was copied, and compare it; also what --existing changed and "
+        "--checksum have kept, but not what -u and --existing skip have kept")  # fmt: skip
+    add("--repair", action="store_true", help="as --verify, and copy again the items that differ")
+    add("--signature", metavar="FILE", help="write one value for the whole dataset; pverify compares with it later")
+    add("--manifest", metavar="FILE", help="write a line with a digest for each item")
+    add("--hash", choices=(*ALGORITHMS, "none"), metavar="HOW", default=None,
+        help="digest while copying: xxh3-128 (finds accidents; the default where a digest is wanted), blake3 "
+        "(withstands forgery), none (the default elsewhere)")  # fmt: skip
+
+
+def _add_tuning(parser: ArgumentParser) -> None:
+    tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
+    add = tuning.add_argument
+    add("--chunk-size", metavar="SIZE", type=taking(chunk_size), default=_DEFAULTS.chunk_size,
+        help="large files are copied in chunks of this size (default: auto)")  # fmt: skip
+    add("--block-size", metavar="SIZE", type=taking(block_size), default=_DEFAULTS.block_size,
+        help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+    add("--direct", action="store_true", help="read back past the page cache (O_DIRECT) when verifying")
+    add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
+    add("--max-errors", metavar="N", type=taking(at_least_0), default=_DEFAULTS.max_errors,
+        help="stop after N failed items (default 0: never)")  # fmt: skip
+    add_termination(tuning)
+
+
+PCOPY = Pcopy()
+main, early_answer, parse = PCOPY.main, PCOPY.early_answer, PCOPY.parse

@@ -1,0 +1,80 @@
+"""The command ``prm``: removes trees with many processes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import at_least_1, taking
+from pcopy.cli.mistakes import OF_PRM
+from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.errors import Refused
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import RemoveArguments
+
+
+class Prm(Program):
+    letters = "frRqvh"
+    unknown = OF_PRM
+    usage = "prm [options] PATH..."
+    description = """\
+Removes files, links and whole directory trees. A symbolic link is removed
+itself; other file systems that are mounted below PATH stay.
+"""
+    examples = """\
+examples:
+  prm --dry-run /scratch/run7
+  prm /scratch/run7
+  prm --yes -n 4 /scratch/run7 /scratch/run8
+  mpiexec -n 16 prm --yes /scratch/run7
+
+exit status:
+  0 all is removed; 1 something is left; 2 refused, and nothing was removed;
+  70 internal error; 75 stopped early: the same command goes on
+"""
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.remove import REMOVAL, RemovePreparation
+
+        return Command(REMOVAL, lambda words: RemovePreparation(self.parse(words)))
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> RemoveArguments:
+        from pcopy.tools.arguments import RemoveArguments
+
+        if not paths:
+            raise Refused("PATH expected; see prm --help")
+        if b"" in paths:
+            raise Refused("a path is the empty string: name what is to be removed")
+        refuse_what_names_no_file(values, "errors", program=self.name)
+        return RemoveArguments(
+            paths,
+            yes=values.yes or values.force,
+            missing_is_fine=values.force,
+            dry_run=values.dry_run,
+            ranks=values.ranks,
+            max_errors=values.max_errors,
+            termination=values.termination,
+            telling=telling_of(values),
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is removed").add_argument
+        add("--yes", action="store_true", help="do not ask (needed where nobody can be asked)")
+        add("-f", "--force", action="store_true", help="do not ask, and a PATH that is not there is no error")
+        add("--dry-run", action="store_true", help="tell how much would be removed; change nothing")
+        add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are removed by default")
+        how = parser.add_argument_group("how it works")
+        add_ranks(how, self.name, "remove")
+        how.add_argument("--max-errors", metavar="N", type=taking(at_least_1), default=0,
+            help="stop after N failed items, with status 75")  # fmt: skip
+        add_termination(how)
+        add_told(parser)
+
+
+PRM = Prm()
+main = PRM.main

@@ -1,0 +1,251 @@
+"""A program: from its command line to its exit status. What all programs share, the options that each has included.
+
+Rules: an option does what its help says or is unknown; nothing is guessed from an abbreviation; whatever is wrong is
+said in one line. Rank 0 resolves and refuses before anything is touched. Without a launcher it forks the other ranks;
+under mpiexec or srun it tells them the job. Only rank 0 writes to standard output. argparse is imported only when there
+is something to parse, so that ``--version`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pcopy import __version__, errors
+from pcopy.cli.argument_types import at_least_1, seconds, taking
+from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown
+from pcopy.errors import Refused
+from pcopy.launch import interrupts
+from pcopy.text import harmless
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.report.screen import Telling
+    from pcopy.report.streams import Streams
+
+PROGRESS = ("auto", "bar", "plain", "json", "none")
+_HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
+
+
+class Program:
+    """The command line of one program; each fills in what is its own."""
+
+    usage: str
+    description: str
+    examples: str
+    letters: str
+    """Letters of options that may stand together, as in ``-arv``."""
+    unknown: Unknown
+    """What is said of options that it does not have. It holds the program's name, too."""
+    status_of_loss = errors.INCOMPLETE
+    """The least status of a run whose output is lost."""
+    answers = False
+    """Is what it prints all that it is run for, so that no closed standard output is good enough?"""
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        raise NotImplementedError
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> Any:
+        """What its preparation takes; ``words`` are the options. Raises ``Refused``."""
+        raise NotImplementedError
+
+    def command(self) -> Command:
+        """Loads what is needed to run a job."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self.unknown.program
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Runs the program with ``argv`` (default: the process's own, without its name); returns the exit status."""
+        from pcopy.report.streams import standard_streams
+
+        words = sys.argv[1:] if argv is None else argv
+        with standard_streams() as streams:
+            streams.answers = self.answers
+            try:
+                status = self._run(words, streams)
+            except KeyboardInterrupt:  # before signals stop a job in order, and before anything is touched
+                sys.stderr.write(interrupts.line(self.name))
+                status = interrupts.STATUS
+            return streams.settle(status, self.name, self.status_of_loss)
+
+    def _run(self, words: Sequence[str], streams: Streams) -> int:
+        from pcopy.launch.launcher import is_launched, speaks
+
+        try:
+            try:
+                text = self.answer(words)
+            except Refused as refused:
+                if not speaks(os.environ):
+                    return refused.status
+                raise
+            if text is not None:
+                streams.answers = True
+                if text and speaks(os.environ):
+                    print(text)
+                return errors.OK
+            command = self.command()
+            if is_launched(os.environ):
+                from pcopy.launch.mpi_run import run_under_launcher
+
+                return run_under_launcher(words, command)
+            from pcopy.launch.local_run import run_locally
+
+            interrupts.raise_again()
+            return run_locally(words, command)
+        except errors.PcopyError as error:
+            from pcopy.report.streams import tell
+
+            tell(self.name, error)
+            return error.status
+        except Exception as error:  # never Python's own status 1, which says something else
+            from pcopy.report.unexpected import tell_unexpected
+
+            return tell_unexpected(self.name, error)
+
+    def answer(self, words: Sequence[str]) -> str | None:
+        """What needs no ranks; None if they are needed."""
+        return self.early_answer(words)
+
+    def early_answer(self, argv: Sequence[bytes | str]) -> str | None:
+        """What ``--version`` or ``-h`` prints, without a final newline; None if neither is asked for."""
+        words = _before_operands(list(map(os.fsdecode, argv)))
+        if "--version" in words:
+            return f"{self.name} {__version__}"
+        return self.parser().format_help().rstrip() if _asks_for_help(words, self.letters) else None
+
+    def parse(self, argv: Sequence[bytes | str]) -> Any:
+        """The meaning of ``argv`` (without the program's name); ``early_answer`` has been asked before.
+
+        Raises ``Refused`` with one line on what is wrong with it.
+        """
+        words = _with_progress(list(map(os.fsdecode, argv)))
+        end = len(_before_operands(words))
+        refuse_letters(self.unknown, words[:end], self.letters)
+        parser = self.parser()
+        # Without positionals of its own argparse hands back operands and unknown options in their order.
+        values, others = parser.parse_known_args(words[:end])
+        refuse_unknown(self.unknown, others, [name for action in parser._actions for name in action.option_strings])
+        if values.help:
+            raise Refused(_HELP_ALONE)
+        paths = tuple(os.fsencode(word) for word in others + words[end + 1 :])
+        return self.understand(values, paths, words[:end])
+
+    def parser(self) -> ArgumentParser:
+        """It raises ``Refused`` with one line for whatever is wrong, and guesses nothing."""
+        import argparse
+
+        name = self.name
+
+        class Parser(argparse.ArgumentParser):
+            def error(self, message: str) -> NoReturn:
+                message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
+                raise Refused(f"{harmless(message)}; see {name} --help")
+
+        parser = Parser(
+            prog=name,
+            usage=self.usage,
+            description=self.description,
+            epilog=self.examples,
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
+        )
+        self.add_options(parser)
+        return parser
+
+
+def add_ranks(parser: Any, program: str, work: str, number: Any = at_least_1) -> None:
+    """To a parser, or to a group of its options."""
+    parser.add_argument("-n", "--ranks", metavar="N", type=taking(number), default=0,
+        help=f"processes that {work} (default: the cores that {program} may use, at most 8)")  # fmt: skip
+
+
+def add_termination(parser: Any) -> None:
+    parser.add_argument("--termination", choices=("tree", "ring"), default="tree", metavar="HOW",
+        help="how the ranks find out that all is done: tree (default) or ring")  # fmt: skip
+
+
+def add_told(
+    parser: ArgumentParser,
+    *,
+    quiet: str = "nothing at all when all goes well; errors always",
+    json: str = "the summary as JSON",
+    errors: bool = True,
+) -> None:
+    """The options of ``telling_of``; not each program knows which items have failed."""
+    add = parser.add_argument_group("what it tells").add_argument
+    add("-q", "--quiet", action="store_true", help=quiet)
+    add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
+    if errors:
+        add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
+    add("--json", action="store_true", help=json)
+    add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
+        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
+    add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
+    add("--version", action="store_true", help="print the version and exit")
+    add("-h", "--help", action="store_true", help="print this help and exit")
+
+
+def telling_of(values: Namespace) -> Telling:
+    from pcopy.report.screen import Telling
+
+    errors = getattr(values, "errors", None)
+    return Telling(
+        quiet=values.quiet,
+        progress=values.progress,
+        interval=values.progress_interval,
+        errors=None if errors is None else os.fsencode(errors),
+        json=values.json,
+        verbose=values.verbose,
+    )
+
+
+def refuse_what_names_no_file(values: Namespace, *names: str, program: str) -> None:
+    """Raises ``Refused`` if one of these options has the empty string."""
+    for name in names:
+        if getattr(values, name) == "":
+            raise Refused(f"--{name}: the empty string names no file; see {program} --help")
+
+
+def refuse_directories(values: Namespace, *names: str) -> None:
+    """Raises ``Refused`` if one of these options, which name files, is written as directories are."""
+    from pcopy.text import shown
+
+    for name in names:
+        file = getattr(values, name)
+        if file and os.path.basename(file) in {"", ".", ".."}:
+            raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
+
+
+def _before_operands(words: Sequence[str]) -> Sequence[str]:
+    """What comes before ``--``: after that nothing is an option."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _asks_for_help(words: Sequence[str], letters: str) -> bool:
+    """Is help asked for? ``letters`` may stand together.
+
+    Beside a path ``h`` may be rsync's (``-avh``). Then it is no help, which has status 0 though nothing was done.
+    """
+    if "--help" in words:
+        return True
+    bundles = [word for word in words if word[:1] == "-" and not word[1:].strip(letters)]
+    return all(word[:1] == "-" for word in words) and any("h" in word for word in bundles)
+
+
+def _with_progress(words: Sequence[str]) -> list[str]:
+    """``words`` in which a ``--progress`` that stands before something else than its value has one."""
+    said = list(words)
+    for number, word in enumerate(words):
+        if word == "--":
+            break
+        if word == "--progress" and words[number + 1 : number + 2] not in [[how] for how in PROGRESS]:
+            said[number] = f"--progress={PROGRESS[0]}"
+    return said

@@ -1,0 +1,374 @@
+"""From SRC... DST, as the user wrote them, to the roots of a job: cp's rules, with rsync's trailing slash.
+
+Rules: a copy onto or into itself is refused, and so is all else that has no clear meaning. Two directories are the same
+if device and inode are equal, whatever their names, so that symbolic links and bind mounts make no difference. All
+sources are looked at before anything else; nothing is created, opened for reading or changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from pcopy.errors import Refused
+from pcopy.tasks.base.job import DeviceInode, Root
+from pcopy.text import for_shell, shown
+
+if TYPE_CHECKING:
+    from pcopy.jobs.job_file import JobRoot
+
+_DISK, _SOCKET = "block device", "socket"
+_NODES = (
+    (stat.S_ISBLK, _DISK),
+    (stat.S_ISCHR, "character device"),
+    (stat.S_ISFIFO, "FIFO"),
+    (stat.S_ISSOCK, _SOCKET),
+)
+_DESCRIPTOR = re.compile(rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+")
+_MOST_LINKS = 40  # the kernel follows no more
+
+
+class _Source(NamedTuple):
+    given: bytes
+    contents: bool  # written with a trailing slash, or as ".", "..", "X/.": what it holds is copied
+    directory: bytes  # real path of the directory that is copied, or that holds the item
+    item: bytes
+    name: bytes
+    identity: DeviceInode  # of the directory or item that is copied
+    points_to: DeviceInode | None  # of what a symbolic link leads to
+
+    @property
+    def path(self) -> bytes:
+        return os.path.join(self.directory, self.item) if self.item else self.directory
+
+
+class _Destination(NamedTuple):
+    given: bytes
+    slash: bool
+    directory: bytes | None  # real path, if it is an existing directory or a link to one
+    entry: os.stat_result | None  # of the name itself, no link followed
+    parent: bytes
+    name: bytes
+
+
+def resolve(
+    sources: Sequence[bytes], destination: bytes, no_target_directory: bool, *, follow: bool = False
+) -> tuple[Root, ...]:
+    """One root for each of ``sources``, in their order, all below the same target directory.
+
+    With ``follow`` a source that is a symbolic link stands for what it leads to, and keeps its name.
+    Raises ``Refused``, naming the path and what to do, where the paths cannot be copied as they are given.
+    """
+    if not sources:
+        raise Refused("nothing to copy: give SRC and DST")
+    found = [_look_at_source(path, follow) for path in sources]
+    wanted = _look_at_destination(destination)
+    _refuse_node(found, wanted)
+    if len(found) > 1:
+        _refuse_mixture(found, wanted, no_target_directory)
+    targets = [_target(source, wanted, no_target_directory) for source in found]
+    directory = targets[0][0]
+    ancestors = _identities_upwards(directory)
+    target_id = ancestors[0]
+    roots = []
+    for source, (target, name) in zip(found, targets, strict=True):
+        is_inside = bool(name) and wanted.directory is not None and not no_target_directory
+        target_shown = os.path.join(destination, name) if is_inside else destination
+        source_id = _identity(source.directory)
+        root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, target_id)
+        _refuse_onto_itself(source, root, ancestors)
+        roots.append(root)
+    _refuse_over_sources(found, roots)
+    return tuple(roots)
+
+
+def absolute(path: bytes) -> bytes:
+    """``path`` from the root, which means the same in any directory; raises ``OSError`` without a current one.
+
+    What comes before a ".." is followed as the kernel does: behind a symbolic link to a directory that is not the
+    directory of the link.
+    """
+    parts = path.split(b"/")
+    if b".." in parts:
+        after = len(parts) - parts[::-1].index(b"..")
+        path = os.path.join(os.path.realpath(b"/".join(parts[:after])), *parts[after:])
+    return os.path.abspath(path)
+
+
+def source_of(root: Root | JobRoot) -> bytes:
+    """The path of what is copied; the directory itself has no slash behind it."""
+    return os.path.join(root.source, root.item) if root.item else root.source
+
+
+def target_of(root: Root | JobRoot) -> bytes:
+    """The path of what it is copied to."""
+    return os.path.join(root.target, root.name) if root.name else root.target
+
+
+def below_target(root: Root | JobRoot, path: bytes) -> bytes:
+    """Where what is copied from ``path`` in the source goes, below the root's target directory."""
+    name = b"" if root.item else root.name
+    return b"/".join(part for part in (name, path) if part)
+
+
+def filled_by(roots: Sequence[Root]) -> bytes:
+    """The path of what a job fills: the directory that its sources are copied into, or what its only one becomes."""
+    return roots[0].target if len(roots) > 1 else target_of(roots[0])
+
+
+def lies_in(path: bytes, tree: bytes) -> bool:
+    """Is ``path`` the top of a ``tree``, or below it? Both are real paths."""
+    return os.path.commonpath((path, tree)) == tree
+
+
+def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
+    """Where ``directory`` lies in the sources: (number of the root, path below it)."""
+    real = os.path.realpath(directory)
+    trees = [(number, root.source) for number, root in enumerate(roots) if not root.item]
+    return tuple(
+        (number, os.path.relpath(real, tree)) for number, tree in trees if lies_in(real, tree) and real != tree
+    )
+
+
+def _look_at_source(path: bytes, follow: bool) -> _Source:
+    if not path:
+        raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")
+    _refuse_elsewhere(path)
+    stem, contents = _split(path)
+    parent, name = os.path.split(stem)
+    try:
+        status = os.stat(path) if contents or follow else os.lstat(path)
+    except FileNotFoundError:
+        if follow and os.path.lexists(stem):
+            raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
+        advice = _on_another_host(path) or "check the name, nothing has been copied"
+        raise Refused(f"{shown(path)}: does not exist; {advice}") from None
+    except NotADirectoryError:
+        raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
+    except OSError as error:
+        raise _cannot("look at", path, error) from None
+    with _explaining(path):
+        if stat.S_ISDIR(status.st_mode):
+            directory, item = os.path.realpath(path, strict=True), b""
+            identity = _identity(directory)
+        else:
+            directory, item = os.path.realpath(parent or b".", strict=True), name
+            identity = (status.st_dev, status.st_ino)
+    points_to = _followed(path) if stat.S_ISLNK(status.st_mode) else None
+    return _Source(path, contents, directory, item, b"" if contents else name, identity, points_to)
+
+
+def _look_at_destination(path: bytes) -> _Destination:
+    if not path:
+        raise Refused("DST is the empty string: name a file or a directory (. for the current one)")
+    _refuse_elsewhere(path)
+    stem, slash = _split(path)
+    parent, name = os.path.split(stem)
+    with _explaining(path):
+        try:
+            is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            is_directory = False
+        except OSError as error:
+            # "file/", and a link that leads round in circles: these exist by name.
+            if error.errno not in {errno.ENOTDIR, errno.ELOOP} or not os.path.lexists(stem):
+                raise
+            is_directory = False
+        entry = os.lstat(stem) if os.path.lexists(stem) else None
+        directory = os.path.realpath(path, strict=True) if is_directory else None
+    if directory is None and slash and entry is not None:
+        way = "name another DST" if _node_at(path, entry) else "leave out the trailing slash to replace it by a file"
+        raise Refused(f"{shown(path)}: not a directory; {way}")
+    if directory is None and name in {b".", b".."}:
+        raise Refused(f"{shown(path)}: does not exist; make the directory first")
+    return _Destination(path, slash, directory, entry, parent or b".", name)
+
+
+def _refuse_elsewhere(path: bytes) -> None:
+    """``user@host:path`` is a place on another host to rsync and scp, and would be a file of that name here."""
+    user, at, _ = path.partition(b":")[0].partition(b"@")
+    if user and at and (advice := _on_another_host(path)):
+        raise Refused(f"{shown(path)}: {advice}; for a file of that name write ./{shown(path)}")
+
+
+def _on_another_host(path: bytes) -> str:
+    """What to do about ``path`` if it reads as a place on another host, and there is nothing of that name."""
+    first = path.partition(b"/")[0]
+    if not re.fullmatch(rb"[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
+        return ""
+    return "on another host? pcopy reaches no other hosts: use rsync, or mount the file system here"
+
+
+def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
+    """A file would take its name, while the user wants to write into it, most likely."""
+    kind = _node_at(destination.given, destination.entry)
+    if not kind and destination.directory is None and _is_descriptor(destination.given):
+        kind = "link to an open file of a process"  # /dev/stdout, where that is a file
+    if kind:
+        source, target = for_shell(sources[0].given), for_shell(destination.given)
+        into = f"dd if={source} of={target} bs=4M" if kind == _DISK else f"cat {source} > {target}"
+        is_written_into = len(sources) == 1 and sources[0].item and kind != _SOCKET
+        way = f"to write into it: {into}" if is_written_into else "name another DST"
+        raise Refused(f"{shown(destination.given)}: a {kind}, which is not replaced; {way}")
+
+
+def _node_at(path: bytes, entry: os.stat_result | None) -> str:
+    """What ``path`` leads to, if that is one of ``_NODES``; ``entry`` is the name itself, if it is there."""
+    try:
+        mode = os.stat(path.rstrip(b"/") or b"/").st_mode
+    except OSError:  # nothing, or a link to nothing
+        mode = entry.st_mode if entry else 0
+    return next((kind for is_one, kind in _NODES if is_one(mode)), "")
+
+
+def _is_descriptor(path: bytes) -> bool:
+    """Is one of the links that ``path`` leads through a process's descriptor (/proc/PID/fd/N)?"""
+    path = path.rstrip(b"/")
+    for _ in range(_MOST_LINKS):
+        if not os.path.islink(path):
+            return False
+        if _DESCRIPTOR.fullmatch(os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))):
+            return True
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return False
+
+
+def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
+    """Several sources may not meet in the target: which one would be there in the end is nobody's choice."""
+    if no_target_directory:
+        raise Refused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
+    if destination.directory is None:
+        problem = "does not exist; make it first" if destination.entry is None else "not a directory"
+        raise Refused(f"{shown(destination.given)}: {problem}: several SRC need an existing directory as DST")
+    by_name: dict[bytes, _Source] = {}
+    for source in sources:
+        other = by_name.setdefault(source.name, source)
+        if other is not source:
+            raise _would_meet(other, source, os.path.join(destination.given, source.name))
+    if (merged := by_name.pop(b"", None)) is not None:
+        for name, source in by_name.items():
+            if os.path.lexists(os.path.join(merged.directory, name)):
+                raise _would_meet(merged, source, os.path.join(destination.given, name))
+
+
+def _would_meet(first: _Source, second: _Source, target: bytes) -> Refused:
+    return Refused(
+        f"{shown(first.given)} and {shown(second.given)}: both would go to {shown(target)}; "
+        "copy them one after the other, or to different directories"
+    )
+
+
+def _target(source: _Source, destination: _Destination, no_target_directory: bool) -> tuple[bytes, bytes]:
+    """The target directory and the name in it (empty: the directory itself)."""
+    given = shown(destination.given)
+    if destination.directory is not None:
+        if not source.item and (source.contents or no_target_directory):
+            return destination.directory, b""
+        if not no_target_directory:
+            return destination.directory, source.name
+        if destination.slash or (destination.entry and stat.S_ISLNK(destination.entry.st_mode)):
+            raise Refused(
+                f"{given}: a directory, which {shown(source.given)} cannot replace; leave out -T to copy into it"
+            )
+    elif not source.item and destination.entry is not None:
+        raise Refused(f"{given}: not a directory, but {shown(source.given)} is one; remove it or name another DST")
+    elif source.item and destination.slash:
+        raise Refused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
+    try:
+        return os.path.realpath(destination.parent, strict=True), destination.name
+    except FileNotFoundError:
+        advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
+        raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
+    except OSError as error:
+        raise _cannot("look at", destination.parent, error) from None
+
+
+def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode]) -> None:
+    given, target = shown(source.given), shown(root.target_shown)
+    existing: DeviceInode | None = root.target_id
+    if root.name:
+        try:
+            status = os.lstat(os.path.join(root.target, root.name))
+            existing = (status.st_dev, status.st_ino)
+        except FileNotFoundError:
+            existing = None
+        except OSError as error:
+            raise _cannot("look at", root.target_shown, error) from None
+    if existing == source.identity:
+        what = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
+        raise Refused(f"{given} and {target}: {what}; name another DST")
+    if source.item:
+        if existing is not None and existing == source.points_to:
+            raise Refused(f"{target}: {given} is a link to it and would replace it; name another DST")
+    elif source.identity in ancestors:
+        raise Refused(f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside")
+
+
+def _refuse_over_sources(sources: Sequence[_Source], roots: Sequence[Root]) -> None:
+    """A source that lies in the target may not be written over by what is copied there, from itself or another.
+
+    ``a/b/`` to ``a``, say, where ``a/b/b`` would go to ``a/b``, the source.
+    """
+    top = roots[0].target.rstrip(b"/") + b"/"
+    by_name = {root.name: root for root in roots if not root.item}
+    for source in sources:
+        if not source.path.startswith(top):
+            continue
+        below = source.path[len(top) :]
+        first, _, rest = below.partition(b"/")
+        for name, inner in ((b"", below), (first, rest)):
+            root = by_name.get(name)
+            if root is not None and inner and os.path.lexists(os.path.join(root.source, inner)):
+                writer = shown(os.path.join(root.source_shown, inner))
+                raise Refused(f"{shown(source.given)}: {writer} would be copied over this source; name another DST")
+
+
+def _split(path: bytes) -> tuple[bytes, bool]:
+    """``path`` without trailing slashes, and whether it is written as a directory (``X/``, ``.``, ``..``, ``X/.``)."""
+    stem = path.rstrip(b"/")
+    return stem or b"/", stem != path or os.path.basename(stem) in {b".", b".."}
+
+
+def _identity(directory: bytes) -> DeviceInode:
+    """(device, inode) of ``directory`` as an open would find it; asks for no right to read it."""
+    with _explaining(directory):
+        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _identities_upwards(directory: bytes) -> list[DeviceInode]:
+    """Of the real path ``directory`` and all directories above it."""
+    found = [_identity(directory)]
+    while (parent := os.path.dirname(directory)) != directory:
+        directory = parent
+        found.append(_identity(directory))
+    return found
+
+
+def _followed(path: bytes) -> DeviceInode | None:
+    try:
+        status = os.stat(path)
+    except OSError:  # dangling, or out of our reach: a link may be copied all the same
+        return None
+    return status.st_dev, status.st_ino
+
+
+@contextmanager
+def _explaining(path: bytes) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _cannot("look at", path, error) from None
+
+
+def _cannot(what: str, path: bytes, error: OSError) -> Refused:
+    return Refused(f"{shown(path)}: cannot {what} it: {error.strerror}")

@@ -1,0 +1,1 @@
+"""From a prepared job to ranks that run."""

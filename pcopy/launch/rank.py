@@ -1,0 +1,274 @@
+"""One rank of a job: puts node, tasks, journal and transport together, and runs them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from random import Random
+from typing import NamedTuple
+
+from pcopy.checkpoint.journal import FactJournal
+from pcopy.checkpoint.record import Window
+from pcopy.engine.driver import Driver, Outcome, Slices
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import LAST_EPOCH, Halt
+from pcopy.engine.node import Node
+from pcopy.engine.phase_end import Director
+from pcopy.engine.progress import Report
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.task import Task
+from pcopy.engine.transport import Transport
+from pcopy.errors import HINDRANCES, OK, UNSYNCED, Hindered, NotPutAside, Refused, hindrance
+from pcopy.fsio.kernel.interface import Kernel, Wake
+from pcopy.fsio.storage import Storage
+from pcopy.jobs.lifecycle import Keeping, KeptJob
+from pcopy.jobs.rank_store import RankStore, restore_rank
+from pcopy.jobs.spool import database_in, no_room, spool_in
+from pcopy.launch.tool import Ended, RankPlace, Settle, Tool
+from pcopy.launch.watch.signals import StopSignals, status_of, stopped_by
+from pcopy.launch.watch.watchdog import NoticePipe, Pulse, Voice, Watchdog
+from pcopy.libc import type_of_file_system
+from pcopy.report.streams import tell as tell_line
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import Job, Sink, Totals
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.runner import TaskRunner, is_work, whereabouts
+
+SLOTS = 8
+"""Tasks that a rank may have under way, where a kernel with threads does for one what another one waits for."""
+
+JOURNAL_PATIENCE = 1.0
+"""Seconds that a rank which ends waits for its journal; by then all that was waited for is recorded."""
+
+DATABASE_WINDOW = 1 << 20
+"""Bytes of waiting work that a rank holds in memory where a database is asked for from the start."""
+
+
+def _nothing_to_settle(rank: Rank, totals: Totals) -> int:
+    """On other ranks than rank 0 nobody asks."""
+    return OK
+
+
+class RankSetup(NamedTuple):
+    """What a rank needs for its share of a job.
+
+    A job with ``keeping`` can be gone on with; ``notices`` lead to rank 0 if all ranks are on one host. Only rank 0 has
+    the rest. ``settle`` is asked at the end of a job whose items are all there. ``kept`` makes the job's directory
+    before the first task. ``advice`` is told once there is a record, if the ranks may all be killed without a word.
+    """
+
+    tool: Tool
+    job: Job
+    keeping: Keeping
+    transport: Transport
+    place: RankPlace
+    signals: StopSignals
+    notices: NoticePipe | None = None
+    sink: Sink | None = None
+    settle: Settle = _nothing_to_settle
+    kept: KeptJob | None = None
+    advice: str = ""
+
+    @property
+    def itself(self) -> str:
+        return f"rank {self.place.rank} on {socket.gethostname()}"
+
+
+def run_rank(setup: RankSetup) -> Ended:
+    """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed.
+
+    What the system refuses to this rank itself, and not to an item, ends it in one line: raises ``Hindered``.
+    """
+    try:
+        return _Running(setup).run()
+    except HINDRANCES as error:
+        raise Hindered(f"{setup.itself} cannot go on: {hindrance(error)}", setup.tool.unfinished) from None
+
+
+def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankStore | None]:
+    """Where this rank records what it has done, if the job is kept."""
+    if not setup.keeping.directory:
+        return None, None
+    rank.storage = Storage(type_of_file_system, rank.syncer)
+    for root in setup.place.roots:
+        rank.storage.add(root.target, os.fstat(root.target).st_dev, rank.running.changed)
+    rank.running.changed.close()  # nothing has been made in them yet
+    first = setup.tool.first_counts(setup.job)
+    store = RankStore(setup.keeping, setup.job.run, rank.number, rank.size, setup.kept, first)
+    if setup.keeping.resumed and rank.number:
+        store.take_lock()
+    return FactJournal(Window(setup.job.run, rank.number, rank.size), store, rank.storage.sync), store
+
+
+def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJournal | None) -> Node:
+    """The engine's view of this rank, which has what there is to begin with."""
+    tool, job, keeping = setup.tool, setup.job, setup.keeping
+    size, on_host = rank.size, rank.size / len(setup.place.leaders)
+    limits = limits_of(size, on_host, keeping)._replace(durable_before=tool.durable_before)
+    if rank.kernel.wake is not None:
+        limits = limits._replace(slots=SLOTS)
+    overflow = None if keeping.store == "pickle" else database_in(keeping.spool)
+    node = Node(
+        rank.number,
+        size,
+        run=job.run,
+        counters=counts.COUNTERS,
+        director=director,
+        random=Random(f"{job.name} {job.run} {rank.number}"),
+        queue=TaskQueue(limits, spool_in(keeping.spool), overflow, is_work),
+        limits=limits,
+        termination=job.options.termination,
+        journal=journal,
+    )
+    node.queue.remembers = rank.keeps
+    rank.attach(node.counters, lambda: node.progress.totals, lambda: node.begun_with)
+    if keeping.resumed:
+        restore_rank(node, keeping, job.run)
+    elif rank.number == 0:
+        node.counters[:] = tool.first_counts(job)
+    return node
+
+
+def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:
+    """The budgets of a host are shared by its ranks.
+
+    Where all ranks are on one host, or many share a core, idle ones ask less often: there are few to find work for, and
+    their asking takes time from those that have some.
+    """
+    limits = Limits()
+    crowd = max(1.0, on_host / len(os.sched_getaffinity(0)))
+    return limits._replace(
+        steal_backoff=limits.steal_backoff * crowd,
+        steal_backoff_cap=limits.steal_backoff_cap * min(4.0, max(crowd, 2.0 if size == on_host else 1.0)),
+        scan_ahead=2 * limits.scan_ahead // size,
+        in_core=_in_core(limits.in_core, size, on_host, keeping),
+        cut_interval=keeping.interval,
+    )
+
+
+def _in_core(most: int, size: int, on_host: float, keeping: Keeping) -> int:
+    """Bytes of waiting work that this rank holds in memory."""
+    if keeping.memory:
+        return int(keeping.memory / on_host)
+    return DATABASE_WINDOW if keeping.store == "lmdb" else max(1 << 20, 4 * most // size)
+
+
+class KernelWake:
+    """Fills ``pcopy.engine.ticket.Wake``: a ticket of the kernel is seen to be done once the kernel has been polled."""
+
+    def __init__(self, kernel: Kernel, wake: Wake) -> None:
+        self._kernel = kernel
+        self._wake = wake
+        self.fileno = wake.fileno
+
+    def clear(self) -> None:
+        self._wake.clear()
+        self._kernel.poll()
+
+
+class _Running:
+    """A rank between its first task and its end."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        tool = setup.tool
+        self._setup = setup
+        self._rank = tool.rank_state(setup.job, setup.place, setup.sink, spool_in(setup.keeping.spool))
+        self._journal, self._store = open_store(setup, self._rank)
+        self._director = tool.director(
+            self._rank,
+            stopped_by if setup.keeping.directory else status_of,
+            setup.settle,
+        )
+        self._node = make_node(setup, self._rank, self._director, self._journal)
+        self._run_task = TaskRunner(self._rank)
+        self._pulse = Pulse()
+        self._advice = setup.advice
+
+    def run(self) -> Ended:
+        setup, journal, kernel = self._setup, self._journal, self._rank.kernel
+        driver = Driver(
+            self._node,
+            setup.transport,
+            self._run,
+            host=socket.gethostname(),
+            program=setup.tool.name,
+            hindered=setup.tool.unfinished,
+            on_report=self._tell if setup.sink else None,
+            stop_reason=self._stop_reason,
+            wake=None if kernel.wake is None else KernelWake(kernel, kernel.wake),
+        )
+        speaker = None if setup.sink is None else setup.sink.notice
+        voice = Voice(setup.tool.name, setup.place.rank, setup.place.hosts, speaker, setup.notices)
+        watchdog = Watchdog(voice, self._pulse, lambda: whereabouts(self._rank))
+        if setup.kept is not None and journal is not None:
+            try:
+                setup.kept.note()
+            except Refused as refused:  # which is told before the first item, and not when the user wants to go on
+                journal.fail(refused)
+        watchdog.start()
+        try:
+            status = driver.run()
+        finally:
+            watchdog.stop()
+            self._end()
+        self._rank.close()
+        return self._director.ended._replace(status=status)
+
+    def _run(self, task: Task) -> Slices:
+        node = self._node
+        try:
+            return (yield from self._run_task(task))
+        except NotPutAside as trouble:
+            node.queue.trouble = trouble
+        except HINDRANCES as error:  # no item's, or one that no task has taken for its own
+            self._rank.stop(f"{self._setup.itself}: {hindrance(error)}")
+        while node.halted is None:  # which is work that is dropped, and not done
+            yield None
+        return Outcome(held=True)
+
+    def _stop_reason(self) -> Halt | None:
+        """Asked between slices."""
+        setup, journal, trouble = self._setup, self._journal, self._node.queue.trouble
+        self._pulse.beats += 1
+        if journal is not None:
+            self._tell_of_record(journal)
+        reason = setup.signals.reason or self._rank.stop_reason
+        if reason is None and journal is not None and journal.data_lost:
+            reason = Halt(journal.data_lost, UNSYNCED)
+        if reason is None and trouble is not None:
+            reason = Halt(no_room(setup.keeping.spool, trouble, setup.tool.spool_advice))
+        return reason
+
+    def _tell_of_record(self, journal: FactJournal) -> None:
+        if self._advice and 0 < journal.durable < LAST_EPOCH and not self._node.is_ending:
+            self._warn(self._advice)
+            self._advice = ""
+        if journal.warning is not None:
+            if self._setup.notices is None or self._setup.notices.claim():
+                self._warn(journal.warning)
+            journal.warning = None
+
+    def _warn(self, text: str) -> None:
+        if self._setup.sink is not None:
+            self._setup.sink.notice(text)
+        else:
+            tell_line(self._setup.tool.name, f"{self._setup.itself}: {text}")
+
+    def _tell(self, phase: int, report: Report) -> None:
+        self._pulse.silent = report.silent
+        if self._setup.sink is not None:
+            self._setup.sink.progress(self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent)
+
+    def _end(self) -> None:
+        """Closes what is recorded, and removes what nobody will go on with."""
+        journal, rank, store = self._journal, self._rank, self._store
+        ended = journal is None or journal.close(JOURNAL_PATIENCE)  # before it is asked what is durable
+        if journal is None or (ended and journal.durable in (0, LAST_EPOCH)):  # else a resumed job needs what there is
+            unrecorded = journal is None or journal.durable == LAST_EPOCH
+            since = 1 if unrecorded else self._setup.job.run  # what earlier runs made is on record
+            self._setup.tool.discard(rank, self._node.queue.forgotten(), since)
+        rank.syncer.close()
+        if rank.storage is not None:
+            rank.storage.close()
+        if rank.number and store is not None and store.lock is not None:
+            store.lock.close()

@@ -1,0 +1,199 @@
+"""One job from its command line to its exit status, on ranks that are forked here or were started by a launcher.
+
+Rules: a refusal touches nothing, is told by one rank, and ends all of them with status 2. Only rank 0 writes to
+standard output. Steps that a launcher's ranks do together are done by the one process alone where ranks are forked
+later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+from pcopy.errors import HINDRANCES, INCOMPLETE, Hindered, JobAborted, Refused, hindrance
+from pcopy.jobs.lifecycle import Keeping, options_as_primitives, options_from_primitives, resuming
+from pcopy.jobs.rank_store import check_shared
+from pcopy.launch.group import Group, leaders, on_all, on_root
+from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots, show_same_targets
+from pcopy.launch.rank import RankSetup
+from pcopy.launch.tool import Command, Ended, Preparation, RankPlace, Tool
+from pcopy.launch.watch.signals import StoppedBefore, StopSignals
+from pcopy.launch.watch.watchdog import NoticePipe
+from pcopy.report.bar import open_screen
+from pcopy.report.streams import tell
+from pcopy.report.unexpected import missing_package
+from pcopy.tasks.base.job import Job, Root
+from pcopy.tasks.base.rank import RootDescriptors
+
+SHARED_WITHIN = 3.0
+"""Seconds after which a job's file that rank 0 has made has to be seen by another host."""
+
+
+class Ranks(Group):
+    """How the ranks of a job are had: by forks, or from a launcher."""
+
+    def meet(self, words: Sequence[str]) -> None:
+        """All that were started run the same ``words``; raises ``Refused`` on all ranks alike."""
+
+    def number(self, asked: int) -> int:
+        """How many there will be, if the user has asked for so many (0: has not said); raises ``Refused``."""
+        raise NotImplementedError
+
+    def start(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
+        """Each rank is a process from now on: its transport, and what leads to rank 0."""
+        raise NotImplementedError
+
+    def work(self, setup: RankSetup) -> Ended:
+        """Runs the rank; raises ``JobAborted`` and ``Hindered``. A forked one ends in here."""
+        raise NotImplementedError
+
+    def lose(self, abort: JobAborted | Hindered, tool: Tool, advise: Callable[[], None]) -> None:
+        """Tells why the job ended in disorder, and by ``advise`` what to do, and ends all ranks."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Rank 0 has told how the job ended: all may end."""
+
+
+def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
+    """Runs the job, on this process's ranks; returns the exit status on which all ranks agree."""
+    signals = StopSignals()
+    prepared: list[Preparation] = []  # on rank 0, from then on
+    try:
+        ranks.meet(words)
+        on_root(ranks, lambda: prepared.append(_prepare(command, words, ranks)))
+        return _run(command.tool, prepared[0] if prepared else None, ranks, signals)
+    except (Refused, StoppedBefore) as refusal:
+        status = max(ranks.gather(refusal.status))
+        if ranks.rank == 0:
+            tell(command.tool.name, refusal)
+            if prepared and isinstance(refusal, StoppedBefore):
+                prepared[0].tell_how_to_go_on()
+        ranks.end()
+        return int(status)
+
+
+def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparation:
+    try:
+        preparation = command.prepare(words)
+    except ImportError as error:  # all ranks end in order, with one status
+        if text := missing_package(error):
+            raise Refused(text) from None
+        raise
+    ranks.number(preparation.ranks)
+    return preparation
+
+
+def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> int:
+    job, keeping, size = _begin(preparation, ranks, signals)
+    roots = on_all(
+        ranks, partial(open_roots, job, compare_devices=ranks.hellos[ranks.rank].place == ranks.hellos[0].place)
+    )
+    job = _with_mounts(tool, job, roots, ranks)
+    if preparation and preparation.kept:
+        preparation.kept.note_mounts(job.mounts)
+    with ExitStack() as stack:
+        opened = partial(open_screen, tool, stderr=sys.stderr)
+        try:
+            _store(preparation, keeping, ranks, signals)
+            # This may empty the errors file.
+            screen = on_root(ranks, lambda: preparation and stack.enter_context(opened(preparation.telling)))
+            if not preparation:
+                os.umask(0o077)  # as the preparation has done on rank 0
+            signals.install()
+            sys.stderr.flush()
+            transport, notices = ranks.start(size, tool.name)
+        except (Refused, StoppedBefore):
+            if preparation and preparation.kept:
+                preparation.kept.withdraw()
+            raise
+        hosts = [hello.host for hello in ranks.hellos] if len(ranks.hellos) > 1 else []
+        place = RankPlace(transport.rank, size, roots, leaders(ranks.hellos), hosts)
+        setup = RankSetup(tool, job, keeping, transport, place, signals, notices)
+        if transport.rank == 0 and preparation and screen:
+            preparation.announce()
+            setup = setup._replace(sink=preparation.sink(screen), settle=preparation.settle, kept=preparation.kept)
+            if setup.kept and hosts and not preparation.telling.quiet:
+                # Launchers kill all ranks at once when one is lost: nobody can say this then.
+                setup = setup._replace(advice=f"if ranks are lost: {setup.kept.command}")
+        try:
+            ended = ranks.work(setup)
+        except (JobAborted, Hindered) as abort:
+            stack.close()
+            ranks.lose(abort, tool, partial(_advise, tool, preparation, keeping))
+            return abort.status
+    status = _tell_end(tool, preparation, ended, size) if preparation else ended.status
+    ranks.end()
+    signals.ignore()
+    return status
+
+
+def _begin(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[Job, Keeping, int]:
+    """The job, as it is on all ranks, and how many they are; one that is stored is stopped in order from now on."""
+    if ranks.broadcast(preparation is not None and preparation.kept is not None):
+        signals.install()
+        ranks.gather(None)
+    size, job, keeping = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
+    if len(ranks.hellos) > 1:
+        signals.install()  # while ranks meet none may be killed by what others are about to heed
+    roots = tuple(Root(**root) for root in job["roots"])
+    options = options_from_primitives(job["options"])
+    return Job(**{**job, "roots": roots, "options": options}), Keeping(**keeping), size
+
+
+def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[int, Any, Any]:
+    assert preparation is not None
+    size = ranks.number(preparation.ranks)
+    begin = partial(preparation.begin, size)
+    signals.unless_stopped(begin) if preparation.kept else begin()
+    job = preparation.job
+    plain = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
+    return size, {**plain, "options": options_as_primitives(job.options)}, preparation.keeping._asdict()
+
+
+def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: Ranks) -> Job:
+    """The job with what is mounted below its roots, which all hosts see alike."""
+    with closing(Mounts.of(job, roots, targets=tool.writes)) as below:
+        job = job._replace(mounts=agree_on_mounts(job, below, ranks))
+        if tool.writes:
+            show_same_targets(ranks, below, job, roots[0].target)
+    return job
+
+
+def _store(preparation: Preparation | None, keeping: Keeping, ranks: Ranks, signals: StopSignals) -> None:
+    """Stores a job that is to be in its directory from the start, and has each host show that it sees it there."""
+    if not keeping.at_start:
+        return
+    kept = preparation.kept if preparation else None
+
+    def create() -> None:
+        signals.install()
+        assert kept is not None
+        kept.create()
+        signals.heed()
+
+    def look() -> None:
+        if ranks.rank in leaders(ranks.hellos)[1:]:
+            check_shared(keeping, SHARED_WITHIN)
+
+    on_root(ranks, create)
+    on_all(ranks, look)
+
+
+def _advise(tool: Tool, preparation: Preparation | None, keeping: Keeping) -> None:
+    if preparation:
+        preparation.tell_how_to_go_on()
+    elif keeping.directory and os.path.lexists(os.path.join(keeping.directory, b"job")):
+        tell(tool.name, f"to go on: {resuming(keeping.directory)}")
+
+
+def _tell_end(tool: Tool, preparation: Preparation, ended: Ended, size: int) -> int:
+    try:
+        return preparation.tell_end(ended, size)
+    except HINDRANCES as error:
+        tell(tool.name, f"the end cannot be told: {hindrance(error)}")
+        return max(ended.status, INCOMPLETE)

@@ -1,0 +1,167 @@
+"""What a program is to those who start ranks: its ranks, what rank 0 prepares, and what the user is told.
+
+A program on the engine is one ``Tool``, in a file of ``pcopy.tools``. The code that starts, runs, watches or shows
+ranks knows this class, and no program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from pcopy.engine.backlog import SpoolFactory
+from pcopy.engine.messages import Halt
+from pcopy.engine.phase_end import Director
+from pcopy.engine.task import Task
+from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.python import make_kernel
+from pcopy.jobs.lifecycle import Keeping, KeptJob
+from pcopy.report.gauge import Stages
+from pcopy.report.screen import Telling, Verbose
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.hashing import Hashing
+from pcopy.tasks.base.job import Job, Sink, Totals
+from pcopy.tasks.base.phases import Phase, phase_name
+from pcopy.tasks.base.rank import Rank, RootDescriptors
+from pcopy.tasks.copying import visitor_of
+from pcopy.tasks.files.chunk_ledger import discard_all
+
+
+class Ended(NamedTuple):
+    """How a job ended, with the exact sums on rank 0, and why it ``halted``, if that was before all was done."""
+
+    status: int
+    totals: Totals
+    halted: Halt | None
+
+
+class RankPlace(NamedTuple):
+    """Which of ``size`` ranks this is, with one of the ``leaders`` on each host, and the roots' directories, open here.
+
+    ``hosts`` names each rank's host, if they are not all on this one.
+    """
+
+    rank: int
+    size: int
+    roots: Sequence[RootDescriptors]
+    leaders: Sequence[int] = (0,)
+    hosts: Sequence[str] = ()
+
+
+class JobDirector(Director, Protocol):
+    """What rank 0 asks between phases, and how the job ended."""
+
+    ended: Ended
+
+
+Settle = Callable[[Rank, Totals], int]
+"""All items are settled: does what is left to do with them, and returns the exit status."""
+
+
+class Tool:
+    """A program that works on whole trees; what is its own each fills in."""
+
+    name: str
+    """It stands before each line."""
+    writes: bool
+    """May it write to the targets of its roots? All hosts have to see the same there."""
+    unfinished: int
+    """The exit status of a job that the system ends before all is done."""
+    spool_advice: str
+    """What the user can do where work that waits finds no room."""
+    stages: Stages
+    """How progress is measured."""
+    director: Callable[[Rank, Callable[[Halt], int | None], Settle], JobDirector]
+    """Its second argument knows the exit status of some reasons to stop early."""
+    durable_before: tuple[int, ...] = (int(Phase.NAME),)
+    """The phases before which all that was done is on record."""
+
+    def phase_name(self, phase: int) -> str:
+        """What users are told."""
+        return phase_name(phase)
+
+    def first_counts(self, job: Job) -> list[int]:
+        """The roots that are directories; what is below them is counted as it is found."""
+        first = [0] * counts.COUNTERS
+        first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
+        return first
+
+    def rank_state(self, job: Job, place: RankPlace, sink: Sink | None, spool: SpoolFactory) -> Rank:
+        """What all tasks of this rank share."""
+        options = job.options
+        digest = Hashing(options.hash, options.block_size).whole if options.hash else None
+        kernel = make_kernel(Settings(options.preserve, options.umask, options.dereference, digest))
+        return Rank(
+            job,
+            place.rank,
+            place.size,
+            place.roots,
+            kernel,
+            visitor_of,
+            sink=sink,
+            leaders=place.leaders,
+            hosts=place.hosts,
+            open_spool=spool,
+        )
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        """Removes what the run ``since``, or a later one, has begun and nobody will end.
+
+        ``forgotten`` are the tasks that were dropped.
+        """
+        discard_all(rank, since)
+        with suppress(OSError):  # a spool may have no room: what was dropped is not known then
+            for task in forgotten:
+                decode(task.payload).discard(rank, since)
+
+
+class Preparation:
+    """A job, ready to be run, and what its user is told; on rank 0 only.
+
+    As it stands here, for a program that keeps no jobs.
+    """
+
+    job: Job
+
+    def __init__(self, ranks: int, telling: Telling) -> None:
+        """``ranks``: how many the user wants; 0: as many as is usual."""
+        self.began = time.monotonic()
+        self.ranks = ranks
+        self.telling = telling
+        self.kept: KeptJob | None = None
+
+    @property
+    def keeping(self) -> Keeping:
+        """What all ranks have to know of that."""
+        return Keeping()
+
+    def begin(self, ranks: int) -> None:
+        """The number of ranks is known, and ``job`` is final from now on; raises ``Refused``."""
+
+    def announce(self) -> None:
+        """Tells what is about to be done."""
+
+    def sink(self, screen: Sink) -> Sink:
+        """Where the job tells what happens: the screen, with more if the user wants more."""
+        return Verbose(screen) if self.telling.verbose and not self.telling.quiet else screen
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        """See ``Settle``."""
+        raise NotImplementedError
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        """Prints how it ended; returns the exit status."""
+        raise NotImplementedError
+
+    def tell_how_to_go_on(self) -> None:
+        """After a rank has failed: what the user can do."""
+
+
+class Command(NamedTuple):
+    """A ``tool``, and how it makes a job of the user's words; ``prepare`` raises ``Refused``."""
+
+    tool: Tool
+    prepare: Callable[[Sequence[str]], Preparation]

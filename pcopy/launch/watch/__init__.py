@@ -1,0 +1,1 @@
+"""Looks after a rank while it works: signals, and lines about silent ranks."""

@@ -1,0 +1,159 @@
+"""Which screen the user gets: a bar where that can be drawn, else lines, for people or for programs, or none.
+
+The bar is two lines at the foot of a terminal, failures and notices above them. Rules: rich is imported with the first
+drawing, so that short jobs do not pay for it. No thread redraws: ranks are processes that fork. The cursor stays
+visible, so that a killed job leaves the terminal as it was. Where that is narrow, the less important goes first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO, cast
+
+from pcopy.report.gauge import Reading, items, mean_rate, percent, rate, remaining, silence, sizes
+from pcopy.report.screen import Clock, FailureLog, JsonScreen, PlainScreen, Program, Screen, SilentScreen, Telling
+from pcopy.report.streams import Drawing
+from pcopy.tasks.base.job import Totals
+from pcopy.text import drawable
+from pcopy.units import show_clock
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group, OverflowMethod
+    from rich.live import Live
+
+PLAIN_INTERVAL = 10.0
+"""Seconds between two lines of progress in a file or a batch system's output."""
+BAR_INTERVAL = 0.5
+"""Seconds between two pictures of the bar."""
+JSON_INTERVAL = 1.0
+"""Seconds between two lines of ``--progress json``."""
+
+_LEAST_BAR = 8
+"""Columns below which no bar is drawn, but the numbers alone."""
+_SEPARATOR = ", "
+
+
+class BarScreen(Screen):
+    """Progress as a bar. ``stream`` is a terminal; ``console`` is made for it at the first drawing if not given."""
+
+    def __init__(
+        self,
+        program: Program,
+        stream: TextIO,
+        interval: float,
+        clock: Clock,
+        log: FailureLog | None = None,
+        console: Console | None = None,
+    ) -> None:
+        super().__init__(program, stream, interval, clock, log)
+        self._console = console
+        self._live: Live | None = None
+
+    def close(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        super().close()
+
+    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
+        live = self._started()
+        console = live.console
+        live.update(render(phase, reading, silent, console.width, plain=console.options.ascii_only), refresh=True)
+
+    def _show(self, line: str) -> None:
+        if self._live is None:
+            super()._show(line)
+            return
+        from rich.text import Text
+
+        console = self._live.console
+        console.print(Text(drawable(line, console.encoding)), soft_wrap=True)
+
+    def _started(self) -> Live:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            drawing = Drawing(self._stream)
+            console = self._console or Console(file=cast(TextIO, drawing))
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+            console.show_cursor(True)
+        return self._live
+
+
+def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, plain: bool = False) -> Group:
+    """The two lines, for a terminal of ``width`` columns; ``plain``: in ASCII."""
+    from rich.cells import cell_len
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    overflow: OverflowMethod = "crop" if plain else "ellipsis"
+    right = " ".join(filter(None, [percent(reading), remaining(reading)]))
+    room = width - cell_len(phase) - len(right) - 2
+    first: Table | Text
+    if room >= _LEAST_BAR:
+        is_known = reading.fraction is not None
+        bar = ProgressBar(
+            total=1.0 if is_known else None,
+            completed=reading.fraction or 0.0,
+            width=room,
+            animation_time=reading.elapsed,
+        )
+        first = Table.grid(padding=(0, 1, 0, 0))
+        first.add_row(Text(phase, no_wrap=True), bar, Text(right, no_wrap=True))
+    else:
+        first = Text(f"{phase} {right}", no_wrap=True, overflow=overflow)
+    second = Text(details(reading, silent, width), no_wrap=True, overflow=overflow)
+    return Group(first, second)
+
+
+def details(reading: Reading, silent: Sequence[int], width: int) -> str:
+    """Counts and rates in up to ``width`` characters: what matters least is left out first.
+
+    Failures and bytes stay, even where they are too long.
+    """
+    parts = {
+        "failed": f"{reading.failed:,} failed" if reading.failed else "",
+        "silent": silence(silent),
+        "bytes": sizes(reading),
+        "items": items(reading),
+        "rate": rate(reading),
+        "mean": mean_rate(reading),
+        "elapsed": show_clock(reading.elapsed),
+    }
+    for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):
+        parts[dropped] = ""
+        line = _SEPARATOR.join(filter(None, parts.values()))
+        if len(line) <= width:
+            break
+    return line
+
+
+def open_screen(program: Program, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic) -> Screen:
+    """The screen that the user wants, on ``stderr``; makes the errors file. For rank 0 only.
+
+    A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if the
+    errors file cannot be made.
+    """
+    log = FailureLog(telling.errors, telling.umask) if telling.errors is not None else None
+    if telling.quiet or telling.progress == "none":
+        return SilentScreen(program, stderr, clock, log)
+    interval = telling.interval
+    if telling.progress == "json":
+        return JsonScreen(program, stderr, interval or JSON_INTERVAL, clock, log)
+    if telling.progress != "plain" and _can_draw(stderr):
+        return BarScreen(program, stderr, interval or BAR_INTERVAL, clock, log)
+    return PlainScreen(program, stderr, interval or PLAIN_INTERVAL, clock, log)
+
+
+def _can_draw(stream: TextIO) -> bool:
+    terminal = os.environ.get("TERM", "")
+    return stream.isatty() and terminal not in {"", "dumb", "unknown"} and importlib.util.find_spec("rich") is not None

@@ -1,0 +1,65 @@
+"""What to tell of an error that nobody has caught, where ranks are forked and under a launcher alike."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pcopy import errors
+from pcopy.report.streams import tell
+from pcopy.text import shown
+
+_PACKAGES = {"yaml": "PyYAML"}  # modules whose package is called otherwise
+
+
+def tell_unexpected(name: str, error: Exception) -> int:
+    """Tells of it in the name of the command ``name``; returns the exit status."""
+    if text := missing_package(error):
+        tell(name, text)
+        return errors.REFUSED
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
+        print(
+            f"{name}: the current directory does not exist any longer; change to another, or name all paths from /",
+            file=sys.stderr,
+        )
+        return errors.REFUSED
+    if isinstance(error, errors.HINDRANCES):
+        print(f"{name}: cannot begin: {errors.hindrance(error)}", file=sys.stderr)
+        return errors.REFUSED
+    import traceback
+
+    traceback.print_exc()
+    print(f"{name}: internal error: {type(error).__name__} (see above)", file=sys.stderr)
+    return errors.INTERNAL
+
+
+def missing_package(error: Exception) -> str:
+    """What to tell of a package that cannot be loaded; empty for any other error."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if module in ("", "pcopy"):
+        return ""
+    closed = _closed()
+    advice = f"this user may not read {shown(closed)}, where it may be" if closed else "install it"
+    return f"the Python package {_PACKAGES.get(module, module)} cannot be loaded ({error}); {advice}"
+
+
+def _closed() -> bytes:
+    """A directory of packages that is there, but not for this user: Python passes it by without a word."""
+    for directory in sys.path:
+        try:
+            os.stat(directory)
+        except PermissionError:
+            return os.fsencode(directory)
+        except OSError:
+            continue
+        if os.path.isdir(directory) and not os.access(directory, os.R_OK | os.X_OK):
+            return os.fsencode(directory)
+    return b""
+
+
+def _is_somewhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,117 @@
+"""The command lines of the programs, understood: values that ``pcopy.cli`` makes of words.
+
+Rule: a resumed job copies what it was asked to copy. Options that say how it works may be given anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pcopy.errors import Refused
+from pcopy.jobs.lifecycle import Keeping
+from pcopy.report.screen import Telling
+from pcopy.tasks.base.job import Options
+
+_RENEWED = {"max_errors": "max_errors", "termination": "termination", "no_sync": "sync"}
+_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run"}
+
+
+ALONE = b""
+"""What ``--resume`` means without a job: the only one that there is."""
+
+
+class Asked(NamedTuple):
+    """What is to be done with older jobs, if anything; ``given`` are the options that came with that.
+
+    ``discard`` names jobs, or is empty where all that nobody has worked on for ``older_than`` seconds are meant.
+    """
+
+    resume: bytes | None = None
+    jobs: bool = False
+    discard: tuple[bytes, ...] | None = None
+    given: frozenset[str] = frozenset()
+    older_than: float | None = None
+
+    @property
+    def anything(self) -> bool:
+        return self.jobs or self.resume is not None or self.discard is not None
+
+
+class CopyArguments(NamedTuple):
+    """A command line, understood.
+
+    ``ranks`` is 0 where ``-n`` was not given; ``options.umask`` is left at its default. Where an older job is ``asked``
+    for, ``sources`` and ``destination`` are empty. ``keeping.directory`` is empty where the user has named none.
+    """
+
+    sources: tuple[bytes, ...]
+    destination: bytes
+    no_target_directory: bool = False
+    ranks: int = 0
+    options: Options = Options()
+    telling: Telling = Telling()
+    is_kept: bool = True
+    keeping: Keeping = Keeping()
+    asked: Asked = Asked()
+
+
+class VerifyArguments(NamedTuple):
+    """A command line, understood. ``block_size`` and ``hash`` are 0 and empty where they were not given."""
+
+    paths: tuple[bytes, ...]
+    create: bytes = b""
+    manifest: bytes = b""
+    ranks: int = 0
+    hash: str = ""
+    block_size: int = 0
+    direct: bool = False
+    drop_cache: bool = False
+    force: bool = False
+    telling: Telling = Telling()
+
+
+class RemoveArguments(NamedTuple):
+    """A command line, understood. ``missing_is_fine``: a path that is not there is no failure."""
+
+    paths: tuple[bytes, ...]
+    yes: bool = False
+    missing_is_fine: bool = False
+    dry_run: bool = False
+    ranks: int = 0
+    max_errors: int = 0
+    termination: str = "tree"
+    telling: Telling = Telling()
+
+
+def asked_for(
+    sources: Sequence[bytes], destination: bytes, no_target_directory: bool, options: Options
+) -> dict[str, Any]:
+    """What a command line asks to be left in the destination, for comparison with a stored job, by option.
+
+    The paths are as the user gave them, from the root: what DST resolves to changes as soon as it exists.
+    """
+    wanted: dict[str, Any] = {
+        "SRC": tuple(_from_root(source) for source in sources),
+        "DST": _from_root(destination),
+        "--no-target-directory": no_target_directory,
+    }
+    for name, value in options._asdict().items():
+        if name not in _NOT_ASKED:
+            wanted["--" + name.replace("_", "-")] = tuple(value) if isinstance(value, tuple) else value
+    return wanted
+
+
+def _from_root(path: bytes) -> bytes:
+    """``path`` as it was given, behind the current directory if that matters; where it does not, there may be none."""
+    return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
+
+
+def renewed(stored: Options, now: Options, given: frozenset[str]) -> Options:
+    """The options of a resumed job: the stored ones, but for those that were ``given`` now. Raises ``Refused``."""
+    fields = {field: getattr(now, field) for name, field in _RENEWED.items() if name in given}
+    options = stored._replace(**fields)
+    if options.verify and not options.sync:
+        raise Refused("--no-sync leaves nothing on storage that the job's --verify could read back: leave it out")
+    return options

@@ -1,0 +1,285 @@
+"""``pcopy`` as a tool, which each rank knows; on rank 0: from the user's words to a job, and what is told of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from pcopy.engine.messages import Halt
+from pcopy.errors import INCOMPLETE, OK, STOPPED, UNSYNCED, Refused, hindrance
+from pcopy.jobs.directories import StoredJob, is_job
+from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
+from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
+from pcopy.jobs.lock import Lock
+from pcopy.jobs.paths import places_in, resolve, target_of
+from pcopy.jobs.rank_store import refuse_unsynced
+from pcopy.jobs.spool import NAME_ANOTHER
+from pcopy.launch.mounts import refuse_other_mounts
+from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.watch.signals import status_of, told
+from pcopy.report.streams import tell
+from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.sign.sign_state import SignState
+from pcopy.text import counted, for_shell, shown
+from pcopy.tools.arguments import CopyArguments, asked_for, renewed
+from pcopy.tools.director import STAGES, CopyDirector
+from pcopy.tools.outputs import check_outputs, holds_more, unwritten, write_result
+from pcopy.tools.summary import summary_json, summary_lines
+
+_IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
+
+
+class Copy(Tool):
+    name = "pcopy"
+    writes = True
+    unfinished = STOPPED
+    spool_advice = NAME_ANOTHER
+    stages = STAGES
+    director = CopyDirector
+
+
+COPY = Copy()
+
+
+class CopyPreparation(Preparation):
+    def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
+        """Raises ``Refused``; nothing is touched. ``words`` are the command line that ``arguments`` came from."""
+        super().__init__(arguments.ranks, arguments.telling)
+        self.arguments = arguments
+        self._words = words
+        if arguments.keeping.spool and not os.access(arguments.keeping.spool, os.W_OK | os.X_OK):
+            raise Refused(f"--spool {shown(arguments.keeping.spool)}: not a directory that can be written")
+        self._earlier = Earlier()
+        self._resumed = self._to_resume()
+        if self._resumed is None:
+            roots = self._resolved()
+            options = arguments.options._replace(umask=_umask())
+            check_outputs(roots, options, arguments.telling.errors)
+            self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
+            self.arguments = arguments._replace(options=options)
+            self.telling = self.telling._replace(umask=options.umask)
+            self.job = Job(os.urandom(5).hex(), 1, roots, options)
+        self._signature: str | None = None
+        self._unwritten = ""
+        self._remarks: list[str] = []
+        self._hints = list(self._earlier.told)
+        """Lines that are told too, but not with ``-q`` when all goes well."""
+
+    def _to_resume(self) -> tuple[StoredJob, Lock] | None:
+        """The stored job that is meant, if one is, and its lock, which is this process's."""
+        arguments = self.arguments
+        directory = arguments.keeping.directory
+        if arguments.asked.resume is None and not (directory and is_job(directory)):
+            return None
+        from pcopy.jobs.chosen import resume, to_standard_error
+
+        word = arguments.asked.resume if not directory else directory + b"/"
+        assert word is not None
+        stored, lock = resume(word, to_standard_error)
+        try:
+            if directory:
+                self._refuse_different(directory, stored)
+            roots, options = as_stored(stored)
+            check_outputs(roots, options, arguments.telling.errors)
+            self._earlier = taken_over(stored, roots, options)
+        except BaseException:
+            lock.close()
+            raise
+        keeping = arguments.keeping._replace(directory=stored.path, nonce=stored.file.nonce, at_start=False)
+        self.kept = KeptJob(keeping, stored.file, lock)
+        return stored, lock
+
+    def _refuse_different(self, directory: bytes, stored: StoredJob) -> None:
+        """What DST means may have changed since the job began: so its words and these are compared by what they mean
+        now."""
+        different = stored.file.differing(self._asked())
+        if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), self._resolved()):
+            different = [each for each in different if each not in ("SRC", "DST")]
+        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not self._names("--hash"):
+            different.remove("--hash")
+        if different:
+            raise Refused(
+                f"{shown(directory)}: holds an unfinished job with other arguments "
+                f"(different: {', '.join(different)}): name another directory, "
+                f"or go on with it: {resuming(stored.path)}"
+            )
+
+    def _names(self, option: str) -> bool:
+        return any(word.partition("=")[0] == option for word in self._words)
+
+    def _resolved(self) -> tuple[Root, ...]:
+        """What is to be copied, and where to; raises ``Refused``."""
+        arguments = self.arguments
+        follow = arguments.options.dereference
+        return resolve(arguments.sources, arguments.destination, arguments.no_target_directory, follow=follow)
+
+    def _asked(self) -> dict[str, Any]:
+        arguments = self.arguments
+        return asked_for(arguments.sources, arguments.destination, arguments.no_target_directory, arguments.options)
+
+    def begin(self, ranks: int) -> None:
+        """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""
+        arguments = self.arguments
+        if self._resumed is not None:
+            stored, lock = self._resumed
+            roots, options = as_stored(stored)
+            refuse_other_mounts(stored.file, roots, options)
+            options = renewed(options, arguments.options, arguments.asked.given)
+            self.job, self.kept = go_on(stored, lock, ranks, arguments.keeping, options)
+            self.telling = self.telling._replace(umask=self.job.options.umask)
+            self._remarks += self.kept.notices
+            from pcopy.jobs.leftovers import remove_unfinished
+
+            self._remarks += remove_unfinished(self.job.options._asdict(), self.job.name, self.job.run)
+            _umask()
+        elif arguments.is_kept:
+            self._keep()
+        if self.kept and (own := places_in(self.kept.keeping.directory, self.job.roots)):
+            self.job = self.job._replace(own=own)
+            self._hints.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
+
+    def _keep(self) -> None:
+        try:
+            refuse_unsynced(self.job.roots)
+        except Refused as refused:
+            self._remarks.append(f"no checkpoints, the job goes on without: {refused}")
+        else:
+            self.job, self.kept = keep_new(self.job, self.arguments.keeping, self._asked())
+
+    @property
+    def keeping(self) -> Keeping:
+        return self.kept.keeping if self.kept else self.arguments.keeping._replace(directory=b"", at_start=False)
+
+    def announce(self) -> None:
+        if not self.telling.quiet:
+            roots = self.job.roots
+            targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}
+            sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
+            stream = sys.stderr if self.telling.json else sys.stdout
+            print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
+            self._remarks += self._hints
+        while self._remarks:
+            tell("pcopy", self._remarks.pop(0))
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        """Writes the signature; a copy without the one that was asked for is not complete."""
+        if not self.job.options.signs:
+            return OK
+        if totals.extra or holds_more(self.job.roots):
+            self._remarks.append("DST holds more than the source: what is there will not match the signature")
+        sign = rank.own(SignState)
+        if sign.unwritten is not None:
+            self._unwritten = unwritten("manifest", self.job.options.manifest, sign.unwritten)
+            return INCOMPLETE
+        digest, tally = sign.signatures[0]
+        sources = [root.source_shown for root in self.job.roots]
+        self._unwritten = write_result(self.job, digest, tally, sources)
+        if self._unwritten:
+            return INCOMPLETE
+        self._signature = digest.hex()
+        return OK
+
+    @property
+    def _before(self) -> int | None:
+        """Bytes that earlier runs have copied; None if there were none."""
+        keeping = self.keeping
+        return Totals(*keeping.counts).bytes if keeping.resumed else None
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        seconds, options = time.monotonic() - self.began, self.job.options
+        if ended.halted is not None:
+            cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
+            tell("pcopy", _told(ended.halted, cut_short))
+        is_quiet = self.telling.quiet and ended.status == OK
+        if self.telling.quiet and not is_quiet:
+            self._remarks = self._hints + self._remarks
+        for remark in filter(None, (*self._remarks, self._unwritten)):
+            tell("pcopy", remark)
+        if self.job.options.signs and self._signature is None and not self._unwritten:
+            print("pcopy: no signature or manifest was written, since not everything is there", file=sys.stderr)
+        if self.telling.json:
+            goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
+            job = self.job.name if goes_on else None
+            told = summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, self._before)
+            print(told, flush=True)
+        elif not is_quiet:
+            lines = summary_lines(ended.totals, seconds, ranks, ended.status, self._before)
+            if self._unwritten:
+                lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
+            if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
+                were = counted(kept, "item was", "items were")
+                lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
+            if self._signature:
+                lines.append(f"signature {self._signature} ({self.job.options.hash})")
+            print("\n".join(lines), flush=True)
+        self._tell_of_job(ended)
+        return ended.status
+
+    def _tell_of_job(self, ended: Ended) -> None:
+        if ended.status == OK and self._earlier.superseded:
+            from pcopy.jobs.chosen import discard_superseded
+            from pcopy.jobs.leftovers import remove_temporaries
+
+            tell_it = partial(tell, "pcopy")
+            discard_superseded(self._earlier.superseded, partial(remove_temporaries, tell=tell_it), tell_it)
+        if self.kept is None:
+            return
+        patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
+        try:
+            for remark in self.kept.end(ended.status, ended.totals, patience):
+                tell("pcopy", remark)
+        except Refused as refused:
+            tell("pcopy", refused)
+        except OSError as error:
+            tell("pcopy", f"the job's directory may be left: {hindrance(error)}")
+        if ended.status != OK:
+            self._tell_command()
+
+    def tell_how_to_go_on(self) -> None:
+        if self.kept is not None:
+            self.kept.look()
+        self._tell_command()
+
+    def _tell_command(self) -> None:
+        if self.kept is not None and self.kept.is_stored:
+            tell("pcopy", f"to go on: {self.kept.command}")
+        elif self.kept is not None:
+            gone = f"{shown(self.kept.keeping.directory)}: the job is gone"
+            why = gone if self.kept.has_vanished else "no checkpoint was stored"
+            tell("pcopy", f"{why}: start it again{self._with_other_words()}")
+
+    def _with_other_words(self) -> str:
+        """The command that means now what the one that was given meant, if that means something else by now.
+
+        A directory that was copied to an absent DST is there now, and would be copied into it.
+        """
+        if self._resumed is not None:
+            return ""
+        try:
+            roots = self._resolved()
+        except Refused:  # it will say why
+            return ""
+        if target_of(roots[0]) == target_of(self.job.roots[0]):
+            return ""
+        words = ["pcopy", "--no-target-directory", *(for_shell(os.fsencode(word)) for word in self._words)]
+        return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
+
+
+def _umask() -> int:
+    """The user's umask. From now on what pcopy makes is nobody else's until it is finished."""
+    return os.umask(0o077)
+
+
+def _told(reason: Halt, cut_short: bool) -> str:
+    """Why the job halted, and what that means for the copy: nobody knows that after a sync that failed.
+
+    ``cut_short``: an earlier run may have left files that are.
+    """
+    brief = told(reason)
+    but = "; but what an earlier run was writing when it was killed may be cut short" if cut_short else ""
+    return brief if reason.code == UNSYNCED else f"{brief}; every file that has been copied is whole{but}"

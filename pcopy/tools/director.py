@@ -1,0 +1,195 @@
+"""What happens between the phases of a job, and how it ends; asked at rank 0 only. And how far it is meanwhile.
+
+Progress has stages: the copy (with all that belongs to it, up to the sync), the verification, the repair, its
+verification, and the signature. Of the repair nobody knows beforehand how much it is, and of the signature only that it
+goes over all items; so there is no fraction of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pcopy import errors
+from pcopy.engine.messages import Halt
+from pcopy.engine.task import Spawn
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.problem import Problem
+from pcopy.launch.tool import Ended
+from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Totals, mount_codes
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
+from pcopy.tasks.directories.scan_dir import ScanDir
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.sync_files import SyncFiles
+from pcopy.tasks.sign.digest_level import DigestLevel
+from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
+from pcopy.tasks.sign.send_entries import EntriesNote, FoundEntries, SendEntries
+from pcopy.tasks.sign.signing import owner_of
+
+
+def _copied(totals: Totals) -> Done:
+    items = totals.copied + totals.skipped + totals.failed
+    handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
+    return Done(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
+
+
+def _verified(totals: Totals) -> Done:
+    read, items = totals.verified_bytes, totals.verified + totals.refuted
+    return Done(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
+
+
+def _in_place(totals: Totals) -> Done:
+    """The bytes of files that are there, or never will be, however many bytes have moved for them."""
+    settled = totals.bytes + totals.skipped_bytes + totals.failed_bytes
+    return _copied(totals)._replace(bytes=settled, final=False)
+
+
+STAGES: Stages = {
+    "copy": Stage(_copied, scans=True),
+    "verify": Stage(_verified),
+    "repair": Stage(_in_place),
+    "reverify": Stage(_verified),
+    "sign": Stage(_in_place, measured=False),
+}
+"""By the names of phases. What is only read is measured as what is copied."""
+
+
+def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
+    payload = encode(value)
+    return [Spawn(phase, payload, 0, owner=rank) for rank in ranks]
+
+
+class JobDirector:
+    """Fills ``pcopy.launch.tool.JobDirector`` for a job that reads.
+
+    ``status_of`` knows the exit status of some reasons to stop early; ``settle`` is asked at the end of a job whose
+    items are all there: it does what is left to do with them, and returns the status.
+    """
+
+    halted_status = errors.REFUSED
+    """Of a job that ended before all was done, unless ``status_of`` knows another."""
+    failed_status = errors.REFUSED
+    """Of one of which items have failed."""
+
+    def __init__(
+        self, rank: Rank, status_of: Callable[[Halt], int | None], settle: Callable[[Rank, Totals], int]
+    ) -> None:
+        self._rank = rank
+        self._job = rank.job
+        self._status_of = status_of
+        self._settle = settle
+        self.ended = Ended(errors.INTERNAL, Totals(), None)
+        """A reason to halt that comes later counts no more."""
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""
+        ranks: Sequence[int] = range(self._rank.size)
+        if phase == Phase.COPY:
+            tasks = list(map(self._root_task, range(len(self._job.roots))))
+            return [*tasks, *_for_each((0,), phase, ReadManifest())] if self._job.against else tasks
+        if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
+            return _for_each(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFiles(None))
+        if phase == Phase.SIGN:
+            return [*self._common_root(), *_for_each(ranks, phase, SendEntries())]
+        if phase > Phase.SIGN:
+            depth = self._depth(phase)
+            return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
+        return []
+
+    def _root_task(self, number: int) -> Spawn:
+        root = self._job.roots[number]
+        source_mount, _ = mount_codes(self._job.roots)[number]
+        source_id = Identity(source_mount, root.source_id[1])
+        if not root.item:
+            return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
+        place = Place(number, b"", source_id, self._target_id(number), False, False)
+        return Spawn(int(Phase.COPY), encode(ScanNames(place, root.item, 0)), SCAN_COST, True)
+
+    def _target_id(self, number: int) -> Identity:
+        """The directory that a single item is copied to."""
+        return NOWHERE
+
+    def _common_root(self) -> Iterator[Spawn]:
+        """Of several sources that are one dataset: a directory that none of them is."""
+        return iter(())
+
+    def _depth(self, phase: int) -> int:
+        """Of the directories that are digested in a phase; -1 for the phase after the last level."""
+        return self._rank.own(FoundEntries).deepest - (phase - Phase.LEVEL)
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        sums = Totals(*totals)
+        options = self._job.options
+        if phase >= Phase.SIGN:
+            last = Phase.LEVEL + self._rank.own(FoundEntries).deepest + bool(options.manifest)
+            return phase + 1 if phase < last else None
+        repaired = bool(sums.for_repair)
+        due = {
+            Phase.LINK: sums.for_link,
+            Phase.STORE: sums.for_name and options.sync,
+            Phase.NAME: sums.for_name,
+            Phase.FINISH: sums.for_finish,
+            Phase.SEAL: sums.for_seal,
+            Phase.SYNC: options.sync,
+            Phase.VERIFY: options.verify,
+            Phase.REPAIR: repaired,
+            Phase.REPAIR_LINK: repaired,
+            Phase.REPAIR_FINISH: repaired,
+            Phase.REPAIR_SYNC: repaired,
+            Phase.REPAIR_VERIFY: repaired,
+            Phase.SIGN: self._rank.signs and not sums.failed,
+        }
+        return next((int(later) for later, wanted in due.items() if later > phase and wanted), None)
+
+    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+        sums = Totals(*totals)
+        status = self._status(sums, halted)
+        self.ended = Ended(status, sums, halted)
+        return status
+
+    def _status(self, sums: Totals, halted: Halt | None) -> int:
+        if halted is not None:
+            return self._status_of(halted) or self.halted_status
+        if sums.found != sums.copied + sums.skipped + sums.failed:
+            return errors.INTERNAL
+        if sums.failed or sums.unsynced:
+            return self.failed_status
+        return self._settle(self._rank, sums)
+
+
+class CopyDirector(JobDirector):
+    halted_status = errors.STOPPED
+    failed_status = errors.INCOMPLETE
+
+    def _target_id(self, number: int) -> Identity:
+        _, mount = mount_codes(self._job.roots)[number]
+        return Identity(mount, self._job.roots[number].target_id[1])
+
+    def _common_root(self) -> Iterator[Spawn]:
+        if len(self._job.roots) > 1:
+            size = self._rank.hashing.algorithm.size
+            root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
+            owner = owner_of(b"", self._rank.size)
+            yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
+
+    def _status(self, sums: Totals, halted: Halt | None) -> int:
+        if halted is None:
+            self._remove_leftovers()
+        return super()._status(sums, halted)
+
+    def _remove_leftovers(self) -> None:
+        """Single items lie in a directory that no task finishes: the same one, if there are several."""
+        number = next((number for number, root in enumerate(self._job.roots) if root.item), None)
+        if number is None:
+            return
+        try:
+            left = self._rank.remove_leftovers(self._rank.targets[number].open(b""))
+            text = left and left.strerror
+        except Problem as problem:
+            text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"
+        if text:
+            self._rank.tell((), (text,))

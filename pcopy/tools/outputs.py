@@ -1,0 +1,203 @@
+"""The files that a job writes beside its copies: where they may be, and how the signature's is written.
+
+Rule: none of them may take the place of anything but an older file of its kind, and none may lie in what it describes,
+where it would change it. What is there is looked at before anything is copied, also when a job goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from pcopy import __version__
+from pcopy.errors import Refused
+from pcopy.fsio.directories import count_entries
+from pcopy.jobs.paths import filled_by, lies_in, source_of
+from pcopy.signature.algorithms import algorithm
+from pcopy.signature.manifest import begins_as_manifest
+from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, write_signature
+from pcopy.tasks.base.job import Job, Options, Root
+from pcopy.tasks.sign.signing import Tally
+from pcopy.text import shown
+
+
+def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
+    """Raises ``Refused`` unless signature, manifest and the file of errors can be where the user wants them.
+
+    Raises that or ``ImportError`` where the library of the digests is not there.
+    """
+    outputs = {"signature": options.signature, "manifest": options.manifest, "errors": errors or b""}
+    outputs = {what: path for what, path in outputs.items() if path}
+    _refuse_the_same(outputs)
+    roots = tuple(roots)
+    if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
+        raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
+    trees = {os.path.realpath(source_of(root)) for root in roots}
+    if copies:
+        trees.add(filled_by(roots))
+    for what, path in outputs.items():
+        file = _real_name(path)
+        for tree in trees:
+            if lies_in(file, tree):
+                why = "which is copied from or to" if what == "errors" else "which it describes"
+                raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
+        if what == "errors":
+            _check_errors_file(path)
+        else:
+            _check_replaceable(path, what)
+    if options.hash:
+        algorithm(options.hash)
+
+
+def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
+    names: dict[bytes, str] = {}
+    for what, path in outputs.items():
+        other = names.setdefault(_real_name(path), what)
+        if other != what:
+            raise Refused(f"{shown(path)}: {other} and {what} cannot be the same file")
+
+
+def _real_name(path: bytes) -> bytes:
+    """The name itself from the root, without links on the way to it; a link of that name is not followed."""
+    directory, name = os.path.split(path)
+    return os.path.join(os.path.realpath(directory or b"."), name)
+
+
+def _is_socket(root: Root) -> bool:
+    try:
+        return bool(root.item) and stat.S_ISSOCK(os.lstat(source_of(root)).st_mode)
+    except OSError:
+        return False  # it will fail, and say why
+
+
+def _check_replaceable(path: bytes, what: str) -> None:
+    """A new file takes the name at the end: whatever else has it would be gone."""
+    status = _status(path)
+    if status is not None:
+        _refuse_no_file(path, status)
+        if not _is_older(path, what):
+            raise Refused(f"{shown(path)}: is there already, and is no {what}; name another file, or remove it")
+    _check_directory(path)
+
+
+def _is_older(path: bytes, what: str) -> bool:
+    """Is the file an older one of its kind, or empty?"""
+    try:
+        with open(_open_without_trace(path), "rb") as file:
+            beginning = file.read(LOOK)
+    except OSError as error:
+        raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
+    begins = begins_as_manifest if what == "manifest" else begins_as_signature
+    return not beginning or begins(beginning)
+
+
+def _check_errors_file(path: bytes) -> None:
+    """It is emptied and written through, so other names of it would lose their contents; a stream loses nothing."""
+    status = _status(path)
+    if status is None:
+        _check_directory(path)
+        return
+    if _is_stream(path):
+        return
+    _refuse_no_file(path, status)
+    if status.st_nlink > 1:
+        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
+
+
+def _status(path: bytes) -> os.stat_result | None:
+    """What has the name, no link followed; None for nothing."""
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+
+
+def _is_stream(path: bytes) -> bool:
+    """Is it, or leads it to, a FIFO or a character device? /dev/stderr, for instance."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # a link to nothing
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _refuse_no_file(path: bytes, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise Refused(f"{shown(path)}: is a symbolic link; name the file itself")
+    if stat.S_ISDIR(status.st_mode):
+        raise Refused(f"{shown(path)}: is a directory; name a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise Refused(f"{shown(path)}: is no regular file, and is not replaced by one")
+
+
+def _check_directory(path: bytes) -> None:
+    directory = os.path.dirname(_real_name(path))
+    if not os.path.isdir(directory):
+        raise Refused(f"{shown(path)}: its directory does not exist; make it first")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise Refused(f"{shown(path)}: its directory may not be written")
+
+
+def holds_more(roots: Sequence[Root]) -> bool:
+    """Has the directory that several sources were copied into entries that are none of theirs? False if that is hidden.
+
+    Each of them is its basename there, or its contents.
+    """
+    if len(roots) == 1:
+        return False  # the tasks have counted
+    try:
+        expected = sum(not _is_socket(root) if root.name else _entries(root.source) for root in roots)
+        return _entries(roots[0].target) > expected
+    except OSError:
+        return False
+
+
+def _entries(path: bytes) -> int:
+    """How many entries a directory has, but for sockets."""
+    descriptor = _open_without_trace(path)
+    try:
+        return count_entries(descriptor, sockets=False)
+    finally:
+        os.close(descriptor)
+
+
+def _open_without_trace(path: bytes) -> int:
+    """Its access time stays, where that is allowed."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with suppress(PermissionError):
+        return os.open(path, flags | os.O_NOATIME)
+    return os.open(path, flags)
+
+
+def write_result(job: Job, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:
+    """Writes the signature file, if that is wanted; returns what went wrong, or nothing."""
+    options = job.options
+    if not options.signature:
+        return ""
+    signature = Signature(
+        options.hash,
+        options.block_size,
+        digest.hex(),
+        *tally,
+        source=" ".join(shown(source) for source in sources),
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        generator=f"pcopy {__version__}",
+    )
+    try:
+        write_signature(options.signature, signature, options.umask, job.writer)
+    except (OSError, Refused) as error:
+        return unwritten("signature", options.signature, error)
+    return ""
+
+
+def unwritten(what: str, path: bytes, error: Exception) -> str:
+    """Why ``what``, which was to be in the file ``path``, is not there."""
+    if isinstance(error, Refused):  # which names the path
+        return f"the {what} could not be written: {error}"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{shown(path)}: the {what} could not be written: {reason}"

@@ -1,0 +1,116 @@
+"""The summary of a copy, for people and for programs.
+
+Rule: found = copied + skipped + failed is spelled out and never rounded. If a job stopped early, the items that it has
+not reached are named as the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
+from pcopy.tasks.base.job import Totals
+from pcopy.text import counted
+from pcopy.units import show_seconds, show_size
+
+_OUTCOMES = {
+    INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
+    INTERNAL: "internal error (status 70)",
+    STOPPED: "stopped early (status 75)",
+}
+
+_COUNTED = (
+    *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
+    *("failed", "changed", "vanished", "excused", "warnings"),
+)
+"""Counters that ``--json`` shows, by their names in ``Totals``."""
+
+
+def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None) -> list[str]:
+    """The summary for people, a few lines; ``seconds`` is the wall time, ``status`` the exit status.
+
+    ``before`` are bytes that earlier runs of the job have copied: the rate is this run's.
+    """
+    lines = sums_lines(totals, "copied", "skipped")
+    if totals.verified:
+        lines += [
+            f"  verified: {counted(totals.verified, 'item', 'items')}, {show_size(totals.confirmed_bytes)} read back"
+        ]
+    if totals.skipped_bytes:
+        lines += _listed("skipped", [show_size(totals.skipped_bytes)])
+    lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
+    remarks = [
+        f"{totals.deleted:,} deleted",
+        f"{totals.excused:,} excused (owner, group or attributes that you may not set)",
+        counted(totals.warnings, "warning", "warnings"),
+    ]
+    lines += _listed("besides", remarks)
+    copied = _copied_now(totals, before)
+    lines.append(
+        f"{show_size(copied)}{'' if before is None else ' by this run'} in {show_seconds(seconds)}: "
+        f"{show_size(_rate(copied, seconds))}/s with {counted(ranks, 'rank', 'ranks')}"
+    )
+    if status != OK:
+        lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
+        if status == STOPPED and totals.found == totals.copied + totals.skipped + totals.failed:
+            lines[-1] += ": all items are done, but the job is not: the last sync, for instance, is missing"
+    return lines
+
+
+def sums_lines(totals: Totals, done: str, left: str) -> list[str]:
+    """What was found, and what has become of it: what is ``done`` by kind, too; ``left`` are items that stay."""
+    rest = totals.found - totals.copied - totals.skipped - totals.failed
+    sums = [f"{totals.copied:,} {done}", f"{totals.skipped:,} {left}", f"{totals.failed:,} failed"]
+    if rest:
+        sums.append(f"{rest:,} not reached")
+    kinds = [
+        counted(totals.files, "file", "files") + f" of {show_size(totals.bytes)}",
+        counted(totals.directories, "directory", "directories"),
+        counted(totals.symlinks, "symbolic link", "symbolic links"),
+        counted(totals.hardlinks, "hard link", "hard links"),
+        counted(totals.special, "special file", "special files"),
+    ]
+    return [f"{totals.found:,} found = {' + '.join(sums)}", *_listed(done, kinds)]
+
+
+def summary_json(
+    totals: Totals,
+    seconds: float,
+    ranks: int,
+    status: int,
+    signature: str | None = None,
+    job: str | None = None,
+    before: int | None = None,
+) -> str:
+    """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number.
+
+    ``before`` as for ``summary_lines``.
+    """
+    values = summary_values(totals, _COUNTED, seconds, ranks, status)
+    values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
+    rate = round(_rate(_copied_now(totals, before), seconds))
+    return json.dumps({**values, "bytes_per_second": rate, "signature": signature, "job": job})
+
+
+def summary_values(
+    totals: Totals, counted: Sequence[str], seconds: float, ranks: int, status: int
+) -> dict[str, object]:
+    """What each program tells of a job, with the counters that are ``counted``."""
+    counts = {name: getattr(totals, name) for name in counted}
+    return {**counts, "seconds": round(seconds, 3), "ranks": ranks, "exit_status": status}
+
+
+def _copied_now(totals: Totals, before: int | None) -> int:
+    """The bytes that this run has copied. What it found to be wrong of earlier ones may be more."""
+    return max(0, totals.bytes - (before or 0))
+
+
+def _rate(copied: int, seconds: float) -> float:
+    return copied / seconds if seconds > 0 else 0.0
+
+
+def _listed(title: str, parts: list[str]) -> list[str]:
+    """A line of those ``parts`` that do not begin with a count of 0; none if all do."""
+    some = [part for part in parts if not part.startswith("0 ")]
+    return [f"  {title}: {', '.join(some)}"] if some else []

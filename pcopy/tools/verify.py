@@ -1,0 +1,311 @@
+"""``pverify`` as a tool, which each rank knows; on rank 0: what is read and compared, and what is told at the end."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+
+from pcopy.errors import OK, REFUSED, Refused
+from pcopy.jobs.paths import absolute
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.watch.signals import told
+from pcopy.report.streams import tell
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM
+from pcopy.signature.items import SYMLINK
+from pcopy.signature.manifest import ROOT, ManifestReader, begins_as_manifest
+from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, is_cut_signature, read_signature
+from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.phases import Phase, phase_name
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.sign.sign_state import SignState
+from pcopy.tasks.sign.signing import Tally
+from pcopy.text import counted, for_shell, shown
+from pcopy.tools.arguments import VerifyArguments
+from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.outputs import check_outputs, unwritten, write_result
+from pcopy.tools.summary import summary_values
+from pcopy.units import show_seconds, show_size
+
+DIFFERENT = 1
+"""The exit status for data that are not the same."""
+
+_COUNTED = ("files", "directories", "symlinks", "special", "bytes", "failed")
+"""Counters that ``--json`` shows, by their names in ``Totals``."""
+
+
+class Verify(Tool):
+    name = "pverify"
+    writes = False
+    unfinished = REFUSED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    director = JobDirector
+
+    def phase_name(self, phase: int) -> str:
+        return phase_name(phase) if phase >= Phase.SIGN else "read"
+
+
+VERIFY = Verify()
+
+
+class VerifyPreparation(Preparation):
+    def __init__(self, arguments: VerifyArguments) -> None:
+        """Raises ``Refused``; nothing is written."""
+        super().__init__(arguments.ranks, arguments.telling)
+        self.arguments = arguments
+        self._expected: Signature | None = None
+        self._of_link = False  # what PATH is compared with describes a symbolic link, and nothing else
+        self._found: str | None = None
+        self._remarks: list[str] = []
+        self._differences = {"changed": 0, "missing": 0, "extra": 0}
+        paths, options, against = self._compared(arguments)
+        roots = tuple(_root(path, follow=not self._of_link) for path in paths)
+        check_outputs(roots, options, copies=False)
+        if arguments.create and not arguments.force and os.path.lexists(arguments.create):
+            raise Refused(f"{shown(arguments.create)}: is there already, and kept; --force replaces it")
+        self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
+
+    def _compared(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
+        """What is read, how, and the manifest that it is compared with."""
+        options = Options(
+            hash=arguments.hash or DEFAULT_ALGORITHM,
+            block_size=arguments.block_size or Options().block_size,
+            sync=False,
+            direct=arguments.direct,
+            drop_cache=arguments.drop_cache,
+            umask=_umask(),
+        )
+        paths, against = arguments.paths, b""
+        if arguments.create:
+            if os.path.isdir(arguments.create) and not os.path.isdir(paths[0]):
+                given = f"pverify --create SIGNATURE {for_shell(arguments.create)}"
+                raise Refused(f"{shown(arguments.create)}: is a directory; name the file to be written: {given}")
+            manifest = absolute(arguments.manifest) if arguments.manifest else b""
+            options = options._replace(signature=absolute(arguments.create), manifest=manifest)
+        elif arguments.manifest:
+            _check_manifest(arguments.manifest, paths[0])
+            reader = ManifestReader(arguments.manifest)
+            options = _as_told(arguments, options, reader.algorithm.name, reader.block_size, arguments.manifest)
+            self._of_link = reader.first().kind == SYMLINK
+            against = absolute(arguments.manifest)
+        elif _is_signature(*paths):
+            expected = self._expected = read_signature(paths[0])
+            others = expected.files + expected.directories + expected.special
+            self._of_link = expected.symlinks == 1 and not others
+            options = _as_told(arguments, options, expected.algorithm, expected.block_size, paths[0])
+            paths = paths[1:]
+        return paths, options, against
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        sign = rank.own(SignState)
+        digest, tally = sign.signatures[0]
+        self._found = digest.hex()
+        options = self.job.options
+        if self.arguments.create:
+            if sign.unwritten is not None:  # an older signature fits an older manifest
+                trouble = unwritten("manifest", options.manifest, sign.unwritten)
+            else:
+                trouble = write_result(self.job, digest, tally, [root.source_shown for root in self.job.roots])
+            if trouble:
+                self._remarks.append(trouble)
+            return REFUSED if trouble else OK
+        if self._expected is not None:
+            return self._compared_with(self._expected, tally)
+        if digest == sign.signatures[1][0]:
+            return self._compared_sizes(tally, sign.signatures[1][1])
+        for key, what in sign.differences.sorted():
+            word = what.decode()
+            if self.job.against:  # the manifest is the second side, but what the first one is measured by
+                word = {"missing": "extra", "extra": "missing"}.get(word, word)
+            self._tell_difference(word, key.replace(b"\0", b"/") or ROOT)
+        return DIFFERENT
+
+    def _compared_with(self, expected: Signature, tally: Tally) -> int:
+        if self._found != expected.signature:
+            return DIFFERENT
+        wrong = [
+            f"{what}: {there:,} there, {found:,} found"
+            for what, found in tally._asdict().items()
+            if (there := getattr(expected, what)) != found
+        ]
+        if not wrong:
+            return OK
+        file = shown(self.arguments.paths[0])
+        self._remarks.append(f"{file}: contradicts itself and is damaged: the signature fits, not {', '.join(wrong)}")
+        return REFUSED
+
+    def _compared_sizes(self, found: Tally, listed: Tally) -> int:
+        """The digests agree, so that all sizes are right in a manifest that is whole."""
+        if not self.job.against or found == listed:
+            return OK
+        self._remarks.append(
+            f"{shown(self.arguments.manifest)}: contradicts itself and is damaged: all digests fit, not the sizes, "
+            f"{listed.bytes:,} bytes in all and {found.bytes:,} found"
+        )
+        return REFUSED
+
+    def _tell_difference(self, what: str, path: bytes) -> None:
+        self._differences[what] += 1
+        if self.telling.json:
+            exact = base64.b64encode(path).decode("ascii")
+            print(json.dumps({"difference": what, "path": shown(path), "path_b64": exact}))
+        else:
+            print(f"{what} {shown(path)}")
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        elapsed = time.monotonic() - self.began
+        totals = ended.totals
+        if ended.halted is not None:
+            self._remarks.append(told(ended.halted))
+        elif totals.failed:
+            found = counted(totals.found, "item", "items")
+            self._remarks.append(f"{totals.failed:,} of {found} could not be read: nothing is proved")
+        for remark in self._remarks:
+            tell("pverify", remark)
+        if self.telling.json:
+            print(json.dumps(self._summary(ended, elapsed, ranks)))
+        elif not self.telling.quiet:
+            for line in self._lines(ended, elapsed):
+                print(f"pverify: {line}", file=sys.stderr)
+        sys.stdout.flush()
+        return ended.status
+
+    def _lines(self, ended: Ended, elapsed: float) -> list[str]:
+        lines = []
+        if ended.status == OK:
+            lines.append("created" if self.arguments.create else "the same")
+        elif ended.status == DIFFERENT:
+            counts = [f"{number:,} {what}" for what, number in self._differences.items() if number]
+            lines.append(": ".join(filter(None, ("different", ", ".join(counts)))))
+        if self._expected is not None and self._found not in (None, self._expected.signature):
+            lines.append(f"expected signature {self._expected.signature}")
+        if self._found is not None and len(self.job.roots) == 1 and not self.job.against:
+            lines.append(f"signature {self._found} ({self.job.options.hash})")
+        if ended.halted is None:  # else the reason is all that there is to say
+            size = ended.totals.bytes
+            rate = size / elapsed if elapsed > 0 else 0
+            items = counted(ended.totals.copied, "item", "items")
+            lines.append(f"{items} of {show_size(size)} in {show_seconds(elapsed)}: {show_size(rate)}/s")
+        return lines
+
+    def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:
+        return {
+            "same": {OK: True, DIFFERENT: False}.get(ended.status) if not self.arguments.create else None,
+            "signature": self._found,
+            "expected": self._expected.signature if self._expected else None,
+            **self._differences,
+            **summary_values(ended.totals, _COUNTED, elapsed, ranks, ended.status),
+            "bytes_per_second": round(ended.totals.bytes / elapsed) if elapsed > 0 else 0,
+        }
+
+
+def _root(path: bytes, *, follow: bool) -> Root:
+    """``path``, or what it leads to if it is a symbolic link that is to be followed; raises ``Refused``."""
+    try:
+        status = os.stat(path) if follow else os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            parent, name = os.path.split(path)
+            real = os.path.join(os.path.realpath(parent or b"."), name)
+        else:
+            real = os.path.realpath(path)
+        if stat.S_ISDIR(status.st_mode):
+            identity = status.st_dev, status.st_ino
+            return Root(real, real, b"", b"", path, path, identity, identity)
+        directory, name = os.path.split(real)
+        around = os.stat(directory)
+    except OSError as error:
+        if error.filename is None:  # there is no current directory to begin with
+            raise
+        raise _unlookable(path, error) from None
+    if stat.S_ISSOCK(status.st_mode):
+        raise Refused(f"{shown(path)}: is a socket, which holds nothing to compare")
+    if not os.path.lexists(real):  # /dev/fd/63
+        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; put what it holds into a file")
+    identity = around.st_dev, around.st_ino
+    return Root(directory, directory, name, name, path, path, identity, identity)
+
+
+def _unlookable(path: bytes, error: OSError) -> Refused:
+    advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
+    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {advice}")
+
+
+def _is_signature(first: bytes, second: bytes) -> bool:
+    """Is the first path a signature (else the two are compared)? A file that stands against a directory must be one."""
+    try:
+        mode = os.stat(first).st_mode
+        is_file, against_tree = stat.S_ISREG(mode), not stat.S_ISDIR(mode) and os.path.isdir(second)
+        beginning = _beginning(first) if is_file else b""
+    except OSError as error:
+        raise _unlookable(first, error) from None
+    if against_tree and not is_file:
+        raise Refused(f"{shown(first)}: is no regular file; put the signature into one")
+    if begins_as_signature(beginning):
+        return True
+    if _begins_with(second, begins_as_signature):
+        given = _given(second, first)
+        raise Refused(f"{shown(second)}: is a signature, which comes before what is compared with it: {given}")
+    if os.path.isdir(first) and _begins_with(second, begins_as_manifest):
+        raise Refused(f"{shown(second)}: is a manifest; compare with it by {_given(b'--manifest', second, first)}")
+    if begins_as_manifest(beginning):
+        if against_tree or not _begins_with(second, begins_as_manifest):
+            raise Refused(f"{shown(first)}: is a manifest; compare with it by {_given(b'--manifest', first, second)}")
+        return False
+    if is_cut_signature(beginning):
+        return not _begins_with(second, lambda other: other.startswith(beginning))
+    return against_tree
+
+
+def _beginning(path: bytes) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(LOOK)
+
+
+def _begins_with(path: bytes, holds: Callable[[bytes], bool]) -> bool:
+    """Is ``path`` a file whose beginning ``holds`` what is asked? What cannot be read will be told of when it is."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and holds(_beginning(path))
+    except OSError:
+        return False
+
+
+def _given(*words: bytes) -> str:
+    """The command that was meant."""
+    return " ".join(["pverify", *map(for_shell, words)])
+
+
+def _check_manifest(manifest: bytes, path: bytes) -> None:
+    """Raises ``Refused`` for what is none, or cannot be read twice, such as a pipe."""
+    try:
+        mode = os.stat(manifest).st_mode
+    except OSError:
+        return  # the reader says what is wrong
+    if _begins_with(manifest, begins_as_signature):
+        raise Refused(f"{shown(manifest)}: is a signature; compare with it by {_given(manifest, path)}")
+    if _begins_with(path, begins_as_manifest) and not _begins_with(manifest, begins_as_manifest):
+        given = _given(b"--manifest", path, manifest)
+        raise Refused(f"{shown(path)}: is the manifest, which comes before what is compared with it: {given}")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Refused(f"{shown(manifest)}: is no regular file; put the manifest into one")
+
+
+def _as_told(arguments: VerifyArguments, options: Options, name: str, size: int, path: bytes) -> Options:
+    """Algorithm and block size as the file ``path`` has them; raises ``Refused`` for other wishes."""
+    for option, asked, there in (("--hash", arguments.hash, name), ("--block-size", arguments.block_size, size)):
+        if asked and asked != there:
+            raise Refused(f"{option} {asked}: {shown(path)} was made with {there}; leave the option out")
+    return options._replace(hash=name, block_size=size)
+
+
+def _umask() -> int:
+    """The user's; it can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
