@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import command, preload
+from tests.support.extent import SEED, everything, in_turn, seed
 from tests.support.filesystems import FileSystems, Place, mounted, remove, scratch
 from tests.support.turns import Turns
 
@@ -29,11 +33,19 @@ settings.load_profile("busy machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    seed()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup ignores, and would not stop at it
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
+    config.addinivalue_line("markers", "in_turn(most): so many variants of the test are run, with PCOPY_TESTS=all each")
     config.addinivalue_line("markers", "alone: the test measures time, and runs while no other worker has a test")
     if told := getattr(config, "workerinput", None):
         config.stash[TURNS] = Turns(Path(told["turns"]))
+
+
+def pytest_report_header() -> str:
+    if everything():
+        return "PCOPY_TESTS=all: everything is run"
+    return f"{SEED}={seed()} decides what is run beside what always is; PCOPY_TESTS=all runs everything"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,10 +68,50 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """What is collected stays: nobody looks for garbage in it, neither meanwhile nor in each test.
+
+    One worker compiles the tests for the others.
+    """
+    turns = session.config.stash.get(TURNS, None)
+    gc.disable()
+    try:
+        if turns is None or sys.dont_write_bytecode:
+            return (yield)
+        with turns.first():
+            return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    variants: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("in_turn"):
+            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {item for test, of_test in variants.items() for item in _not_in_turn(test, of_test)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+    items.sort(key=_place_of)
     for item in items:
         if "e2e" in item.path.parts and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(END_TO_END_SECONDS))
+
+
+def _place_of(item: pytest.Item) -> tuple[bool, int]:
+    """The longest file first, and tests that wait among those that compute, so that all processors are busy."""
+    return item.path.name != "test_recovery.py", crc32(item.nodeid.partition("::")[0].encode())
+
+
+def _not_in_turn(test: str, variants: list[pytest.Item]) -> set[pytest.Item]:
+    marker = variants[0].get_closest_marker("in_turn")
+    assert marker is not None
+    (most,) = marker.args
+    return set(variants) - set(in_turn(variants, most, test))
 
 
 @pytest.fixture(scope="session")

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import ast
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 
+import pcopy.tasks
+import pcopy.tools
 from pcopy import __version__, errors
-from pcopy.cli import pverify
-from pcopy.cli.options import early_answer
-from pcopy.cli.report import failure_json, summary_json
+from pcopy.checkpoint.layout import END_IT, VERSION
+from pcopy.cli import prm, pverify
+from pcopy.cli.pcopy import early_answer, parse
 from pcopy.fsio.preserve import ATTRIBUTES
-from pcopy.tasks import codec
-from pcopy.tasks.job import EXISTING, Failure, Totals
-from pcopy.tasks.phases import Phase
+from pcopy.report.screen import failure_json
+from pcopy.tasks.base.codec import PARTS
+from pcopy.tasks.base.job import EXISTING, Failure, Totals
+from pcopy.tasks.base.kind import FORMAT, KINDS
+from pcopy.tasks.base.phases import Phase
+from pcopy.tools.arguments import RemoveArguments
+from pcopy.tools.remove import RemovePreparation
+from pcopy.tools.summary import summary_json
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = sorted([README, ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 MANUALS = sorted((ROOT / "docs" / "man").glob("*.1"))
 
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
@@ -52,14 +65,14 @@ def test_readme_has_one_line_to_install_and_copy_and_one_to_install_and_test() -
         assert "\n" not in command
         assert "python3 -m venv .venv" in command
     assert re.search(r" && \.venv/bin/pcopy .* /tmp/\S+$", copying)
-    assert testing.endswith(" && .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder")
+    assert testing.endswith(" && .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder")
 
 
 def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == commands()[1]
 
 
-@pytest.mark.parametrize("script", ["bin/pcopy", "bin/pverify", "bin/install-debian-packages", ".ci/run"])
+@pytest.mark.parametrize("script", ["bin/pcopy", "bin/prm", "bin/pverify", "bin/install-debian-packages", ".ci/run"])
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111
 
@@ -77,7 +90,7 @@ def test_the_script_for_packages_knows_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"], ["-I"]])
-@pytest.mark.parametrize("name", ["pcopy", "pverify"])
+@pytest.mark.parametrize("name", ["pcopy", "prm", "pverify"])
 def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ROOT / "bin" / name)
@@ -106,6 +119,25 @@ def test_pverify_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str])
     assert set(OPTION.findall(capsys.readouterr().out)) == set(
         OPTION.findall(manual("pverify").partition("OPTIONS")[2])
     )
+
+
+def test_prm_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert prm.main(["--help"]) == 0
+    offered = set(OPTION.findall(capsys.readouterr().out))
+    assert len(offered) > 10
+    assert offered == set(OPTION.findall(manual("prm").partition("OPTIONS")[2]))
+
+
+def test_all_statuses_and_keys_of_prm_are_explained() -> None:
+    page = manual("prm")
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/operations/removing.md").read_text(), re.MULTILINE)
+    statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
+    assert [int(row) for row in rows] == statuses
+    assert re.findall(r"^\.B (\d+)$", page, re.MULTILINE) == rows
+    told = RemovePreparation(RemoveArguments((b"/nowhere/at/all",), yes=True)).summary(Totals(), 1.0, 1, 0)
+    keys = page.partition("with the keys")[2].partition("--errors")[0]
+    explained = set(re.findall(r"^\.BR? (\w+)(?: [,.])?$", keys, re.MULTILINE))
+    assert explained == told.keys()
 
 
 @pytest.mark.parametrize("page", MANUALS, ids=lambda page: page.name)
@@ -157,9 +189,183 @@ def test_the_example_of_a_failure_is_what_pcopy_writes() -> None:
     assert failure_json(Failure(b"data/run7/core", "open", 13, "")) in page.splitlines()
 
 
+def kinds() -> dict[int, str]:
+    """The names of all kinds of tasks, by their codes."""
+    for package in (pcopy.tasks, pcopy.tools):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
+    return {code: kind.__name__ for code, kind in KINDS.items()}
+
+
 def test_the_design_knows_all_tasks_and_phases() -> None:
-    page = (ROOT / "docs" / "design" / "overview.md").read_text()
-    rows = re.findall(r"^\| `?(\w+)`? \|", page, re.MULTILINE)
-    tasks = [kind.__name__ for kind in codec._TYPES]
-    assert sorted(tasks) == sorted(row for row in rows if row[0].isupper() and not row.isupper())
-    assert [phase.name for phase in Phase] == [row for row in rows if row.isupper()]
+    """Each page has a table of the tasks that it is about, and one page that of the phases."""
+    pages = {page.name: page.read_text() for page in (ROOT / "docs" / "design").glob("*.md")}
+    tables = [
+        table for page in pages.values() for table in re.findall(r"^\| task \|.*\n((?:\|.*\n)*)", page, re.MULTILINE)
+    ]
+    tasks = [task for table in tables for task in re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)]
+    assert sorted(tasks) == sorted(kinds().values())
+    assert [phase.name for phase in Phase] == re.findall(r"^\| ([A-Z_]+) \|", pages["phases.md"], re.MULTILINE)
+
+
+def test_the_table_of_kinds_is_that_of_the_code() -> None:
+    program = ROOT / "docs" / "formats" / "draw_kinds.py"
+    page = (ROOT / "docs" / "formats" / "kinds.md").read_text()
+    assert run([sys.executable, program]).stdout == page, f"python {program.relative_to(ROOT)} draws it anew"
+    rows = re.findall(r"^\| (\d+) \| `([A-Z]\w+)` \|", page, re.MULTILINE)
+    told = {int(code): name for code, name in rows}
+    assert {code: name for code, name in told.items() if code < 200} == kinds()
+    assert len(told) == len(rows) == len(kinds()) + len(PARTS)
+    assert f"| {FORMAT} | what tasks are packed as |" in page
+    assert f"| {VERSION} | all files of a job |" in page
+
+
+def test_the_picture_of_the_flow_is_the_one_that_is_drawn() -> None:
+    program = ROOT / "docs" / "design" / "draw_flow.py"
+    assert run([sys.executable, program]).stdout == (ROOT / "docs" / "design" / "flow.svg").read_text()
+    named = re.findall(r"\b(?:engine|tasks|fsio|checkpoint|report)/[\w/]*(?:\.py)?", program.read_text())
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / "pcopy" / name).exists()] == []
+
+
+def test_the_functions_on_the_way_of_a_file_are_where_the_page_says() -> None:
+    page = (ROOT / "docs" / "design" / "one_file.md").read_text()
+    rows = re.findall(r"^\| \d+ \| `([\w.]+)` \| `(\S+)` \|", page, re.MULTILINE)
+    assert len(rows) > 30
+    assert [(name, path) for name, path in rows if name not in defined_in(ROOT / path)] == []
+
+
+def defined_in(file: Path) -> set[str]:
+    """The functions of a module, and the methods of its classes as ``Class.method``."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    body = ast.parse(file.read_bytes()).body
+    methods = {
+        f"{node.name}.{inner.name}"
+        for node in body
+        if isinstance(node, ast.ClassDef)
+        for inner in node.body
+        if isinstance(inner, functions)
+    }
+    return methods | {node.name for node in body if isinstance(node, functions)}
+
+
+PATH = re.compile(r"`((?:pcopy|tests|docs|bench)/[\w/]+\.\w+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    assert [name for name in PATH.findall(page.read_text()) if not (ROOT / name).exists()] == []
+
+
+def test_all_constants_are_in_the_table_each_with_a_reason() -> None:
+    program = ROOT / "docs" / "design" / "draw_constants.py"
+    page = (ROOT / "docs" / "design" / "constants.md").read_text()
+    assert run([sys.executable, program]).stdout == page, f"python {program.relative_to(ROOT)} draws it anew"
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| `(\S+)` \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 150
+    assert [name for name, _, _, reason in rows if len(reason) < len("Bytes.")] == []
+    assert ("SMALL_FILE", "`4 << 20`", "pcopy/fsio/kernel/interface.py") in [row[:3] for row in rows]
+
+
+HERE = {
+    "as it is": "",
+    "another meaning": "",
+    "the default: accepted": "",
+    "the default: leave it out": "by default",
+    "not yet": "not yet in this version",
+    "not in this version": "",
+}
+"""What the page for users of cp and rsync says of an option, and what pcopy says of it where it refuses it."""
+
+
+def options_of_others() -> list[tuple[str, str]]:
+    """Each option that the page names, and what is said of it."""
+    page = (ROOT / "docs" / "operations" / "from_cp_and_rsync.md").read_text().partition("## Options of cp")[2]
+    rows = re.findall(r"^\| (`-.*?) \| (.*?) \|", page, re.MULTILINE)
+    return [(option, here) for words, here in rows for option in re.findall(r"`(.*?)`", words)]
+
+
+@pytest.mark.parametrize(("option", "here"), options_of_others())
+def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) -> None:
+    told = early_answer(["--help"])
+    assert told is not None
+    offered = set(OPTION.findall(told.partition("examples:")[0]))
+    name, _, value = option.partition("=")
+    if here in ("as it is", "another meaning", "the default: accepted"):
+        assert name in offered
+        if name not in ("-h", "-n", "--existing", "--chown"):  # -h stands alone; the others want a word that fits
+            parse([option, "SRC", "DST"])
+        return
+    assert name not in offered or value == "context"
+    with pytest.raises(errors.Refused) as refusal:
+        parse([option, "SRC", "DST"])
+    expected = here.removeprefix("write ").replace("`", "") if here.startswith("write ") else HERE[here]
+    assert expected in str(refusal.value)
+
+
+def texts() -> str:
+    """All text that the program and the system can say, a line for each piece that stands together in the code."""
+    lines = [os.strerror(number) for number in errno.errorcode]
+    for path in (ROOT / "pcopy").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                lines.append(node.value)
+    return "\n".join(lines)
+
+
+PUT_IN = frozenset(
+    ("pcopy", "or", "--resume", "signature", "works", "source", "it,", "SIGKILL", "with", "is", "remove")
+)
+"""Words in messages that the code puts in, or where it puts two texts together."""
+
+
+def is_said(words: list[str], known: str) -> bool:
+    """Are they one text of the code, or two with a word between that is put in?"""
+    if " ".join(words) in known:
+        return True
+    return any(
+        word in PUT_IN and " ".join(words[:place]) in known and " ".join(words[place + 1 :]) in known
+        for place, word in enumerate(words)
+    )
+
+
+def test_messages_that_are_explained_are_those_of_the_program() -> None:
+    page = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
+    firsts = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
+    messages = [quoted for first in firsts for quoted in re.findall(r"`(.*?)`", first) if " " in quoted]
+    assert len(messages) > 50
+    known = texts()
+    for message in messages:
+        for piece in re.split("[…:;]", message):
+            assert is_said(piece.strip(" ,").split(), known), (message, piece)
+
+
+def test_the_refusal_of_a_job_of_another_version_is_what_the_page_says() -> None:
+    page = (ROOT / "docs" / "operations" / "again.md").read_text()
+    line = f"version {VERSION - 1} of pcopy's jobs; this pcopy reads version {VERSION}; "
+    line += END_IT.replace("JOB", "a1b2c3d4e5")
+    assert line in page
+
+
+def test_the_page_of_the_checkpoint_is_that_of_its_version() -> None:
+    page = " ".join((ROOT / "docs" / "formats" / "checkpoint.md").read_text().split())
+    heads = [f"`pcopy job {VERSION} DIGEST`", f'("pcopy-checkpoint", {VERSION}, run', f'("pcopy-base", {VERSION}, run']
+    assert [head for head in (f"This is version {VERSION}:", *heads) if head not in page] == []
+
+
+SEEN_FROM_TWO_SIDES = {"JobDirector", "Ticket", "Wake"}
+"""Classes of one meaning, each once with what one folder has to know of it."""
+
+
+def test_the_glossary_knows_classes_of_one_name() -> None:
+    places = defaultdict(set)
+    for file in sorted((ROOT / "pcopy").rglob("*.py")):
+        for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(), re.MULTILINE):
+            places[name].add(str(file.relative_to(ROOT)))
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", (ROOT / "docs/design/glossary.md").read_text(), re.MULTILINE))
+    several = {name: files for name, files in places.items() if len(files) > 1 and name not in SEEN_FROM_TWO_SIDES}
+    assert len(several) > 10
+    unknown = {name: files - set(re.findall(r"`([\w/.]+)`", rows.get(name, ""))) for name, files in several.items()}
+    assert {name: files for name, files in unknown.items() if files} == {}

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT
 from tests.chaos.kinds import Grounds, check_totals, do_damage, kind_of
 from tests.chaos.prepared import COUNTED, written_over
-from tests.support.command import TOKEN, Argument, Completed, command, show, summary
+from tests.support.command import Argument, Completed, new_token, show, start, summary
 from tests.support.filesystems import remove
 from tests.support.oracle import differences
 from tests.support.processes import Run
@@ -169,10 +168,12 @@ class InterruptedJob:
     @contextmanager
     def _started(self) -> Iterator[Run]:
         environment = {"XDG_STATE_HOME": str(self._state)}
-        line, env = command(*self._arguments(), ranks=self._ranks(), env=environment)
+        token = new_token()
         with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
-            process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-        run = Run(process, env[TOKEN])
+            process = start(
+                *self._arguments(), ranks=self._ranks(), env=environment, token=token, stdout=out, stderr=err
+            )
+        run = Run(process, token)
         over = threading.Event()
         slowing = threading.Thread(target=self._slow_down, args=(run, over))
         slowing.start()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT, make_dataset
 from tests.chaos.prepared import COUNTED, Prepared, Stock, make_wanted, model, prepare
-from tests.support.command import Argument, command, show, summary
+from tests.support.command import Argument, pcopy, show, summary
 from tests.support.damages import flip
 from tests.support.filesystems import remove
 from tests.support.oracle import differences
@@ -103,9 +103,8 @@ class Grounds:
             self._source,
             place / "copy",
         ]
-        line, env = command(*arguments, ranks=2, env={"XDG_STATE_HOME": str(place)})
         began = time.monotonic()
-        run = subprocess.run(line, env=env, capture_output=True, check=False, timeout=120)
+        run = pcopy(*arguments, ranks=2, env={"XDG_STATE_HOME": str(place)})
         seconds = time.monotonic() - began
         assert run.returncode == 0, show(run)
         check_totals(summary(run), self._plain.totals)

@@ -63,6 +63,7 @@ def test_a_source_that_changed_meanwhile_is_copied_anew(
     assert told % os.fsencode(large / "file") in run.stderr, show(run)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("harm", ["truncated", "removed", "replaced"])
 def test_a_temporary_file_that_was_harmed_meanwhile(
     large: Path, area: Path, env: dict[str, str], stop: Stop, harm: str

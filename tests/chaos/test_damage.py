@@ -170,6 +170,7 @@ CASES = [
 ]
 
 
+@pytest.mark.in_turn(8)
 @pytest.mark.parametrize("case", CASES, ids=[case.name.replace(" ", "-") for case in CASES])
 def test_damage_is_survived_or_named(left: Left, case: Case) -> None:
     if "foreign" in case.name:

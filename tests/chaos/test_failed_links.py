@@ -57,6 +57,7 @@ def test_names_that_failed_become_links_of_the_one_that_was_copied(
     check_equal(area / "source", area / "copy")
 
 
+@pytest.mark.in_turn(8)
 @pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
 @pytest.mark.parametrize("blocked", ["", "a", "c"])
 @pytest.mark.parametrize("options", [(), ("--verify",), ("--signature", "sig")], ids=["plain", "verify", "signature"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.unfinished import INCOMPLETE, REFUSED, Stop, check_equal, listed
-from tests.support.command import Argument, pcopy, show, succeed
-from tests.support.faults import ITEM_BY_ITEM, READS, Fault, slowed
+from tests.chaos.unfinished import INCOMPLETE, REFUSED, STOPPED, Stop, check_equal, listed
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import ITEM_BY_ITEM, READS, SLOW, Fault, slowed
 from tests.support.filesystems import mounted
+from tests.support.held import held
 from tests.support.oracle import changes, snapshot
 from tests.support.processes import background, wait_until
 from tests.support.users import require_root
@@ -33,6 +35,7 @@ def instead(job: str) -> bytes:
     return b"pcopy --resume %s would go on with it instead" % job.encode()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_arrow_up_and_return_is_refused_with_both_ways_on(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, number: int
@@ -72,6 +75,7 @@ def test_a_job_with_failed_items_is_no_other(area: Path, env: dict[str, str]) ->
     refused(second["job"], source, area / "new", env=env)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_means_the_same_place_begins_anew_and_takes_the_old_job_with_it(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, number: int
@@ -86,9 +90,162 @@ def test_what_means_the_same_place_begins_anew_and_takes_the_old_job_with_it(
         assert temporaries(os.fsencode(copy)) == [] and listed(env) == []
         check_equal(tree, copy)
     (area / "into").mkdir()
-    name = stop(tree, area / "into", number=number)
+    name = stop("-u", tree, area / "into", number=number)
     run = succeed("-u", tree, area / "into", ranks=2, env=env)
     assert instead(name) in run.stderr and listed(env) == [], show(run)
+
+
+def other_version(job: Path) -> None:
+    job.write_bytes(job.read_bytes().replace(b"pcopy job 3 ", b"pcopy job 4 "))
+
+
+def damaged(job: Path) -> None:
+    job.write_bytes(job.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("change", [other_version, damaged])
+def test_a_job_that_cannot_be_read_is_told_of_and_what_it_may_have_cut_short_is_not_kept(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, change: Callable[[Path], None]
+) -> None:
+    copy = area / "copy"
+    name = stop(f"{tree}/", copy, number=signal.SIGKILL)
+    job = Path(listed(env)[0]["directory"]) / "job"
+    change(job)
+    before = snapshot(copy)
+    discard = f"discard it: pcopy --discard {name}"
+    for words in (["-u"], ["--existing", "skip"], ["-u", "--checkpoint", "none"]):
+        run = pcopy(*words, f"{tree}/", copy, env=env)
+        assert run.returncode == REFUSED and changes(before, snapshot(copy)) == [], show(run)
+        told = f"pcopy: job {name} cannot be read. It may have this destination, and ".encode()
+        assert run.stderr.startswith(told) and run.stderr.endswith(f"{discard})\n".encode()), show(run)
+        assert b": write --existing changed (" in run.stderr, show(run)
+    for directory in ("other", "small"):
+        (area / directory).mkdir()
+    (area / "link").symlink_to(copy)
+    for place, is_told in ((area / "other/new", change is damaged), (copy / "new", True), (area / "link/new", True)):
+        run = pcopy("-u", area / "small", place, env=env)
+        assert run.returncode == (REFUSED if is_told else 0), show(run)
+        assert (b"cannot be read" in run.stderr) == is_told, show(run)
+    for left in temporaries(os.fsencode(copy)):
+        (copy / os.fsdecode(left)).unlink()
+    for words in (["--existing", "changed"], []):
+        run = succeed(*words, f"{tree}/", copy, env=env)
+        told = f"pcopy: job {name} cannot be read, and may have this destination: {job}: ".encode()
+        assert run.stderr.startswith(told) and run.stderr.endswith(f"{discard}\n".encode()), show(run)
+        check_equal(tree, copy)
+    assert succeed("-q", f"{tree}/", copy, env=env).stderr == b""
+    succeed("--discard", name, env=env, ranks=None)
+    assert succeed("-u", f"{tree}/", copy, env=env).stderr == b""
+
+
+def cut_short(area: Path, env: dict[str, str]) -> tuple[Path, Path, str]:
+    """A source with one file, a copy that was killed while this was empty there, and the job's name."""
+    source, copy = area / "source", area / "copy"
+    for directory in (source, copy):
+        directory.mkdir()
+    (source / "file").write_bytes(b"whole")
+    os.utime(source / "file", (1, 1))
+    with held(area / "trace", f"{source}/", copy, calls=("openat",), path=copy, when="1+", ranks=1, env=env) as run:
+        while not (copy / "file").exists():
+            run.next_stop()
+        run.run.kill_all()
+        assert wait_until(lambda: not run.run.processes())
+    assert (copy / "file").stat().st_size == 0
+    (job,) = listed(env)
+    return source, copy, job["job"]
+
+
+@pytest.mark.parametrize("policy", ["newer", "skip"])
+def test_what_a_kill_has_cut_short_is_not_kept(area: Path, env: dict[str, str], policy: str) -> None:
+    """A small file has its name from the beginning, unless the job keeps what exists."""
+    source, copy, job = cut_short(area, env)
+    before = snapshot(copy)
+    ways = f"go on with it (pcopy --resume {job}), or write --existing changed\n".encode()
+    for words in ([], ["--checkpoint", "none"], ["--checkpoint", area / "job"], ["--no-preserve", "mode"]):
+        again = pcopy("--existing", policy, *words, "-T", source, copy, env=env)
+        assert again.returncode == REFUSED and again.stderr.endswith(ways), show(again)
+        named = b"-u (--existing newer)" if policy == "newer" else b"--existing skip"
+        assert named + b" would keep" in again.stderr, show(again)
+        assert changes(before, snapshot(copy)) == [] and not (area / "job").exists()
+    succeed("--existing", policy, f"{source}/", area / "other", env=env)
+    if policy == "newer":
+        succeed("--resume", env=env)
+    else:
+        assert instead(job) in succeed("--existing", "changed", f"{source}/", copy, env=env).stderr
+    check_equal(source, copy)
+    assert listed(env) == []
+    succeed("--existing", policy, f"{source}/", copy, env=env)
+
+
+@pytest.mark.parametrize("words", [[], ["--max-errors", "1"]], ids=["failed", "stopped"])
+def test_it_is_not_kept_after_a_resume_that_has_not_copied_it(
+    area: Path, env: dict[str, str], words: list[Argument]
+) -> None:
+    """A resume that ends in order does not make the file whole."""
+    source, copy, job = cut_short(area, env)
+    for _ in range(2):
+        fault = Fault(area / "log", READS, source / "file", "EIO")
+        run = pcopy("--resume", *words, env=env, wrap=fault.wrap())
+        fault.check()
+        assert run.returncode == (STOPPED if words else INCOMPLETE), show(run)
+        told = b"; but what an earlier run was writing when it was killed may be cut short\n" in run.stderr
+        assert told == bool(words), show(run)
+        assert (copy / "file").stat().st_size == 0
+        for policy in ("newer", "skip"):
+            again = pcopy("--existing", policy, f"{source}/", copy, env=env)
+            assert again.returncode == REFUSED and b"may be cut short" in again.stderr, show(again)
+        assert [found["job"] for found in listed(env)] == [job]
+    succeed("--resume", env=env)
+    check_equal(source, copy)
+    succeed("--existing", "newer", f"{source}/", copy, env=env)
+
+
+def test_a_file_that_is_cut_short_is_told_of_if_its_source_has_gone(area: Path, env: dict[str, str]) -> None:
+    """And nothing else that is there."""
+    source, copy, _ = cut_short(area, env)
+    (copy / "user's").touch(mode=0o644)
+    (source / "file").rename(area / "kept")
+    run = succeed("--resume", "--json", env=env)
+    told = f"pcopy: {copy}/file: may be cut short, by a run that was killed, and the source has it no more: "
+    assert run.stderr.decode().count(told) == run.stderr.count(b"cut short") == 1, show(run)
+    assert (summary(run)["warnings"], (copy / "file").stat().st_size) == (1, 0)
+    (area / "kept").rename(source / "file")
+    succeed("--existing", "changed", f"{source}/", copy, env=env)
+    assert (copy / "file").read_bytes() == b"whole"
+
+
+def test_what_a_job_that_was_stopped_has_copied_is_not_taken_for_cut_short(area: Path, env: dict[str, str]) -> None:
+    """It is whole, though its source has gone."""
+    source, copy = area / "source", area / "copy"
+    source.mkdir()
+    for name in ("first", "second"):
+        (source / name).write_bytes(b"whole")
+        (source / name).chmod(0o600)
+    fault = Fault(area / "log", READS, source / "second", "EIO")
+    words = ("--max-errors", "1", "-T", source, copy)
+    run = pcopy(*words, ranks=1, env=env, wrap=fault.wrap())
+    assert (run.returncode, (copy / "first").read_bytes()) == (STOPPED, b"whole"), show(run)
+    (source / "first").unlink()
+    run = succeed("--resume", "--json", env=env)
+    assert b"cut short" not in run.stderr and summary(run)["warnings"] == 0, show(run)
+
+
+@pytest.mark.parametrize("policy", ["newer", "skip"])
+def test_a_job_that_keeps_what_exists_leaves_nothing_cut_short(area: Path, env: dict[str, str], policy: str) -> None:
+    """Killed at any of the first calls on the name, the same command once more copies the file."""
+    source, copy = area / "source", area / "copy"
+    for directory in (source, copy):
+        directory.mkdir()
+    (source / "file").write_bytes(b"whole")
+    words: list[Argument] = ["--existing", policy, f"{source}/", copy]
+    wrap = slowed(ITEM_BY_ITEM, SLOW)
+    with background(*words, ranks=1, env=env, wrap=wrap) as running:
+        assert wait_until(lambda: [*copy.iterdir()] or running.process.poll() is not None)
+        running.kill_all()
+        assert wait_until(lambda: not running.processes())
+    assert not (copy / "file").exists() or (copy / "file").read_bytes() == b"whole"
+    succeed(*words, ranks=2, env=env)
+    check_equal(source, copy)
 
 
 def test_the_old_job_stays_unless_the_new_one_ends_well(
@@ -140,6 +297,20 @@ def test_a_job_that_runs_is_not_touched(tree: Path, area: Path, env: dict[str, s
         run.kill_all()
         run.end(10)
     assert [found["job"] for found in listed(env)] == [job["job"]]
+
+
+def test_a_name_that_another_run_has_taken_meanwhile(area: Path, env: dict[str, str]) -> None:
+    (area / "source").mkdir()
+    (area / "source" / "file").write_bytes(b"mine")
+    with held(area / "trace", area / "source", area / "copy", calls=("mkdir", "mkdirat"), when="1+", env=env) as run:
+        while not (area / "copy").exists():
+            run.next_stop()
+        (area / "copy" / "file").write_bytes(b"another's")
+        done = run.go_on()
+    assert done.returncode == INCOMPLETE, show(done)
+    assert b"has taken its name in the target meanwhile (does another job copy to the same place?)" in done.stderr
+    assert b"fold" not in done.stderr, show(done)
+    assert (area / "copy" / "file").read_bytes() == b"another's"
 
 
 def test_the_same_words_elsewhere_are_another_job(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:

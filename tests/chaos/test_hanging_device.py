@@ -77,6 +77,7 @@ def _states(pid: int) -> list[str]:
     return []
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.alone
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_a_sync_that_hangs_in_the_kernel_does_not_keep_the_job(

@@ -73,7 +73,7 @@ def test_a_signature_that_was_being_written(area: Path, env: dict[str, str], goe
     there.mkdir()
     (source / "file").write_bytes(b"file")
     words = ("--signature", there / "signature", "--checkpoint", job, "-T", source, copy)
-    slow = slowed("rename", 2000)
+    slow = slowed("renameat", 2000)
     with background(*words, ranks=1, env=env, wrap=slow) as run:
         assert wait_until(lambda: run.process.poll() is not None or os.listdir(there))
         kill(run)

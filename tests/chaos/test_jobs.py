@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,14 @@ def test_jobs_are_listed_and_chosen(tree: Path, area: Path, env: dict[str, str],
     assert listed(env) == []
     assert pcopy("--resume", env=env).returncode == REFUSED
     assert pcopy("--resume", first, env=env).returncode == REFUSED
+
+
+def test_a_job_that_writes_over_files_is_gone_on_with(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """A resumed one removes the marks of what it writes over, by the names of a whole batch."""
+    stop(f"{tree}/", area / "copy", "--inplace")
+    assert len([path for path in (area / "copy").rglob("*") if path.is_file()]) < 450
+    succeed("--resume", env=env)
+    check_equal(tree, area / "copy")
 
 
 def test_nobody_else_goes_on_with_a_job_that_runs(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
@@ -104,6 +114,7 @@ def test_options_that_change_the_result_are_refused(tree: Path, area: Path, env:
     check_equal(tree, area / "copy")
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("first", ["mpi", None], ids=["begun under mpiexec", "begun locally"])
 def test_launchers_may_change(tree: Path, area: Path, env: dict[str, str], stop: Stop, first: str | None) -> None:
     then = None if first else "mpi"
@@ -117,6 +128,7 @@ def test_launchers_may_change(tree: Path, area: Path, env: dict[str, str], stop:
     assert summary(run)["failed"] == 0
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("store", ["lmdb", "auto", "pickle"])
 def test_waiting_work_in_files(tree: Path, area: Path, env: dict[str, str], stop: Stop, store: str) -> None:
     (area / "spool").mkdir()
@@ -155,3 +167,23 @@ def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, e
         assert told in run.stderr, show(run)
     assert told not in succeed(tree, area / "other", ranks=2, env=env).stderr
     assert [job["job"] for job in listed(env)] == [name]
+
+
+@pytest.mark.parametrize("anew", ["source", "copy"])
+def test_a_job_that_cannot_go_on_is_named_with_its_other_way(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, anew: str
+) -> None:
+    """No resume is advised that would be refused."""
+    source, copy = area / "source", area / "copy"
+    subprocess.run(["cp", "-a", tree, source], check=True)
+    name = stop("-T", source, copy)
+    shutil.move(area / anew, area / "moved")
+    if anew == "source":
+        (area / anew).mkdir()
+    run = succeed("-T", source, copy, ranks=2, env=env)
+    assert b"pcopy --discard %s gives it up\n" % name.encode() in run.stderr and b"--resume" not in run.stderr, show(
+        run
+    )
+    assert pcopy("--resume", name, env=env).returncode == REFUSED
+    succeed("--discard", name, env=env)
+    assert listed(env) == []

@@ -63,7 +63,8 @@ def test_the_command_that_goes_on_is_one_for_the_shell(tree: Path, area: Path, e
     read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
     assert read == b"pcopy\0--resume\0%s\0" % bytes(job)
     other = refused("--checkpoint", job, *BUSY, tree, area / "other", env=env)
-    assert f"(DST differ): name another directory, or go on with it: {command}\n" in other.stderr.decode(), show(other)
+    advice = f"(different: DST): name another directory, or go on with it: {command}\n"
+    assert advice in other.stderr.decode(), show(other)
     succeed("--resume", job, ranks=2, env=env)
     check_equal(tree, area / "copy")
 
@@ -73,9 +74,9 @@ def test_only_what_was_given_differs(tree: Path, area: Path, env: dict[str, str]
     job = area / "job"
     kept_in(job, tree, area / "copy", env=env)
     for options, told in (
-        (["--verify"], b"(--verify differ)"),
-        (["--verify", "--hash", "blake3"], b"(--hash, --verify differ)"),
-        (["--hash", "blake3"], b"(--hash differ)"),
+        (["--verify"], b"(different: --verify)"),
+        (["--verify", "--hash", "blake3"], b"(different: --hash, --verify)"),
+        (["--hash", "blake3"], b"(different: --hash)"),
     ):
         run = refused("--checkpoint", job, *BUSY, *options, tree, area / "copy", env=env)
         assert told in run.stderr, show(run)
@@ -83,7 +84,7 @@ def test_only_what_was_given_differs(tree: Path, area: Path, env: dict[str, str]
     (area / "sub").mkdir()
     for other in ("copy", "../link/other", "../copy/inner", "."):
         run = refused("--checkpoint", job, *BUSY, tree, other, env=env, cwd=area / "sub")
-        assert b"(DST differ)" in run.stderr, show(run)
+        assert b"(different: DST)" in run.stderr, show(run)
     succeed("--checkpoint", job, *BUSY, tree, "../link/./copy/", ranks=2, env=env, cwd=area / "sub")
     check_equal(tree, area / "copy")
 
@@ -173,6 +174,7 @@ def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, 
         assert sorted(path.name for path in full.rglob("*")) == ["empty", "filled"]
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "unlink,unlinkat", "rmdir"])
 def test_what_a_kill_leaves_of_no_job_goes_after_a_day(tree: Path, area: Path, env: dict[str, str], calls: str) -> None:
     """A job that is not stored yet, or over, is none that anybody could resume or discard."""

@@ -108,6 +108,7 @@ def wide() -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("store", ["lmdb", "pickle"])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_no_room_for_tasks_that_wait_stops_the_job(
@@ -126,6 +127,7 @@ def test_no_room_for_tasks_that_wait_stops_the_job(
     assert differences(wide, area / "copy") == []
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize(("rank", "launcher"), [(0, None), (1, None), (1, "mpi")])
 def test_one_rank_that_can_record_nothing_ends_the_checkpoints_of_all(
     tree: Path, area: Path, rank: int, launcher: str | None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.birth import birth_of
+from pcopy.fsio.identity import birth_of
 from tests.chaos.prepared import OLD_ENOUGH
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import Fault
@@ -25,6 +25,7 @@ def has_birth(directory: Path) -> bool:
         os.close(descriptor)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("options", [("skip",), ("newer",), ("changed",), ("skip", "--inplace")], ids=" ".join)
 def test_what_stays_is_not_taken_for_the_jobs_own(area: Path, options: tuple[str, ...]) -> None:
     """The job was killed when it had made the links, and that was not on record."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.tasks.context import CLOCK_GRACE
+from pcopy.tasks.base.rank import CLOCK_GRACE
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import Fault
@@ -75,6 +75,7 @@ def check_end(env: dict[str, str]) -> None:
     assert summary(run)["found"] == summary(run)["copied"] == FOUND
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("damage", [Path.unlink, cut, grown, replaced], ids=["removed", "cut", "grown", "replaced"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_items_that_were_copied(

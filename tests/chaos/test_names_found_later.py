@@ -58,6 +58,7 @@ def check_end(source: Path, user: Mapping[str, Any], further: int = 1) -> None:
     check_equal(source, source.parent / "copy")
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("size", [5, 6 << 20], ids=["small", "large"])
 @pytest.mark.parametrize("policy", ["skip", "newer", "fail"])
 def test_the_copy_waits_for_its_name(source: Path, as_user: Mapping[str, Any], policy: str, size: int) -> None:

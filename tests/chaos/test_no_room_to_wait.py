@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.unfinished import REFUSED, STOPPED
-from tests.support.command import Completed, pcopy, pverify, show, succeed
+from tests.support.command import Completed, command, pcopy, pverify, show, succeed
 from tests.support.filesystems import mounted, scratch
 from tests.support.oracle import differences
 from tests.support.users import require_root
@@ -44,6 +45,7 @@ def assert_told(run: Completed, status: int, small: Path, advice: str) -> None:
     assert os.listdir(small) == []
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_job_stops_and_goes_on_where_there_is_room(
     linked: Path, area: Path, small: Path, env: dict[str, str], ranks: int
@@ -57,15 +59,24 @@ def test_a_job_stops_and_goes_on_where_there_is_room(
 
 
 def test_a_job_is_not_discarded_blindly(linked: Path, area: Path, small: Path, env: dict[str, str]) -> None:
+    """What remains of so small a job is found in memory: one that has little of it stands for a large job."""
     run = pcopy("--spool", small, "-T", linked, area / "copy", ranks=2, env=env)
     assert run.returncode == STOPPED, show(run)
     (job,) = (area / "state/pcopy").iterdir()
-    run = pcopy("--discard", job.name, env={**env, "TMPDIR": str(small)})
-    assert_told(run, REFUSED, small, "set TMPDIR to another directory")
-    succeed("--discard", job.name, env=env)
+    program = (
+        "import sys; from pcopy.checkpoint import resume; resume.load.__kwdefaults__['budget'] = 1 << 20\n"
+        "from pcopy.cli.pcopy import main; sys.exit(main())"
+    )
+    line, environment = command("--discard", job.name, env={**env, "TMPDIR": str(small)})
+    words = [line[0], "-c", program, *line[-2:]]
+    discard = subprocess.run(words, check=False, env=environment, capture_output=True)
+    assert_told(discard, REFUSED, small, "set TMPDIR to another directory")
+    assert list((area / "state/pcopy").iterdir()) == [job]
+    succeed("--discard", job.name, env={**env, "TMPDIR": str(small)})
     assert list((area / "state/pcopy").iterdir()) == []
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_is_only_read_is_trouble(linked: Path, area: Path, small: Path, ranks: int) -> None:
     assert pverify("-q", "--create", area / "sig", "--manifest", area / "manifest", linked).returncode == 0

@@ -17,7 +17,8 @@ from tests.chaos.dataset import SPLIT, make_dataset
 from tests.chaos.disk import Disk, stable
 from tests.chaos.interrupted import TOTALS
 from tests.support.command import REPOSITORY, Argument, Completed, pcopy, show, summary
-from tests.support.faults import slowed
+from tests.support.extent import in_turn
+from tests.support.faults import ITEM_BY_ITEM, slowed
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
@@ -28,6 +29,7 @@ GRACE = 6
 """Seconds, more than those for which an item of the destination counts as the job's own."""
 
 INSTANTS = 3
+RANKS = 3
 REFUSED = 2
 EXISTING: dict[str, Sequence[str]] = {
     "replace": (),
@@ -36,7 +38,8 @@ EXISTING: dict[str, Sequence[str]] = {
     "newer": ("--existing", "newer"),
     "fail": ("--existing", "fail"),
 }
-CASES = [("ext4", existing) for existing in EXISTING] + [("xfs", "replace"), ("xfs", "skip")]
+ALL_CASES = [("ext4", existing) for existing in EXISTING] + [("xfs", "replace"), ("xfs", "skip")]
+CASES = in_turn(ALL_CASES, 3, "power loss")
 
 
 class World(NamedTuple):
@@ -109,18 +112,18 @@ def environment(disk: Disk) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(disk.point / "state")}
 
 
-def images_of_a_job(
-    world: World, disk: Disk, options: Sequence[str], seed: int, package: Path | None = None, since: str = "current"
-) -> list[Path]:
-    """What the disk held at some instants of a job that then ended with the power: from when its file ``since`` is."""
+def arguments(world: World, disk: Disk, options: Sequence[str]) -> list[Argument]:
+    return ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
+
+
+def images_of_a_job(world: World, disk: Disk, options: Sequence[str], seed: int) -> list[Path]:
+    """What the disk held at some instants of a job that then ended with the power: once it could be gone on with."""
     chance = random.Random(seed)
-    env = environment(disk) | ({"PYTHONPATH": str(package)} if package else {})
-    arguments: list[Argument] = ["--checkpoint-interval", "0.1", *options, "-T", world.source, disk.point / "copy"]
     images: list[Path] = []
-    wrap = [] if package else slowed("newfstatat", 1)
-    with background(*arguments, ranks=3, env=env, wrap=wrap) as run:
+    words, env = arguments(world, disk, options), environment(disk)
+    with background(*words, ranks=RANKS, env=env, wrap=slowed("newfstatat", 1)) as run:
         begun = disk.point / "state" / "pcopy"
-        assert wait_until(lambda: run.process.poll() is not None or [*begun.glob(f"*/{since}")])
+        assert wait_until(lambda: run.process.poll() is not None or [*begun.glob("*/current")])
         while run.process.poll() is None and len(images) < INSTANTS:
             time.sleep(chance.uniform(0, 0.15))
             images.append(disk.as_it_is_now())
@@ -159,26 +162,42 @@ def hash_of(*words: str) -> int:
 BROKEN = """\
         if self._begin():
             self._append(record)
-        import time
-        time.sleep(0.5)
-        self._sync_data()
+        import os, time
+        mark = os.path.join({marks!r}, str(os.getpid()))
+        open(mark, "x").close()
+        until = time.monotonic() + 20
+        while os.path.exists(mark) and time.monotonic() < until:
+            time.sleep(0.002)
         self._under_way -= size
         return
 """
 
 
 def test_a_record_before_the_sync_loses_data(world: World, tmp_path: Path) -> None:
-    """That the test above would see it if the order were another one, and half a second lay between the two."""
+    """That the test above would see it if nothing were synced before the end, and the power failed after a record."""
     shutil.copytree(REPOSITORY / "pcopy", tmp_path / "pcopy")
+    marks = tmp_path / "marks"
+    marks.mkdir()
     journal = tmp_path / "pcopy" / "checkpoint" / "journal.py"
     head = "    def _record(self, record: Record, size: int) -> None:\n"
     text = journal.read_text()
     assert text.count(head) == 1
-    journal.write_text(text.replace(head, head + BROKEN))
+    journal.write_text(text.replace(head, head + BROKEN.format(marks=str(marks))))
     with disk_of(world, "ext4") as disk:
-        harm = 0
-        for image in images_of_a_job(world, disk, SPLIT, seed=1, package=tmp_path, since="run-1/facts-0"):
-            disk.come_up_with(image)
-            run = resumed(disk, 2)
-            harm += run.returncode != 0 or differences(world.source, disk.point / "copy") != []
-    assert harm
+        images: list[Path] = []
+        words, env = arguments(world, disk, SPLIT), environment(disk) | {"PYTHONPATH": str(tmp_path)}
+        with background(*words, ranks=RANKS, env=env, wrap=slowed(ITEM_BY_ITEM, 3)) as run:
+            while len(images) < 2 * INSTANTS:
+                assert wait_until(lambda: run.process.poll() is not None or len(os.listdir(marks)) == RANKS)
+                if run.process.poll() is not None:
+                    break
+                images.append(disk.as_it_is_now())
+                for name in os.listdir(marks):
+                    (marks / name).unlink()
+        assert run.survivors() == []
+        assert any(_does_harm(world, disk, image) for image in reversed(images))
+
+
+def _does_harm(world: World, disk: Disk, image: Path) -> bool:
+    disk.come_up_with(image)
+    return resumed(disk, 2).returncode != 0 or differences(world.source, disk.point / "copy") != []

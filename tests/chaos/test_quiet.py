@@ -16,6 +16,7 @@ def check_silent(run: Completed) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_what_goes_well_says_nothing(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, launcher: str | None

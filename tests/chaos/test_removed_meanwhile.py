@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.errors import Refused
+from pcopy.jobs.gone_directories import Missing
+from pcopy.jobs.lifecycle import naming
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
 from tests.support.command import Completed, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, Fault, slowed
 from tests.support.users import NOBODY, require_root
+from tests.tasks.one_rank import root_of
 
 MANY = "many names"
 HALF_WAY = 300
@@ -65,6 +70,7 @@ def remove(copy: Path) -> None:
         shutil.rmtree(path)
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_all_is_there_in_the_end_and_counts_once(
@@ -81,6 +87,7 @@ def test_all_is_there_in_the_end_and_counts_once(
     check_equal(tree, copy)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize(
     ("existing", "moment", "name"),
     [("replace", "copy", "place-3"), ("skip", "copy", "place-3"), ("newer", "link", "place-0")],
@@ -140,6 +147,7 @@ def test_names_of_an_inode_that_lacked_metadata_are_links_again(
     check_equal(source, copy)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("gone", [("first",), ("second",), ("first", "second")])
 def test_the_bytes_of_an_inode_are_found_once(area: Path, env: dict[str, str], gone: tuple[str, ...]) -> None:
     """They were counted in the directory of its first name."""
@@ -200,3 +208,12 @@ def test_a_directory_that_was_made_anew_is_known_in_later_runs(area: Path, env: 
     assert b"not what the job has copied to" not in run.stderr, show(run)
     assert totals(run) == totals(succeed("--json", "-T", source, area / "other", ranks=2, env=env))
     check_equal(source, copy)
+
+
+def test_a_destination_that_cannot_be_opened_is_told_by_its_own_name(area: Path) -> None:
+    """And not as a job's directory that cannot be written."""
+    root = root_of(area, area)._replace(target=bytes(area / "copy"))
+    missing = Missing((root,), (), io.BytesIO, keeps=False, links=True)
+    told = f"^{area}/copy: cannot be opened: No such file or directory$"
+    with pytest.raises(Refused, match=told), naming(bytes(area / "job")):
+        missing.look(1, ())

@@ -59,6 +59,7 @@ def wait_for_chunks(run: Run, area: Path) -> None:
     assert run.process.poll() is None, run.process.communicate()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("options", [(), ("--hash", "xxh3-128")], ids=["in the kernel", "through memory"])
 def test_chunks_of_a_gibibyte_do_not_delay_the_end(
     huge: Path, area: Path, env: dict[str, str], options: tuple[str, ...]
@@ -83,6 +84,7 @@ def inodes(copy: Path) -> dict[bytes, int]:
     return {entry.path: entry.status.st_ino for entry in walk(os.fsencode(copy)) if entry.status.st_nlink == 1}
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=["once", "twice"])
 def test_a_sync_that_hangs_does_not_delay_the_end(
     tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], numbers: list[signal.Signals]
@@ -138,6 +140,7 @@ def test_the_status_says_whether_there_is_a_checkpoint(
     assert temporaries(os.fsencode(area)) == []
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_sync_at_the_end_does_not_delay_it(

@@ -45,6 +45,7 @@ def date(*paths: Path) -> None:
         os.utime(path, ns=(1_577_836_800 * 10**9, 1_577_836_800 * 10**9))
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 @pytest.mark.parametrize("mode", [0o755, 0o555], ids=["writable", "read-only"])
 @pytest.mark.parametrize("size", [5, 6 << 20], ids=["small", "split"])

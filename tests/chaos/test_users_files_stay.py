@@ -115,6 +115,7 @@ def started(place: Path, policy: str, moment: Moment, env: dict[str, str], *inte
         killed(run, copy, moment, place / "state")
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.birth import birth_of
+from pcopy.fsio.identity import birth_of
 from tests.chaos.unfinished import INCOMPLETE, kill
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import READS, slowed

@@ -1,26 +1,42 @@
-"""A job directory where there is no flock: another host's rank is believed to work for 300 s after its heartbeat."""
+"""A job directory where there is no flock: two runs could not be told apart, so no job is stored or gone on with."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
+import subprocess
 from pathlib import Path
-
-import pytest
 
 from tests.chaos.unfinished import INCOMPLETE, REFUSED, check_equal
 from tests.support.command import pcopy, show
 from tests.support.faults import Fault
 from tests.support.filesystems import remove
 
-BELIEVED = 300
+
+def missing(area: Path) -> Fault:
+    return Fault(area / "log", ["flock"], None, "ENOSYS")
 
 
-@pytest.mark.parametrize(("ago", "refused"), [(BELIEVED - 20, True), (BELIEVED + 20, False)])
-def test_a_job_is_left_alone_while_another_host_may_work_on_it(
-    area: Path, env: dict[str, str], ago: int, refused: bool
-) -> None:
+def test_no_job_is_stored(area: Path, env: dict[str, str]) -> None:
+    source = area / "source"
+    source.mkdir()
+    (source / "file").write_bytes(b"file")
+    where = ("--checkpoint", area / "job")
+    run = pcopy(*where, source, area / "copy", ranks=2, env=env, wrap=(fault := missing(area)).wrap())
+    fault.check()
+    assert run.returncode == REFUSED, show(run)
+    assert b"cannot be locked" in run.stderr, show(run)
+    assert b"--checkpoint DIR" in run.stderr, show(run)
+    assert not (area / "copy").exists()
+    assert not (area / "job").exists()
+    run = pcopy(source, area / "copy", ranks=2, env=env, wrap=missing(area).wrap())
+    assert run.returncode == 0, show(run)
+    assert b"goes on without and cannot be resumed: " in run.stderr, show(run)
+    assert b"--checkpoint DIR" in run.stderr, show(run)
+    assert not list((area / "state").glob("pcopy/*"))
+    check_equal(source, area / "copy")
+
+
+def test_no_job_is_gone_on_with(area: Path, env: dict[str, str]) -> None:
     source, copy = area / "source", area / "copy"
     source.mkdir()
     (source / "file").write_bytes(b"file")
@@ -29,18 +45,12 @@ def test_a_job_is_left_alone_while_another_host_may_work_on_it(
     assert first.returncode == INCOMPLETE, show(first)
     remove(copy / "file")
     (job,) = (area / "state" / "pcopy").iterdir()
-    now = time.time()
-    lock = job / "lock-7"
-    lock.write_text(json.dumps({"host": "another.example", "pid": 7, "began": now - 9999, "heartbeat": now - ago}))
-    lock.chmod(0o600)
-    missing = Fault(area / "log", ["flock"], None, "ENOSYS")
-    run = pcopy("--resume", job.name, ranks=2, env=env, wrap=missing.wrap())
-    missing.check()
-    if refused:
-        assert run.returncode == REFUSED, show(run)
-        assert b"rank 7 on another.example (process 7, heard of " in run.stderr, show(run)
-        assert os.listdir(copy) == []
-    else:
-        assert run.returncode == 0, show(run)
-        check_equal(source, copy)
-        assert list(job.parent.iterdir()) == []
+    run = pcopy("--resume", job.name, ranks=2, env=env, wrap=(fault := missing(area)).wrap())
+    fault.check()
+    assert run.returncode == REFUSED, show(run)
+    assert b"cannot be locked" in run.stderr, show(run)
+    assert b"(cp -a) to a file system that has locks, and name the copy: --resume DIR" in run.stderr, show(run)
+    assert os.listdir(copy) == []
+    subprocess.run(["cp", "-a", job, area / "moved"], check=True)
+    assert pcopy("--resume", area / "moved", ranks=2, env=env).returncode == 0
+    check_equal(source, copy)

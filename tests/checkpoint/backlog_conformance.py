@@ -12,7 +12,7 @@ from typing import Protocol
 from pcopy.engine.task import HEADER_BYTES, Task
 
 
-class Store(Protocol):
+class Backlog(Protocol):
     """First in, first out."""
 
     @property
@@ -24,7 +24,7 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-Open = Callable[[Path], Store]
+Open = Callable[[Path], Backlog]
 """Opens an empty store that keeps its files in a directory."""
 
 
@@ -32,7 +32,7 @@ def task(number: int, size: int = 0) -> Task:
     return Task((1, number % 7, number), 2, os.urandom(size), number, number % 2 == 0, number % 3 - 1)
 
 
-def drained(store: Store) -> Iterator[Task]:
+def drained(store: Backlog) -> Iterator[Task]:
     while frame := store.take_frame():
         yield from frame
 

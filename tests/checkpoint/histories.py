@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pcopy.checkpoint.framing import SegmentWriter
 from pcopy.checkpoint.record import Record, Window
 from pcopy.checkpoint.resume import read_base
-from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.task import ANYBODY, Task, TaskId
 
 Step = tuple[int, int, int, int, bool]

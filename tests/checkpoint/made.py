@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pcopy.checkpoint.job_file import JobFile, JobRoot
-from pcopy.checkpoint.jobs import StoredJob, create
+from pcopy.jobs.directories import StoredJob, create
+from pcopy.jobs.job_file import JobFile, JobRoot
 from tests.support.command import REPOSITORY
 
 XFS = "58465342"
@@ -88,7 +88,7 @@ def tree(directory: Path) -> dict[str, int]:
 
 HOLD = """\
 import os, sys
-from pcopy.checkpoint.lock import hold
+from pcopy.jobs.lock import hold
 locks = [hold(os.fsencode(sys.argv[1]), int(rank)) for rank in sys.argv[2:]]
 print("held", flush=True)
 sys.stdin.read()

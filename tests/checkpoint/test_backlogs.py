@@ -17,18 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
-from pcopy.engine.backlog import Backlog
+from pcopy.engine.backlog import SpoolBacklog
 from tests.checkpoint import backlog_conformance as conformance
 from tests.support.filesystems import mounted, scratch
 
 FIRST_MAP = 1 << 20
 
 
-def open_backlog(spool: Path) -> conformance.Store:
-    return Backlog(lambda: cast(BinaryIO, tempfile.TemporaryFile(dir=spool)))
+def open_backlog(spool: Path) -> conformance.Backlog:
+    return SpoolBacklog(lambda: cast(BinaryIO, tempfile.TemporaryFile(dir=spool)))
 
 
-def open_lmdb(spool: Path) -> conformance.Store:
+def open_lmdb(spool: Path) -> conformance.Backlog:
     return LmdbBacklog(spool, first_map=FIRST_MAP)
 
 

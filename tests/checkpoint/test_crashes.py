@@ -13,9 +13,8 @@ from unittest import mock
 
 import pytest
 
-from pcopy.checkpoint.framing import frames, write_frame
+from pcopy.checkpoint.framing import SegmentWriter, frames, write_frame
 from pcopy.checkpoint.resume import Remaining, begin, compact, load
-from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import Refused
 from tests.checkpoint.histories import History, make_job, task
@@ -226,14 +225,12 @@ def test_a_segment_is_created_by_the_first_record_and_is_private(area: Path) -> 
     job = make_job(area)
     begin(job, 1, COUNTS, FIRST)
     facts = job / "run-1" / "facts-0"
-    descriptor = os.open(job, os.O_RDONLY)
-    writer = SegmentWriter(descriptor, 1, 0)
+    writer = SegmentWriter(job, 1, 0)
     assert not facts.exists()
     history = History(1, 1, FIRST, COUNTS)
     history.cut(0)
     writer.append(history.records[0][0])
     writer.close()
-    os.close(descriptor)
     assert facts.stat().st_mode & 0o7777 == 0o600
     assert [read_record(frame.payload) for frame in frames(facts)] == history.records[0]
     with pytest.raises(OSError, match="exists"):

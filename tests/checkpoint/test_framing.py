@@ -76,6 +76,17 @@ def test_zeros_behind_whole_frames_are_ignored(file: Path) -> None:
         assert read(file, framed(*some) + bytes(zeros)) == some
 
 
+def test_a_torn_tail_whose_first_page_is_missing_is_ignored(file: Path) -> None:
+    """A power loss may lose the page in which a frame begins, and keep those behind it: zeros, and then its payload."""
+    some = payloads(3, 300, 40)
+    first, last = len(framed(*some[:1])), framed(*some[2:])
+    begun = framed(*some[:2])
+    for lost in range(8, len(last)):
+        assert read(file, begun + bytes(lost) + last[lost:]) == some[:2], lost
+    with pytest.raises(Refused, match=f"at byte {first}: no whole record, but there is one behind it"):
+        read(file, begun[:first] + bytes(100) + begun[first + 100 :] + last)
+
+
 def test_a_flipped_bit_in_the_last_frame_is_a_torn_tail_unless_it_moves_its_end(file: Path) -> None:
     some = payloads(3, 300, 40)
     whole = bytearray(framed(*some))

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from pcopy.checkpoint import directory as files
-from pcopy.checkpoint import jobs
-from pcopy.checkpoint.job_file import encode
-from pcopy.checkpoint.jobs import StoredJob, check_place, create, open_job, take, unfinished, update
-from pcopy.checkpoint.lock import Held, Holder, Lock
+from pcopy.checkpoint.directory import check_makeable
+from pcopy.jobs import directories as jobs
+from pcopy.jobs.directories import StoredJob, create, open_job, state_directory, take, unfinished, update
+from pcopy.jobs.job_file import encode
+from pcopy.jobs.lock import Held, Holder, Lock
 from tests.checkpoint.made import job_of, made, some_root, tree
 from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
@@ -55,7 +56,7 @@ def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(ar
     require_root("make a directory that the user may not write")
 
     def tried() -> None:
-        for action in (lambda: check_place(None), lambda: create(None, job_of(some_root()))):
+        for action in (lambda: check_makeable(state_directory()), lambda: create(None, job_of(some_root()))):
             text = refusal(action)
             assert text.startswith(str(area))
             assert "--checkpoint DIR" in text
@@ -63,7 +64,7 @@ def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(ar
 
     as_user(tried)
     assert not os.listdir(area)
-    check_place(None)
+    check_makeable(state_directory())
     assert not os.listdir(area), "looking has made something"
 
 
@@ -78,10 +79,10 @@ def test_a_state_directory_of_somebody_else_is_refused(state: Path) -> None:
 
 def test_what_is_no_directory_is_in_the_way(area: Path) -> None:
     (area / "file").touch()
-    assert "--checkpoint DIR" in refusal(lambda: check_place(bytes(area / "file" / "job")))
+    assert "--checkpoint DIR" in refusal(lambda: check_makeable(bytes(area / "file" / "job")))
     for path in (area / "file", area / "file" / "job"):
         refusal(partial(create, bytes(path), job_of(some_root())))
-        refusal(partial(check_place, bytes(path)))
+        refusal(partial(check_makeable, bytes(path)))
     assert os.listdir(area) == ["file"]
 
 
@@ -91,7 +92,7 @@ def uses(directory: Path) -> list[Callable[[], object]]:
         lambda: open_job(path),
         lambda: take(path),
         lambda: create(path, job_of(some_root())),
-        lambda: check_place(path),
+        lambda: check_makeable(path),
         lambda: jobs.is_job(path),
         lambda: update(StoredJob(path, job_of(some_root()))),
     ]
@@ -146,7 +147,7 @@ def test_a_job_of_another_user_is_refused(area: Path) -> None:
 def test_a_link_to_a_job_is_refused(ending: str, area: Path) -> None:
     made(area / "job")
     (area / "link").symlink_to("job")
-    actions: list[Callable[[bytes], object]] = [open_job, take, check_place, jobs.is_job]
+    actions: list[Callable[[bytes], object]] = [open_job, take, check_makeable, jobs.is_job]
     for action in actions:
         assert "a symbolic link" in refusal(partial(action, os.fsencode(f"{area}/link{ending}")))
     assert "a symbolic link" in refusal(lambda: create(os.fsencode(f"{area}/link{ending}"), job_of(some_root())))
@@ -181,7 +182,7 @@ def test_a_directory_that_another_process_has_taken_is_left(area: Path, monkeypa
 
     def taken(directory: bytes) -> Lock:
         (path / "lock-0").touch()
-        raise Held(directory, [Holder(0, "elsewhere", 1, 0.0, 0.0)])
+        raise Held(directory, [Holder(0, "elsewhere", 1, 0.0)])
 
     monkeypatch.setattr(jobs, "hold_alone", taken)
     with pytest.raises(Held):

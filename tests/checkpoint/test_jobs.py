@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from pcopy.checkpoint import jobs
-from pcopy.checkpoint.job_file import OVER, STOPPED, decode, encode
-from pcopy.checkpoint.jobs import (
+from pcopy.checkpoint.directory import check_makeable
+from pcopy.jobs import directories as jobs
+from pcopy.jobs.directories import (
     StoredJob,
-    check_place,
     create,
     hold_job,
     open_job,
@@ -26,7 +25,8 @@ from pcopy.checkpoint.jobs import (
     unfinished,
     update,
 )
-from pcopy.checkpoint.lock import Held, Lock, hold_alone
+from pcopy.jobs.job_file import OVER, STOPPED, OtherVersion, decode, encode
+from pcopy.jobs.lock import Held, Lock, hold_alone
 from tests.checkpoint.made import HOLD, child, job_of, made, some_root, tree
 from tests.support.filesystems import mounted
 from tests.support.refusals import refusal
@@ -55,7 +55,7 @@ def test_only_primitives_are_stored(value: object) -> None:
 def test_people_can_read_it(area: Path) -> None:
     stored = made(area / "job")
     head, _, body = (area / "job" / "job").read_bytes().partition(b"\n")
-    assert head == b"pcopy job 2 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    assert head == b"pcopy job 3 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     told = json.loads(body)
     assert told["name"] == stored.file.name
     assert told["roots"][0][1] == {"bytes": "/t\\"}
@@ -64,19 +64,36 @@ def test_people_can_read_it(area: Path) -> None:
 def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
     stored = made(area / "job")
     path = area / "job" / "job"
-    path.write_bytes(path.read_bytes().replace(b"pcopy job 2", b"pcopy job 1", 1))
+    path.write_bytes(path.read_bytes().replace(b"pcopy job 3", b"pcopy job 1", 1))
     said = refusal(lambda: take(stored.path))
-    assert "version 1 of pcopy's jobs; this pcopy reads version 2" in said
-    assert "pcopy --discard JOB" in said
+    assert "version 1 of pcopy's jobs; this pcopy reads version 3" in said
+    assert said.endswith(f"or discard it: pcopy --discard {area}/job")
     remove_unreadable(stored.path)
     assert not (area / "job").exists()
+
+
+def test_the_roots_of_a_job_of_another_version_are_known_if_they_have_this_ones_form() -> None:
+    """And if what is stored is whole."""
+    body = encode(job_of(some_root())).partition(b"\n")[2]
+    job, fields = job_of(some_root()), json.loads(body)
+    other = {**fields, "more": 1, "tasks": "none"}
+    forms = [(other, job.roots), ({**fields, "roots": fields["roots"][0]}, ()), ({**fields, "roots": 7}, ()), ([], ())]
+    for value in ({"bytes": "t"}, {"bytes": "/t\0"}, "/t", None):
+        forms.append(({**fields, "roots": [[fields["roots"][0][0], value, *fields["roots"][0][2:]]]}, ()))
+    for form, roots in forms:
+        body = json.dumps(form).encode()
+        digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+        for end, found in ((b"", roots), (b" ", ())):
+            with pytest.raises(OtherVersion) as caught:
+                decode(b"pcopy job 4 %s\n%s%s" % (digest, body, end))
+            assert caught.value.roots == found
 
 
 def test_any_damage_is_noticed() -> None:
     contents = encode(job_of(some_root()))
     for at in range(len(contents)):
         for damaged in (contents[:at], contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1 :]):
-            with pytest.raises(ValueError, match=r"not a job|this pcopy reads version 2; end the job|damaged"):
+            with pytest.raises(ValueError, match=r"not a job|this pcopy reads version 3$|damaged"):
                 decode(damaged)
 
 
@@ -90,7 +107,7 @@ BODIES = (
 def test_what_pcopy_would_not_write_is_refused(body: bytes, area: Path) -> None:
     stored = made(area / "job")
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
-    (area / "job" / "job").write_bytes(b"pcopy job 2 %s\n%s" % (digest, body))
+    (area / "job" / "job").write_bytes(b"pcopy job 3 %s\n%s" % (digest, body))
     assert "job/job: not what pcopy writes" in refusal(lambda: open_job(stored.path))
 
 
@@ -98,7 +115,7 @@ def test_a_kind_of_value_that_pcopy_has_not_is_refused() -> None:
     body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match="no kind of value: mop"):
-        decode(b"pcopy job 2 %s\n%s" % (digest, body))
+        decode(b"pcopy job 3 %s\n%s" % (digest, body))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +185,7 @@ def test_a_foreign_directory_never_becomes_a_job(area: Path) -> None:
 
 def test_an_empty_directory_becomes_one(area: Path) -> None:
     (area / "job").mkdir(0o755)
-    check_place(bytes(area / "job"))
+    check_makeable(bytes(area / "job"))
     made(area / "job")
     assert jobs.is_job(bytes(area / "job"))
 
@@ -334,6 +351,6 @@ def test_a_job_may_end_while_somebody_asks_for_it(
         os.unlink(area / "job" / "job")
         return hold_alone(path)
 
-    monkeypatch.setattr("pcopy.checkpoint.jobs.hold_alone", late)
+    monkeypatch.setattr("pcopy.jobs.directories.hold_alone", late)
     assert refusal(lambda: action(job.path)) == f"{area}/job: the job is over meanwhile"
     assert os.listdir(area) == []

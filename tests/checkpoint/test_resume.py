@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.checkpoint import dealing
+from pcopy.checkpoint import join
 from pcopy.checkpoint.base import read_header
+from pcopy.checkpoint.framing import SegmentWriter
 from pcopy.checkpoint.record import Record, pack_id
 from pcopy.checkpoint.resume import Remaining, begin, compact, load
-from pcopy.checkpoint.segments import SegmentWriter
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import Refused
 from tests.checkpoint.histories import History, Step, bases, make_job, task
@@ -160,10 +160,8 @@ def test_facts_that_contradict_each_other_are_refused(
     assert sorted(os.listdir(job)) == ["current", "run-1"]
 
 
-@pytest.mark.parametrize("size", [1, 3, 8, 9, 25])
-def test_tasks_are_dealt_out_evenly(area: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """More ranks than a group has are dealt to as one group is."""
-    monkeypatch.setattr(dealing, "GROUP", 8)
+@pytest.mark.parametrize("size", [1, 3, 8, 9, 25, 300])
+def test_tasks_are_dealt_out_evenly(area: Path, size: int) -> None:
     job = make_job(area)
     made = [task(number, owner=number % 40 if number % 5 == 0 else ANYBODY) for number in range(2000)]
     begin(job, size, COUNTS, made)
@@ -172,7 +170,7 @@ def test_tasks_are_dealt_out_evenly(area: Path, monkeypatch: pytest.MonkeyPatch,
         each if each.owner == ANYBODY else each._replace(owner=each.owner % size) for each in made
     )
     anybodys = [sum(each.owner == ANYBODY for each in own) for own in dealt]
-    assert max(anybodys) - min(anybodys) <= dealing.CHUNK
+    assert max(anybodys) - min(anybodys) <= join.CHUNK
     for rank, own in enumerate(dealt):
         assert {each.owner for each in own} <= {ANYBODY, rank}
 
@@ -210,7 +208,7 @@ class Mended:
         yield task(70)
 
 
-@pytest.mark.parametrize("ranks", [1, dealing.GROUP + 1])
+@pytest.mark.parametrize("ranks", [1, 65])
 def test_counts_are_taken_back_by_their_labels(area: Path, ranks: int) -> None:
     """Those of all runs and ranks, and none of epochs that do not count."""
     job = make_job(area)
@@ -295,7 +293,7 @@ from pcopy.checkpoint.record import Record, pack_id
 from pcopy.checkpoint.base import read_header
 from pcopy.checkpoint.record import Record, pack_id
 from pcopy.checkpoint.resume import begin, compact
-from pcopy.checkpoint.segments import SegmentWriter
+from pcopy.checkpoint.framing import SegmentWriter
 
 job, tasks, per_record, budget = sys.argv[1], *map(int, sys.argv[2:])
 begin(job, 2, (0,), [])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.checkpoint.job_file import JobRoot
-from pcopy.checkpoint.roots import Gone, check_roots, check_targets, with_made, with_places
 from pcopy.errors import Refused
+from pcopy.jobs.job_file import JobRoot, Made
+from pcopy.jobs.roots import Gone, check_roots, check_targets, with_made, with_places
 from tests.checkpoint.made import job_of, root_of
 from tests.support.filesystems import Place, mounted
 
@@ -27,7 +27,7 @@ def test_roots_are_seen_as_stat_sees_them(on: Place) -> None:
     for source in paths:
         for target in paths:
             root = root_of(source, target)
-            assert with_places(root[:8]) == root
+            assert with_places(root.plain) == root
             assert check_roots(job_of(root)) == (root,)
 
 
@@ -106,7 +106,7 @@ def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path,
 def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
     root = root_of(*trees)
     with pytest.raises(Refused, match="was replaced by another"):
-        with_places(root._replace(target_id=root.source_id)[:8])
+        with_places(root._replace(target_id=root.source_id).plain)
 
 
 def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
@@ -123,7 +123,8 @@ def test_what_the_job_has_made_is_known_once_it_is_there(trees: tuple[Path, Path
     copy.mkdir()
     made = with_made(root)
     born = int(subprocess.run(["stat", "-c", "%W", copy], check=True, capture_output=True).stdout)
-    assert (made.made[0], made.made[1:3], made.made[3] // 10**9) == (copy.stat().st_ino, root.target_place, born)
+    inode, f_type, fsid, birth = made.made
+    assert (inode, (f_type, fsid), birth // 10**9) == (copy.stat().st_ino, root.target_place, born)
     assert with_made(made) is made
     assert check_roots(job_of(made)) == (made,)
     for other in (root._replace(name=b""), root._replace(item=b"item")):
@@ -137,12 +138,12 @@ def test_another_directory_than_the_one_that_was_made_is_refused(field: int, tre
     root = with_made(root)
     values = list(root.made)
     values[field] += 1
-    if field == 3 and not root.made[3]:
+    if field == 3 and not root.made.birth:
         pytest.skip("no file system here tells when a directory was made")
-    other = root._replace(made=(values[0], values[1], values[2], values[3]))
+    other = root._replace(made=Made(*values))
     with pytest.raises(Refused, match=f"{copy}: not the directory that job .* copies to: it is another one; "):
         check_roots(job_of(other))
-    unknown = root._replace(made=(*root.made[:3], 0))
+    unknown = root._replace(made=root.made._replace(birth=0))
     assert check_roots(job_of(unknown)) == (unknown,), "an older kernel, or another host, does not know"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pcopy.checkpoint.jobs import StoredJob, create
+from pcopy.jobs.directories import StoredJob, create
 from tests.checkpoint.made import job_of, root_of
 
 BEGUN = 1_700_000_000.0

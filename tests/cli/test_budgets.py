@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.cli.keeping import Keeping
-from pcopy.cli.rank import JOURNAL_PATIENCE, _limits
 from pcopy.engine.driver import LONGEST_SLEEP
+from pcopy.jobs.lifecycle import Keeping
+from pcopy.launch.rank import JOURNAL_PATIENCE, limits_of
 
 MIB = 1 << 20
 
@@ -14,18 +14,18 @@ MIB = 1 << 20
 @pytest.mark.parametrize(("size", "on_host", "each"), [(1, 1.0, 48), (4, 4.0, 12), (8, 4.0, 12), (9, 3.0, 16)])
 @pytest.mark.parametrize("store", ["auto", "pickle", "lmdb"])
 def test_memory_is_shared_by_the_ranks_of_a_host(size: int, on_host: float, each: int, store: str) -> None:
-    assert _limits(size, on_host, Keeping(memory=48 * MIB, store=store)).in_core == each * MIB
+    assert limits_of(size, on_host, Keeping(memory=48 * MIB, store=store)).in_core == each * MIB
 
 
 @pytest.mark.parametrize(("size", "on_host"), [(1, 1.0), (8, 8.0), (64, 16.0)])
 def test_a_database_that_is_asked_for_leaves_each_rank_one_mebibyte(size: int, on_host: float) -> None:
-    assert _limits(size, on_host, Keeping(store="lmdb")).in_core == MIB
+    assert limits_of(size, on_host, Keeping(store="lmdb")).in_core == MIB
     for store in ("auto", "pickle"):
-        assert _limits(size, on_host, Keeping(store=store)).in_core == 512 * MIB // size
+        assert limits_of(size, on_host, Keeping(store=store)).in_core == 512 * MIB // size
 
 
 def test_the_patience_of_a_job_that_is_told_to_stop_leaves_room_within_five_seconds() -> None:
     """The signal may meet a rank that sleeps, and the root asks for its answers each interval."""
-    limits = _limits(8, 8.0, Keeping(directory=b"/job"))
+    limits = limits_of(8, 8.0, Keeping(directory=b"/job"))
     assert limits.last_cut + JOURNAL_PATIENCE + LONGEST_SLEEP + limits.progress_interval < 5
     assert limits.last_cut >= 1, "a quick storage has its time"

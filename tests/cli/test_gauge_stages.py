@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pcopy.cli.bar import render
-from pcopy.cli.gauge import Gauge, Reading, items, mean_rate, percent, rate, sizes
-from pcopy.cli.options import Arguments
-from pcopy.cli.screen import PlainScreen, open_screen
-from pcopy.tasks.job import Totals
-from pcopy.tasks.phases import Phase, phase_name
+from pcopy.report.bar import open_screen, render
+from pcopy.report.gauge import Gauge, Reading, items, mean_rate, percent, rate, sizes
+from pcopy.report.screen import PlainScreen, Telling
+from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.phases import Phase
+from pcopy.tools.copy import COPY
+from pcopy.tools.director import STAGES
+from pcopy.tools.verify import VERIFY
 
 COPIED = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30, to_verify=10,
                 to_verify_bytes=1 << 30)  # fmt: skip
@@ -24,7 +26,7 @@ PROVED = COPIED._replace(verified=10, verified_bytes=1 << 30)
 
 def verifying(*steps: tuple[float, Totals], phase: str = "verify") -> Reading:
     """The last reading of a phase that began at 100 s, with a copy before it."""
-    gauge = Gauge(0.0)
+    gauge = Gauge(0.0, STAGES)
     gauge.read(99.0, COPIED)
     gauge.enter(100.0, phase, steps[0][1])
     return [gauge.read(now, totals) for now, totals in steps][-1]
@@ -101,7 +103,7 @@ def test_the_signature_claims_nothing() -> None:
 
 
 def test_the_phases_of_a_copy_are_one_stage() -> None:
-    gauge = Gauge(0.0)
+    gauge = Gauge(0.0, STAGES)
     for second, phase in enumerate(("copy", "link", "finish", "seal", "sync"), 1):
         gauge.enter(float(second), phase, COPIED)
         reading = gauge.read(float(second), COPIED._replace(moved=100 * second))
@@ -111,9 +113,9 @@ def test_the_phases_of_a_copy_are_one_stage() -> None:
 
 def test_the_names_of_the_phases() -> None:
     names = ["copy", "link", "store", "name", "finish", "seal", "sync", "verify", *["repair"] * 4, "reverify", "sign"]
-    assert [phase_name(phase) for phase in range(Phase.LEVEL)] == names
-    assert phase_name(Phase.LEVEL + 7) == "sign"
-    assert [phase_name(phase, copies=False) for phase in (Phase.COPY, Phase.LINK, Phase.LEVEL)] == [
+    assert [COPY.phase_name(phase) for phase in range(Phase.LEVEL)] == names
+    assert COPY.phase_name(Phase.LEVEL + 7) == "sign"
+    assert [VERIFY.phase_name(phase) for phase in (Phase.COPY, Phase.LINK, Phase.LEVEL)] == [
         "read",
         "read",
         "sign",
@@ -127,8 +129,7 @@ def shown_by(phase: str, totals: Totals, progress: str) -> str:
     """What is told 10 s after the phase began at 100 s, and of it nothing at its begin."""
     now = 0.0
     stream = io.StringIO()
-    arguments = Arguments((b"a",), b"b", progress=progress, progress_interval=105.0)
-    screen = open_screen(arguments, stream, lambda: now)
+    screen = open_screen(COPY, Telling(progress=progress, interval=105.0), stream, lambda: now)
     now = 100.0
     screen.progress(phase, COPIED, ())
     assert stream.getvalue() == ""
@@ -189,7 +190,7 @@ def test_a_line_says_nothing_of_the_stage_before() -> None:
     """The stage begins with its first report, not with the first line that is due."""
     now = 0.0
     stream = io.StringIO()
-    screen = PlainScreen(stream, 10.0, lambda: now)
+    screen = PlainScreen(COPY, stream, 10.0, lambda: now)
     screen.progress("copy", COPIED, ())
     now = 8.0
     screen.progress("verify", COPIED, ())

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli import options as command_line
-from pcopy.cli.job_options import MAY_CHANGE, Asked, Checkpoint, asked_for, renewed
-from pcopy.cli.options import Arguments, early_answer, parse
+from pcopy.cli.job_options import MAY_CHANGE
+from pcopy.cli.pcopy import PCOPY, early_answer, parse
 from pcopy.errors import Refused
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.job import Options
+from pcopy.jobs.lifecycle import Keeping
+from pcopy.tasks.base.job import Options
+from pcopy.tools.arguments import Asked, CopyArguments, asked_for, renewed
 from tests.support import refusals
 
 NEW = (
@@ -34,22 +35,26 @@ class TestJobOptions:
         assert all(len(line) < 80 for line in told.splitlines())
 
     def test_defaults(self) -> None:
-        assert parse(["a", "b"]) == Arguments(sources=(b"a",), destination=b"b")
-        assert Checkpoint() == (True, None, 60.0, "auto", b"", 0)
+        assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b")
+        assert Keeping() == (b"", "", 60.0, "auto", b"", 0, False, 0, (), False)
 
     def test_values(self) -> None:
         where = ["--checkpoint", "dir\udcff", "--spool=/tmp/../var"]
         how = ["--checkpoint-interval", "0.5", "--checkpoint-store", "lmdb", "--memory", "1.5G"]
         found = parse([*where, *how, "a", "b"])
         directory = os.path.join(os.getcwdb(), b"dir\xff")
-        assert found.checkpoint == Checkpoint(True, directory, 0.5, "lmdb", b"/var", 3 << 29)
+        assert (found.is_kept, found.keeping) == (
+            True,
+            Keeping(directory, "", 0.5, "lmdb", b"/var", 3 << 29, at_start=True),
+        )
         assert found.asked == Asked()
         assert (found.sources, found.destination) == ((b"a",), b"b")
 
     def test_none_is_no_directory(self) -> None:
-        assert parse(["--checkpoint", "none", "a", "b"]).checkpoint == Checkpoint(wanted=False)
+        found = parse(["--checkpoint", "none", "a", "b"])
+        assert (found.is_kept, found.keeping) == (False, Keeping())
         directory = os.path.join(os.getcwdb(), b"none")
-        assert parse(["--checkpoint", "./none", "a", "b"]).checkpoint == Checkpoint(directory=directory)
+        assert parse(["--checkpoint", "./none", "a", "b"]).keeping == Keeping(directory=directory, at_start=True)
 
     @pytest.mark.parametrize(
         ("argv", "asked"),
@@ -89,7 +94,8 @@ class TestJobOptions:
             *("progress_interval", "no_sync", "termination", "checkpoint_interval", "checkpoint_store", "spool"),
             "memory",
         }
-        assert (found.ranks, found.verbose, found.quiet, found.checkpoint.memory) == (2, 2, True, 1 << 30)
+        assert (found.ranks, found.keeping.memory) == (2, 1 << 30)
+        assert (found.telling.verbose, found.telling.quiet) == (2, True)
 
     @pytest.mark.parametrize(
         ("option", "named"),
@@ -127,13 +133,24 @@ class TestJobOptions:
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
         refused |= {"direct", "chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
-        parser = command_line._parser()
+        parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version"}
         assert names == refused | (names & MAY_CHANGE)
 
+    def test_what_may_change_is_not_ignored(self) -> None:
+        """An option of the job that a resume takes has to reach it."""
+        words = {"max_errors": "9", "termination": "ring", "no_sync": None}
+        assert {name for name in MAY_CHANGE if name.removeprefix("no_") in Options._fields} == set(words)
+        for name, value in words.items():
+            option = "--" + name.replace("_", "-")
+            line = parse(["--resume", "j", option, *([value] if value else [])])
+            assert renewed(Options(), line.options, frozenset({name})) != Options(), option
+
     @pytest.mark.parametrize("argv", [["--resume", "j", "a"], ["a", "b", "--resume"], ["--resume", "--", "a"]])
     def test_a_resumed_job_takes_no_paths(self, argv: list[str]) -> None:
-        assert "--resume takes no SRC and DST, which the job knows: leave out a" in refusal(*argv)
+        path = argv[0] if argv[0] == "a" else argv[-1]
+        wanted = f"--resume takes a job, not SRC and DST: leave out {path}; write pcopy --resume, or pcopy --resume JOB"
+        assert wanted in refusal(*argv)
 
     @pytest.mark.parametrize("mode", [["--jobs"], ["--discard", "j"]])
     def test_others_take_neither_paths_nor_options_on_copies(self, mode: list[str]) -> None:

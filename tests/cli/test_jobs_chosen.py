@@ -7,24 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.checkpoint.jobs import StoredJob, open_job
-from pcopy.checkpoint.lock import Held, holders
-from pcopy.cli import jobs
 from pcopy.errors import REFUSED, Refused
+from pcopy.jobs import chosen as jobs
+from pcopy.jobs.directories import StoredJob, open_job
+from pcopy.jobs.lock import Held, holders
 from tests.checkpoint.made import HOLD, child
 from tests.cli.stored import Told, made, squeezed
 from tests.support.users import NOBODY, require_root
 
 
+def as_killed(job: StoredJob) -> StoredJob:
+    """What a job becomes that is gone on with though no run of it has ended in order."""
+    return job._replace(file=job.file._replace(killed=True))
+
+
 def test_the_only_job_is_resumed(area: Path, state: Path) -> None:
     job = made(area, "aaa")
     told = Told()
-    resumed = jobs.resume(b"", told)
-    assert resumed.job == open_job(job.path)
-    assert resumed.roots == job.file.roots
-    assert resumed.lock.held
+    resumed, lock = jobs.resume(b"", told)
+    assert resumed == as_killed(open_job(job.path))
+    assert lock.held
     assert [holder.rank for holder in holders(job.path)] == [0]
-    resumed.lock.close()
+    lock.close()
     assert told == []
 
 
@@ -34,11 +38,11 @@ def test_the_only_free_job_is_resumed(area: Path, state: Path) -> None:
     (state / "bad" / "job").write_text("x")
     told = Told()
     with child(HOLD, bytes(state / "bbb"), "2"):
-        resumed = jobs.resume(b"", told)
-        assert resumed.job.file.name == "aaa"
+        resumed, lock = jobs.resume(b"", told)
+        assert resumed.file.name == "aaa"
         with pytest.raises(Refused, match="all unfinished jobs are being worked on"):
             jobs.resume(b"", told)
-        resumed.lock.close()
+        lock.close()
     (table,) = told
     assert table.count("running") == 2
 
@@ -53,9 +57,9 @@ def test_of_several_jobs_none_is_guessed(area: Path, state: Path) -> None:
     (table,) = told
     assert [line[:3] for line in table.split("\n") if line[0] != " "] == ["JOB", "aaa", "bbb"]
     assert holders(bytes(state / "aaa")) == holders(bytes(state / "bbb")) == []
-    resumed = jobs.resume(b"bbb", told)
-    assert resumed.job.file.name == "bbb"
-    resumed.lock.close()
+    resumed, lock = jobs.resume(b"bbb", told)
+    assert resumed.file.name == "bbb"
+    lock.close()
 
 
 def test_without_jobs_there_is_nothing_to_resume(area: Path, state: Path) -> None:
@@ -80,9 +84,9 @@ def test_a_job_is_named_by_its_directory_too(area: Path, state: Path, monkeypatc
     monkeypatch.chdir(area / "mine")
     assert jobs.job_path(b".") == job.path
     assert jobs.job_path(b"..") == bytes(area)
-    resumed = jobs.resume(bytes(area / "mine"), Told())
-    assert resumed.job == job
-    resumed.lock.close()
+    resumed, lock = jobs.resume(bytes(area / "mine"), Told())
+    assert resumed == as_killed(job)
+    lock.close()
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -198,10 +202,10 @@ def test_a_damaged_job_is_discarded(area: Path, state: Path) -> None:
 def test_a_job_of_another_version_is_discarded_without_advice_to_do_so(area: Path, state: Path) -> None:
     made(area, "aaa")
     job = state / "aaa/job"
-    job.write_bytes(job.read_bytes().replace(b"pcopy job 2 ", b"pcopy job 1 "))
+    job.write_bytes(job.read_bytes().replace(b"pcopy job 3 ", b"pcopy job 1 "))
     told = Told()
     jobs.discard(b"aaa", lambda job: None, told)
-    reason = f"{job}: version 1 of pcopy's jobs; this pcopy reads version 2; "
+    reason = f"{job}: version 1 of pcopy's jobs; this pcopy reads version 3; "
     assert told == [f"{reason}temporary files (.pcopy-aaa-*) may be left in its destination"]
     assert not os.listdir(state)
 

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from pcopy.checkpoint.jobs import StoredJob
-from pcopy.cli.leftovers import Clearing
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.codec import encode
-from pcopy.tasks.values import (
-    CopyFiles,
-    FinishDir,
-    LinkGroup,
+from pcopy.jobs.directories import StoredJob
+from pcopy.jobs.leftovers import Clearing
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.values import (
+    Item,
     Place,
-    ReportFailures,
     Retry,
-    ScanDir,
-    ScanNames,
-    SealDir,
     pack_names,
 )
+from pcopy.tasks.directories.finish_dir import FinishDir, SealDir
+from pcopy.tasks.directories.scan_dir import ScanDir
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.files.copy_files import CopyFiles
+from pcopy.tasks.links.link_group import LinkGroup
+from pcopy.tasks.report_failures import ReportFailures
 
 DIRECTORIES = ("", "one", "one/two", "one/two/three", "other")
 
@@ -45,10 +45,10 @@ PROBLEM = Problem("open", errno.EACCES).plain
 @pytest.mark.parametrize(
     ("value", "first", "cleared"),
     [
-        (CopyFiles(place("one/two"), b"file", b"", b"", 0), True, {"one/two"}),
-        (CopyFiles(place("gone"), b"file", b"", b"", 0), True, set()),
-        (LinkGroup(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0), True, {"one", "other"}),
-        (LinkGroup(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),)), True, {"one"}),
+        (CopyFiles(place("one/two"), b"file", b"", 0), True, {"one/two"}),
+        (CopyFiles(place("gone"), b"file", b"", 0), True, set()),
+        (LinkGroup(Item(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0)), True, {"one", "other"}),
+        (LinkGroup(Item(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),))), True, {"one"}),
         (ScanDir(0, b"one", Identity(0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
         (ScanDir(0, b"", Identity(0, 0), None), True, set(DIRECTORIES)),
         (ScanNames(place("one"), pack_names([b"file", b"two"]), 0), True, {"one", "one/two", "one/two/three"}),
@@ -59,19 +59,18 @@ PROBLEM = Problem("open", errno.EACCES).plain
         (SealDir(FINISH), False, {"one"}),
     ],
 )
-def test_where_a_task_leads(
-    area: Path, capsys: pytest.CaptureFixture[str], value: Any, first: bool, cleared: set[str]
-) -> None:
+def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[str]) -> None:
     files = {path: area / "copy" / path / ".pcopy-job-1-0.1" for path in DIRECTORIES}
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     root = SimpleNamespace(target=bytes(area), name=b"copy", item=b"")
     job: Any = SimpleNamespace(name="job", roots=(root,))
-    clearing = Clearing(StoredJob(b"", job))
+    told: list[str] = []
+    clearing = Clearing(StoredJob(b"", job), told.append)
     try:
         clearing.clear_after(value, first=first)
     finally:
         clearing.close()
     assert {path for path, file in files.items() if not file.exists()} == cleared
-    assert capsys.readouterr().err == ""
+    assert told == []

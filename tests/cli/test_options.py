@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
-from pcopy.cli import pverify
-from pcopy.cli.job_options import Checkpoint
 from pcopy.cli.mistakes import HABITS, NOT_YET
-from pcopy.cli.options import Arguments, early_answer, parse
-from pcopy.cli.units import parse_size, show_clock, show_seconds, show_size
+from pcopy.cli.pcopy import early_answer, parse
+from pcopy.cli.pverify import PVERIFY
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve
-from pcopy.tasks.job import Options
+from pcopy.jobs.lifecycle import Keeping
+from pcopy.report.screen import Telling
+from pcopy.tasks.base.job import Options
+from pcopy.tools.arguments import CopyArguments
+from pcopy.units import parse_size, show_clock, show_seconds, show_size
 from tests.support import refusals
 from tests.support.users import require_root
 
@@ -41,7 +43,7 @@ OPTIONS = (
 
 
 def test_defaults() -> None:
-    assert parse(["a", "b"]) == Arguments(sources=(b"a",), destination=b"b", checkpoint=Checkpoint())
+    assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b", is_kept=True, keeping=Keeping())
     assert parse(["a", "b"]).options == Options()
 
 
@@ -49,7 +51,7 @@ def test_options_and_operands_in_any_order() -> None:
     arguments = parse(["a", "-n2", "b", "-ru", "-Tvv", "c", "--no-sync", "-q"])
     assert arguments.sources == (b"a", b"b")
     assert arguments.destination == b"c"
-    assert (arguments.ranks, arguments.verbose, arguments.quiet) == (2, 2, True)
+    assert (arguments.ranks, arguments.telling.verbose, arguments.telling.quiet) == (2, 2, True)
     assert arguments.no_target_directory
     assert arguments.options.existing == "newer"
     assert not arguments.options.sync
@@ -59,12 +61,19 @@ def test_archive_letters_have_no_effect() -> None:
     assert parse(["-arR", "--archive", "--recursive", "a", "b"]) == parse(["a", "b"])
 
 
-@pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -t -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
+@pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
 def test_letters_of_cp_and_rsync_say_what_is_the_default(letters: str) -> None:
     assert parse([*letters.split(), "a", "b"]) == parse(["a", "b"])
     assert parse(["--resume=job", *letters.split()]).asked.resume == b"job"
     bundle = parse([f"-{letters.replace('-', '').replace(' ', '')}ux", "a", "b"])
     assert bundle == parse(["-u", "-x", "a", "b"])
+
+
+def test_cps_target_directory_is_no_letter_without_effect() -> None:
+    """``cp -t DIR SRC`` would copy the wrong way; in a bundle it is rsync's, whose times are kept by default."""
+    assert "-t: write DST last: pcopy [options] SRC... DST" in refusal("-t", "dir", "file")
+    assert parse(["-rlpt", "a", "b"]) == parse(["--", "a", "b"])
+    assert parse(["--", "-t", "b"]).sources == (b"-t",)
 
 
 def test_all_that_is_planned_is_not_yet_there_and_nothing_else_is() -> None:
@@ -81,7 +90,7 @@ def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
     for option, advice in HABITS.items():
         assert f"{option}: {advice}" in refusal(option, "a", "b")
         assert not re.search(rf" {re.escape(option)}\b(?!-)", help_text), option
-        for named in re.findall(r"--?[a-zA-Z][a-z-]*", advice):
+        for named in re.findall(r"(?<!cp )--?[a-zA-Z][a-z-]*", advice):
             assert named in help_text or f"{named} is not yet" in advice, option
 
 
@@ -89,10 +98,10 @@ def test_help_beside_paths_ends_with_no_status_0() -> None:
     """rsync's users write -avh, for sizes in units: nothing would be copied, and all be well."""
     for argv in (["-avh", "a", "b"], ["a", "b", "-h"], ["-h", "a"]):
         assert early_answer(argv) is None
-        assert pverify.early_answer(argv) is None
+        assert PVERIFY.early_answer(argv) is None
         assert "-h prints the help only without paths" in refusal(*argv)
-    assert pverify.early_answer(["-vh", "a", "b"]) is None
-    assert "-h prints the help only" in refusals.refusal(partial(pverify.parse, ["-vh", "a", "b"]))
+    assert PVERIFY.early_answer(["-vh", "a", "b"]) is None
+    assert "-h prints the help only" in refusals.refusal(partial(PVERIFY.parse, ["-vh", "a", "b"]))
     assert early_answer(["a", "--help", "b"]) == early_answer(["-h"]) == early_answer(["-qh"])
 
 
@@ -100,21 +109,21 @@ def test_progress_may_stand_without_a_value() -> None:
     assert parse(["--progress", "a", "b"]) == parse(["a", "b"])
     assert (
         parse(["a", "b", "--progress"])
-        == parse(["a", "--progress", "-q", "b"])._replace(quiet=False)
+        == parse(["a", "--progress", "-q", "b"])._replace(telling=Telling())
         == parse(["a", "b"])
     )
-    assert parse(["--progress", "json", "a", "b"]).progress == "json"
+    assert parse(["--progress", "json", "a", "b"]).telling.progress == "json"
     assert parse(["--progress", "jsonl", "a", "b"]).sources == (b"jsonl", b"a")
     assert parse(["--progress", "--", "json", "b"]).sources == (b"json",)
     assert parse(["--", "--progress", "b"]).sources == (b"--progress",)
     assert parse(["--resume", "--progress"]).asked.resume == b""
-    assert (verify_request := pverify.parse(["--progress", "a", "b"])).paths == (b"a", b"b")
-    assert verify_request.progress == "auto"
+    assert (verify_request := PVERIFY.parse(["--progress", "a", "b"])).paths == (b"a", b"b")
+    assert verify_request.telling.progress == "auto"
 
 
 def test_names_are_bytes() -> None:
     assert parse([b"\xff\n", "\udcfe"])[:2] == ((b"\xff\n",), b"\xfe")
-    assert parse(["--errors", b"\xff.jsonl", "a", "b"]).errors == b"\xff.jsonl"
+    assert parse(["--errors", b"\xff.jsonl", "a", "b"]).telling.errors == b"\xff.jsonl"
 
 
 def test_what_follows_two_dashes_is_a_name() -> None:
@@ -129,8 +138,8 @@ def test_values() -> None:
     assert arguments.options == Options(
         existing="changed", modify_window=2, chunk_size=3 << 29, block_size=65536, max_errors=9
     )
-    assert (arguments.errors, arguments.json) == (b"e", True)
-    assert (arguments.progress, arguments.progress_interval) == ("plain", 0.5)
+    assert (arguments.telling.errors, arguments.telling.json) == (b"e", True)
+    assert (arguments.telling.progress, arguments.telling.interval) == ("plain", 0.5)
     assert parse(["--chunk-size", "auto", "a", "b"]).options.chunk_size == 0
 
 
@@ -229,7 +238,10 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["-n", "two", "a", "b"], "two"),
         (["--max-errors", "-1", "a", "b"], "whole number of 0 or more"),
         (["--modify-window", "0.5", "a", "b"], "--modify-window"),
-        (["--existing", "update", "a", "b"], "'update'"),
+        (
+            ["--existing", "update", "a", "b"],
+            "--existing: update: not one of replace, changed, newer, skip, fail (rsync's",
+        ),
         (["--progress=jsonl", "a", "b"], "'jsonl'"),
         (["--progress-interval", "0", "a", "b"], "seconds above 0"),
         (["--progress-interval", "nan", "a", "b"], "seconds above 0"),
@@ -271,7 +283,7 @@ def test_early_answers() -> None:
 def test_the_version_needs_no_parser() -> None:
     program = """
 import sys
-from pcopy.cli.options import early_answer
+from pcopy.cli.pcopy import early_answer
 print(early_answer(["--version"]))
 print({"argparse", "rich", "inspect", "dataclasses", "mpi4py", "json"} & set(sys.modules), file=sys.stderr)
 """

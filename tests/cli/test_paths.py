@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.paths import resolve
 from pcopy.errors import Refused
-from pcopy.tasks.job import Root
+from pcopy.jobs.paths import resolve
+from pcopy.tasks.base.job import Root
 from tests.support import refusals
 
 
@@ -286,7 +286,7 @@ def test_bind_mounts_do_not_hide_that_directories_are_the_same() -> None:
         '"$1" -c "$2" $pair || exit 3\ndone'
     )
     program = (
-        "import sys\nfrom pcopy.cli.paths import resolve\nfrom pcopy.errors import Refused\n"
+        "import sys\nfrom pcopy.jobs.paths import resolve\nfrom pcopy.errors import Refused\n"
         "try: resolve([sys.argv[1].encode()], sys.argv[2].encode(), False)\n"
         "except Refused: sys.exit(0)\nsys.exit(1)"
     )

@@ -5,12 +5,19 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import time
+from pathlib import Path
 
 import pytest
 
 from pcopy.cli import pverify
-from pcopy.cli.report import failure_json, failure_line, summary_json, summary_lines
-from pcopy.tasks.job import Failure, Totals
+from pcopy.errors import OK
+from pcopy.launch.tool import Ended
+from pcopy.report.screen import failure_json, failure_line
+from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tools.arguments import VerifyArguments
+from pcopy.tools.summary import summary_json, summary_lines
+from pcopy.tools.verify import VerifyPreparation
 
 TOTALS = Totals(
     found=1250, found_bytes=5 << 30, files=1200, directories=30, symlinks=5, special=1, hardlinks=4, bytes=3 << 30,
@@ -25,7 +32,7 @@ def test_summary_for_people() -> None:
         "  copied: 1,200 files of 3.00 GiB, 30 directories, 5 symbolic links, 4 hard links, 1 special file",
         "  skipped: 1.00 MiB",
         "  failed: 2 changed meanwhile, 1 vanished",
-        "  besides: 6 left without the source's owner, 1 warning",
+        "  besides: 6 excused (owner, group or attributes that you may not set), 1 warning",
         "3.00 GiB in 12.0 s: 256 MiB/s with 4 ranks",
         "incomplete: not everything is in the destination (status 1)",
     ]
@@ -43,15 +50,18 @@ def test_summary_of_a_job_that_stopped() -> None:
     lines = summary_lines(TOTALS._replace(found=1300), 1.0, 4, 75)
     assert lines[0] == "1,300 found = 1,240 copied + 3 skipped + 7 failed + 50 not reached"
     assert lines[-1] == "stopped early (status 75)"
+    last = summary_lines(TOTALS, 1.0, 4, 75)[-1]
+    assert last.startswith("stopped early (status 75): all items are done, but the job is not: ")
 
 
 def test_summary_for_programs() -> None:
-    text = summary_json(TOTALS, 12.00049, 4, 1)
+    text = summary_json(TOTALS._replace(verified=9, confirmed_bytes=5 << 20), 12.00049, 4, 1)
     assert "\n" not in text
     assert json.loads(text) == {
         "found": 1250, "copied": 1240, "files": 1200, "directories": 30, "symlinks": 5, "special": 1, "hardlinks": 4,
         "bytes": 3 << 30, "skipped": 3, "deleted": 0, "failed": 7, "changed": 2, "vanished": 1, "excused": 6,
-        "warnings": 1, "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
+        "warnings": 1, "verified": 9, "verified_bytes": 5 << 20,
+        "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
         "job": None, "exit_status": 1,
     }  # fmt: skip
     assert json.loads(summary_json(Totals(), 0.0, 1, 0))["bytes_per_second"] == 0
@@ -108,3 +118,15 @@ def test_pverify_tells_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("pverify ")
     assert "usage: pverify" in out
     assert err == ""
+
+
+def test_a_comparison_that_takes_no_time_has_no_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clock of a machine may stand still for so short a job."""
+    for name in ("one", "another"):
+        (tmp_path / name).mkdir()
+    preparation = VerifyPreparation(VerifyArguments((bytes(tmp_path / "one"), bytes(tmp_path / "another"))))
+    monkeypatch.setattr(time, "monotonic", lambda: preparation.began)
+    assert preparation.tell_end(Ended(OK, Totals(bytes=5), None), 1) == OK
+    assert "of 5 B in 0.00 s: 0 B/s" in capsys.readouterr().err

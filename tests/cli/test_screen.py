@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pcopy.cli.bar import BarScreen, details, render
-from pcopy.cli.gauge import ITEM_WEIGHT, Gauge, silence
-from pcopy.cli.options import Arguments
-from pcopy.cli.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, SilentScreen, open_screen
 from pcopy.errors import Refused
-from pcopy.tasks.job import Failure, Totals
+from pcopy.report.bar import BarScreen, details, open_screen, render
+from pcopy.report.gauge import ITEM_WEIGHT, Gauge, silence
+from pcopy.report.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, SilentScreen, Telling
+from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tools.copy import COPY
+from pcopy.tools.director import STAGES
 
 
 class Clock:
@@ -49,10 +50,6 @@ HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 
 DONE = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30)
 
 
-def arguments(**values: Any) -> Arguments:
-    return Arguments((b"a",), b"b")._replace(**values)
-
-
 def failed(count: int, first: int = 0) -> list[Failure]:
     return [Failure(b"item %d" % number, "open", errno.EACCES, "") for number in range(first, first + count)]
 
@@ -61,7 +58,7 @@ def failed(count: int, first: int = 0) -> list[Failure]:
 
 
 def test_half_done_is_half_done() -> None:
-    reading = Gauge(0.0).read(10.0, HALF)
+    reading = Gauge(0.0, STAGES).read(10.0, HALF)
     assert reading.fraction == 0.5
     assert reading.rate == reading.mean_rate == (1 << 29) / 10
     assert reading.left == pytest.approx(10.0)
@@ -69,16 +66,16 @@ def test_half_done_is_half_done() -> None:
 
 
 def test_nothing_is_foretold_while_scanning() -> None:
-    reading = Gauge(0.0).read(10.0, HALF._replace(unscanned=1))
+    reading = Gauge(0.0, STAGES).read(10.0, HALF._replace(unscanned=1))
     assert reading.fraction is None
     assert reading.left is None
-    assert Gauge(0.0).read(0.0, Totals()).fraction is None
+    assert Gauge(0.0, STAGES).read(0.0, Totals()).fraction is None
 
 
 def test_skipped_and_failed_bytes_are_handled() -> None:
     totals = Totals(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100, failed=1,
                     failed_bytes=100)  # fmt: skip
-    reading = Gauge(0.0).read(1.0, totals)
+    reading = Gauge(0.0, STAGES).read(1.0, totals)
     assert reading.bytes_done == 300
     assert reading.items_done == 3
     assert reading.failed == 1
@@ -86,26 +83,26 @@ def test_skipped_and_failed_bytes_are_handled() -> None:
 
 def test_what_moved_in_vain_never_makes_it_whole() -> None:
     totals = Totals(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
-    reading = Gauge(0.0).read(1.0, totals)
+    reading = Gauge(0.0, STAGES).read(1.0, totals)
     assert reading.bytes_done == 200
     assert reading.fraction is not None
     assert reading.fraction < 1
 
 
 def test_holes_and_links_do_not_keep_it_from_being_whole() -> None:
-    reading = Gauge(0.0).read(1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10))
+    reading = Gauge(0.0, STAGES).read(1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10))
     assert reading.bytes_done == 200
     assert reading.fraction == 1
 
 
 def test_bytes_never_go_back() -> None:
-    gauge = Gauge(0.0)
+    gauge = Gauge(0.0, STAGES)
     gauge.read(1.0, HALF)
     assert gauge.read(2.0, HALF._replace(moved=0, bytes=0)).bytes_done == 1 << 29
 
 
 def test_the_current_rate_forgets() -> None:
-    gauge = Gauge(0.0)
+    gauge = Gauge(0.0, STAGES)
     for second in range(1, 101):
         moved = 100 * second if second <= 50 else 5000
         reading = gauge.read(float(second), Totals(found=9, found_bytes=10**6, moved=moved))
@@ -115,7 +112,7 @@ def test_the_current_rate_forgets() -> None:
 
 
 def test_small_files_count_by_the_item() -> None:
-    reading = Gauge(0.0).read(1.0, Totals(found=100, found_bytes=0, files=25))
+    reading = Gauge(0.0, STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
     assert reading.fraction == 0.25
     assert reading.left == pytest.approx(3.0)
     assert ITEM_WEIGHT > 0
@@ -132,7 +129,7 @@ def test_silent_ranks_are_named() -> None:
 
 def test_a_line_each_interval() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = PlainScreen(stream, 10.0, clock)
+    screen = PlainScreen(COPY, stream, 10.0, clock)
     for _ in range(1000):
         screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -152,7 +149,7 @@ def test_a_line_each_interval() -> None:
 
 def test_quiet_shows_errors_and_notices_only() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(arguments(quiet=True), stream, clock)
+    screen = open_screen(COPY, Telling(quiet=True), stream, clock)
     clock.now += 1000
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -169,7 +166,7 @@ TOTALS = Totals(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 <
 
 def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(arguments(progress="json"), stream, clock)
+    screen = open_screen(COPY, Telling(progress="json"), stream, clock)
     for _ in range(2):
         clock.now += 0.99
         screen.progress("copy", totals, silent)
@@ -214,7 +211,7 @@ def test_the_schema_is_documented() -> None:
 @pytest.mark.parametrize("batch", [1, 7, 100, 250])
 def test_the_first_failures_are_shown(batch: int) -> None:
     stream = io.StringIO()
-    screen = SilentScreen(stream, Clock())
+    screen = SilentScreen(COPY, stream, Clock())
     for first in range(0, 250, batch):
         screen.failures(failed(min(batch, 250 - first), first))
     lines = stream.getvalue().splitlines()
@@ -226,7 +223,7 @@ def test_the_first_failures_are_shown(batch: int) -> None:
 
 def test_no_more_failures_than_are_shown() -> None:
     stream = io.StringIO()
-    screen = SilentScreen(stream, Clock())
+    screen = SilentScreen(COPY, stream, Clock())
     screen.failures(failed(FAILURES_SHOWN))
     screen.failures([])
     assert len(stream.getvalue().splitlines()) == FAILURES_SHOWN
@@ -236,7 +233,7 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
     path = tmp_path / "errors.jsonl"
     path.write_text("old")
     stream = io.StringIO()
-    with open_screen(arguments(errors=bytes(path), quiet=True), stream, Clock()) as screen:
+    with open_screen(COPY, Telling(errors=bytes(path), quiet=True), stream, Clock()) as screen:
         assert path.read_text() == ""
         screen.failures(failed(150))
         assert len(path.read_text().splitlines()) == 150
@@ -248,12 +245,12 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
 
 def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no/file: cannot write the errors file: No such file or directory"):
-        open_screen(arguments(errors=bytes(tmp_path / "no/file")), io.StringIO())
+        open_screen(COPY, Telling(errors=bytes(tmp_path / "no/file")), io.StringIO())
 
 
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
-    screen = SilentScreen(stream, Clock(), FailureLog(b"/dev/full"))
+    screen = SilentScreen(COPY, stream, Clock(), FailureLog(b"/dev/full"))
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
     screen.close()
@@ -267,7 +264,7 @@ def test_an_errors_file_that_fails_is_told_of_once() -> None:
 @pytest.mark.parametrize("kind", [PlainScreen, BarScreen])
 def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[PlainScreen] | type[BarScreen]) -> None:
     clock = Clock()
-    screen = kind(Broken(), 1.0, clock)
+    screen = kind(COPY, Broken(), 1.0, clock)
     for _ in range(3):
         clock.now += 1
         screen.progress("copying", HALF, ())
@@ -282,7 +279,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[PlainScreen] | 
 def drawn(width: int, totals: Totals, silent: tuple[int, ...] = (), **options: bool) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, no_color=True, **options)  # type: ignore[arg-type]
-    console.print(render("copying", Gauge(0.0).read(10.0, totals), silent, width))
+    console.print(render("copying", Gauge(0.0, STAGES).read(10.0, totals), silent, width))
     return stream.getvalue().splitlines()
 
 
@@ -304,7 +301,7 @@ def test_the_whole_bar() -> None:
 
 
 def test_what_matters_least_goes_first() -> None:
-    reading = Gauge(0.0).read(10.0, HALF._replace(failed=1))
+    reading = Gauge(0.0, STAGES).read(10.0, HALF._replace(failed=1))
     lengths = [len(details(reading, (4,), width)) for width in range(120)]
     assert all(length <= width for width, length in enumerate(lengths) if width >= 29)
     assert details(reading, (4,), 30) == "1 failed, 512 MiB of 1.00 GiB"
@@ -314,7 +311,7 @@ def test_what_matters_least_goes_first() -> None:
 def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
-    screen = BarScreen(stream, 0.5, clock, console=console)
+    screen = BarScreen(COPY, stream, 0.5, clock, console=console)
     screen.failures(failed(1))
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\n"
@@ -340,7 +337,7 @@ def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
     def kind(stream: io.StringIO, **values: Any) -> type[Screen]:
-        return type(open_screen(arguments(**values), stream))
+        return type(open_screen(COPY, Telling(**values), stream))
 
     assert kind(io.StringIO()) is PlainScreen
     assert kind(Terminal()) is BarScreen
@@ -356,14 +353,15 @@ def test_rich_comes_with_the_first_drawing_only() -> None:
     program = """
 import io, os, sys
 os.environ["TERM"] = "xterm"
-from pcopy.cli.options import Arguments
-from pcopy.cli.screen import open_screen
-from pcopy.tasks.job import Failure, Totals
+from pcopy.report.screen import Telling
+from pcopy.report.bar import open_screen
+from pcopy.tools.copy import COPY
+from pcopy.tasks.base.job import Failure, Totals
 class Terminal(io.StringIO):
     isatty = lambda self: True
 now = 0.0
 stream = Terminal()
-screen = open_screen(Arguments((b"a",), b"b"), stream, lambda: now)
+screen = open_screen(COPY, Telling(), stream, lambda: now)
 screen.progress("copying", Totals(found=1), ())
 screen.failures([Failure(b"a", "open", 13, "")])
 assert "rich" not in sys.modules

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.keeping import Keeping, check_shared
-from pcopy.cli.kept_job import KeptJob
 from pcopy.errors import Refused
-from pcopy.tasks.job import Totals
+from pcopy.jobs.lifecycle import Keeping, KeptJob
+from pcopy.jobs.rank_store import check_shared
+from pcopy.tasks.base.job import Totals
 from tests.checkpoint.made import job_of, made, some_root
 
 PATIENCE = 30.0
@@ -54,7 +54,7 @@ def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(
 ) -> None:
     """They may be in the midst of their first record."""
     path = area / "above" / "job"
-    kept = KeptJob(Keeping(directory=bytes(path)), job_of(some_root()), bytes(path))
+    kept = KeptJob(Keeping(directory=bytes(path), at_start=True), job_of(some_root()))
     kept.create()
     kept.give_up()
     path.mkdir(parents=True, exist_ok=True)

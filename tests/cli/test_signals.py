@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from pcopy.checkpoint import record
-from pcopy.cli.signals import ORDERLY, StoppedBefore, StopSignals, told
-from pcopy.engine.messages import PrimitiveUnpickler
+from pcopy.engine.messages import Halt, PrimitiveUnpickler
+from pcopy.errors import UNSYNCED, Refused
+from pcopy.launch.watch import signals as stop_signals
+from pcopy.launch.watch.signals import ORDERLY, StoppedBefore, StopSignals
+from pcopy.tools.copy import _told
 
 
 @pytest.fixture
@@ -26,28 +30,80 @@ def signals() -> Iterator[StopSignals]:
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        ("signal 15", "stopped by SIGTERM; every file that has been copied is whole"),
-        ("too many errors", "stopped early: too many errors; every file that has been copied is whole"),
+        (Halt("SIGTERM", 15), "stopped by SIGTERM; every file that has been copied is whole"),
+        (Halt("too many errors"), "stopped early: too many errors; every file that has been copied is whole"),
         (
-            "the destination could not be synced: Input/output error",
+            Halt("the destination could not be synced: Input/output error", UNSYNCED),
             "stopped early: the destination could not be synced: Input/output error",
         ),
     ],
 )
-def test_only_what_is_known_is_told(reason: str, text: str) -> None:
-    assert told(reason) == text
+def test_only_what_is_known_is_told(reason: Halt, text: str) -> None:
+    assert _told(reason, False) == text
+    may_be_cut_short = "; but what an earlier run was writing when it was killed may be cut short"
+    assert _told(reason, True) == (text if reason.code == UNSYNCED else text + may_be_cut_short)
 
 
-def test_a_signal_before_the_first_task_raises(signals: StopSignals) -> None:
-    """Also one that somebody has caught, and one that came before."""
-    for _ in range(2):
-        with pytest.raises(StoppedBefore, match="stopped by SIGUSR1 before anything") as caught, signals.raised():
-            os.kill(os.getpid(), signal.SIGUSR1)
-            pytest.fail("it did not raise")
-        assert caught.value.status == 75
-    again = StopSignals()
-    with pytest.raises(StoppedBefore), again.raised(), suppress(StoppedBefore):
-        os.kill(os.getpid(), signal.SIGUSR1)
+def test_a_signal_before_the_first_task_ends_the_waiting(signals: StopSignals) -> None:
+    """Also one that came before."""
+    done: list[str] = []
+    signals.install()
+    with pytest.raises(StoppedBefore, match="stopped by SIGUSR1 before anything") as caught:
+        signals.unless_stopped(partial(signalled, lambda: time.sleep(60)))
+    assert caught.value.status == 75
+    with pytest.raises(StoppedBefore, match="stopped by SIGUSR1 before anything"):
+        signals.unless_stopped(lambda: done.append("begun"))
+    assert not done
+
+
+def signalled(then: Callable[[], object]) -> object:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return then()
+
+
+def test_a_signal_strikes_no_cleanup(signals: StopSignals) -> None:
+    """It leaves its reason, and raises nothing where it strikes: here in what a generator does when it is dropped."""
+    closed = []
+
+    def frames() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            signalled(lambda: None)
+            closed.append(True)
+
+    def dropped() -> None:
+        next(frames())
+
+    signals.install()
+    dropped()
+    assert closed and signals.reason == Halt("SIGUSR1", signal.SIGUSR1)
+
+
+def test_what_ends_before_a_signal_is_returned_or_raised(signals: StopSignals) -> None:
+    signals.install()
+    assert signals.unless_stopped(lambda: 7) == 7
+    with pytest.raises(Refused, match="no room"):
+        signals.unless_stopped(partial(refuse, "no room"))
+    with pytest.raises(StoppedBefore):  # it matters more
+        signals.unless_stopped(partial(signalled, partial(refuse, "no room")))
+
+
+def refuse(text: str) -> None:
+    raise Refused(text)
+
+
+def test_without_a_thread_it_is_waited_for(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_to_be_had(_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(stop_signals, "Beside", none_to_be_had)
+    signals.install()
+    done: list[int] = []
+    assert signals.unless_stopped(lambda: 7) == 7
+    with pytest.raises(StoppedBefore):
+        signals.unless_stopped(partial(signalled, lambda: done.append(1)))
+    assert done == [1]
 
 
 def test_a_signal_is_no_damage_of_what_is_being_read(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,12 +115,14 @@ def test_a_signal_is_no_damage_of_what_is_being_read(signals: StopSignals, monke
             return super().load()
 
     monkeypatch.setattr(record, "PrimitiveUnpickler", Signalled)
-    with pytest.raises(StoppedBefore), signals.raised():
-        record.load_value(pickle.dumps((1,)))
+    signals.install()
+    assert record.load_value(pickle.dumps((1,))) == (1,)
+    with pytest.raises(StoppedBefore):
+        signals.heed()
 
 
 def test_afterwards_a_signal_only_asks(signals: StopSignals) -> None:
-    with signals.raised():
-        pass
+    signals.install()
+    signals.unless_stopped(lambda: None)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert signals.reason == "signal 15"
+    assert signals.reason == Halt("SIGTERM", 15)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcopy.cli.silence import OthersSilence, OwnSilence, Silence
+from pcopy.launch.watch.silence import OthersSilence, OwnSilence, Silence
 
 
 def test_a_rank_that_gets_on_says_nothing() -> None:

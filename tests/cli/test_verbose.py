@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pcopy.cli.verbose import Verbose
-from pcopy.tasks.job import Failure, Totals
+from pcopy.report.screen import Verbose
+from pcopy.tasks.base.job import Failure, Totals
 
 
 class Recorder:

@@ -12,17 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.kernel_view import current_call
-from pcopy.cli.notes import Notes
-from pcopy.cli.watchdog import Pace, Pulse, Watchdog
-from pcopy.engine.task import Task
+from pcopy.launch.watch.watchdog import NoticePipe, Pace, Pulse, Voice, Watchdog
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
 PACE = Pace(look=0.02, hanging=0.1, hanging_on_stop=0.05, no_answer=0.1)
-TASK = Task((1, 0, 1), 0, b"", 0)
 
 
 class Lines:
@@ -33,15 +29,15 @@ class Lines:
         self.lines.append(text)
 
 
-def watchdog(pulse: Pulse, lines: Lines | None, notes: Notes | None = None, rank: int = 0) -> Watchdog:
+def watchdog(pulse: Pulse, lines: Lines | None, notes: NoticePipe | None = None, rank: int = 0) -> Watchdog:
     hosts = ("alpha", "beta", "gamma")
-    return Watchdog(rank, hosts, pulse, lambda task: f"at {task.id}", speaker=lines, notes=notes, pace=PACE)
+    speaker = None if lines is None else lines.notice
+    return Watchdog(Voice("pcopy", rank, hosts, speaker, notes), pulse, lambda: "at work", PACE)
 
 
 def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     lines, pulse = Lines(), Pulse()
-    pulse.task = TASK
     watching = watchdog(pulse, lines)
     watching.start()
 
@@ -56,7 +52,7 @@ def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
     pulse.beats += 1
     watching.stop()
     assert lines.lines[0].startswith("rank 0 on alpha has been silent for 0:00 (since ")
-    assert lines.lines[0].endswith(f"): in openat of {tmp_path}/fifo, at (1, 0, 1); the job waits")
+    assert lines.lines[0].endswith("), at work; the job waits")
     assert lines.lines[-1].startswith("rank 0 on alpha goes on after 0:0")
 
 
@@ -89,7 +85,7 @@ def test_ranks_that_do_not_answer_are_named_with_their_hosts() -> None:
 
 
 def test_a_rank_that_spoke_is_not_told_of_twice() -> None:
-    notes, lines, pulse = Notes(), Lines(), Pulse()
+    notes, lines, pulse = NoticePipe(), Lines(), Pulse()
     watching = watchdog(pulse, lines, notes)
     pulse.silent = (1,)
     watching.start()
@@ -108,7 +104,7 @@ def test_the_time_for_which_this_process_was_stopped_itself_does_not_count(monke
     lines, pulse = Lines(), Pulse()
     pulse.silent = (1,)
     pace = Pace(look=5.0, hanging=30.0, hanging_on_stop=3.0, no_answer=60.0)
-    watching = Watchdog(0, (), pulse, str, speaker=lines, notes=None, pace=pace)
+    watching = Watchdog(Voice("pcopy", 0, (), lines.notice, None), pulse, str, pace)
     start = time.monotonic()
     for now in (start + 5, start + 1000):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
@@ -121,7 +117,10 @@ def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         watching = Watchdog(
-            0, (), pulse, str, speaker=lines, notes=None, pace=Pace(0.02, hanging=60, hanging_on_stop=0.1, no_answer=60)
+            Voice("pcopy", 0, (), lines.notice, None),
+            pulse,
+            str,
+            Pace(0.02, hanging=60, hanging_on_stop=0.1, no_answer=60),
         )
         pulse.silent = (1,)
         watching.start()
@@ -139,7 +138,7 @@ def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
 
 
 def test_notes_reach_the_screen() -> None:
-    notes, lines, pulse = Notes(), Lines(), Pulse()
+    notes, lines, pulse = NoticePipe(), Lines(), Pulse()
     watching = watchdog(pulse, lines, notes)
     watching.start()
     notes.send(1, "rank 1\nhangs")
@@ -152,38 +151,23 @@ def test_notes_reach_the_screen() -> None:
 
 
 def test_notes_that_nobody_reads_harm_nothing() -> None:
-    notes = Notes()
+    notes = NoticePipe()
     notes.keep(1)
     notes.send(1, "hello")
-
-
-def test_a_descriptor_is_named_by_its_path(tmp_path: Path) -> None:
-    seen: list[tuple[str, tuple[bytes, ...]] | None] = []
-    reading, writing = os.pipe()
-    thread = threading.Thread(target=lambda: os.read(reading, 1))
-    thread.start()
-    assert wait_until(lambda: (current_call(thread.native_id or 0) or ("",))[0] == "read")
-    seen.append(current_call(thread.native_id or 0))
-    os.write(writing, b"x")
-    thread.join()
-    assert seen == [("read", (os.readlink(f"/proc/self/fd/{reading}").encode(),))]
-    assert wait_until(lambda: current_call(thread.native_id or 0) is None)  # it is gone
-    os.close(reading)
-    os.close(writing)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_second_sigint_ends_a_rank_that_hangs(count: int) -> None:
     program = """
 import os
-from pcopy.cli.signals import StopSignals
-from pcopy.cli.watchdog import Pace, Pulse, Watchdog
+from pcopy.launch.watch.signals import StopSignals
+from pcopy.launch.watch.watchdog import Pace, Pulse, Voice, Watchdog
 class Lines:
     def notice(self, text):
         print(text, flush=True)
 signals = StopSignals()
 signals.install()
-watching = Watchdog(0, (), Pulse(), str, speaker=Lines(), notes=None, pace=Pace(0.05, 60.0, 0.1, 60.0))
+watching = Watchdog(Voice("pcopy", 0, (), Lines().notice, None), Pulse(), str, Pace(0.05, 60.0, 0.1, 60.0))
 watching.start()
 reading, _ = os.pipe()
 print("ready", flush=True)

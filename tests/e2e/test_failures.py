@@ -268,17 +268,47 @@ def test_no_codec_has_to_be_loaded_for_an_errors_file(area: Path, source: Path) 
     assert run.returncode == 0, show(run)
 
 
-@pytest.mark.parametrize("part", ["cli/main", "cli/streams", "cli/launcher", "cli/local_run", "cli/prepare", "text"])
+@pytest.mark.parametrize(
+    "part", ["cli/program", "report/streams", "launch/launcher", "launch/run", "tools/copy", "text"]
+)
 @pytest.mark.parametrize("module", ["pcopy", "pverify"])
 def test_a_part_of_the_program_that_cannot_be_loaded(area: Path, source: Path, part: str, module: str) -> None:
     """Where the system refuses to look at a file, Python says that there is no such module."""
-    if module == "pverify" and part == "cli/prepare":
+    if module == "pverify" and part == "tools/copy":
         pytest.skip("pverify has no use for it")
     fault = Fault(area / "trace", ["stat", "newfstatat", "statx"], REPOSITORY / f"pcopy/{part}.py", "EIO")
     words = (source, area / "copy") if module == "pcopy" else (source, source)
-    run = (pcopy if module == "pcopy" else pverify)(*words, wrap=fault.wrap())
+    run = (pcopy if module == "pcopy" else pverify)(*words, wrap=fault.wrap(), real=True)
     fault.check()
     assert run.returncode == 2, show(run)
     (line,) = run.stderr.decode().splitlines()
     assert line.startswith(f"{module}: ") and f"No module named 'pcopy.{part.replace('/', '.')}'" in line, show(run)
     assert not (area / "copy").exists()
+
+
+INTERRUPTED = {
+    "mkdir": ["mkdir", "mkdirat"],
+    "link": ["linkat"],
+    "symlink": ["symlinkat"],
+    "rename": ["rename", "renameat", "renameat2"],
+    "chmod": ["chmod", "fchmod", "fchmodat"],
+    "utimensat": ["utimensat"],
+}
+
+
+@pytest.mark.parametrize("calls", INTERRUPTED)
+def test_what_is_interrupted_is_tried_again(area: Path, calls: str) -> None:
+    """Each is met by something: one file is replaced, the directories are made, and all else is new in them."""
+    source, copy = area / "source", area / "copy"
+    (source / "directory").mkdir(parents=True)
+    (source / "file").write_bytes(b"file")
+    (source / "directory/file").write_bytes(b"file")
+    for name in ("one name", "other name"):
+        os.link(source / "directory/file", source / name)
+    (source / "symlink").symlink_to("file")
+    copy.mkdir()
+    (copy / "file").write_bytes(b"older")
+    fault = Fault(area / "log", INTERRUPTED[calls], copy, "EINTR", when="1")
+    succeed("--checkpoint", "none", f"{source}/", copy, ranks=1, wrap=fault.wrap())
+    fault.check()
+    assert differences(source, copy) == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from pcopy.tasks.base.rank import CLOCK_GRACE
 from tests.support.command import show, succeed, summary
 from tests.support.filesystems import mounted, scratch
 from tests.support.oracle import differences
@@ -39,6 +41,26 @@ def test_a_time_beyond_292_years_is_digested_and_copied(moment: int, ranks: int)
         run = succeed("--json", *signature, "-T", place / "source", place / "target", ranks=ranks)
         assert summary(run)["warnings"] == 0
         assert differences(place / "source", place / "target", atimes=True) == []
+
+
+def test_times_beyond_292_years_are_told_apart() -> None:
+    """Each of both is more than 64 bits hold, and one is a second earlier."""
+    policies = ("changed", "newer")
+    with scratch() as place:
+        source = place / "source"
+        source.mkdir()
+        (source / "file").write_bytes(b"content")
+        os.utime(source / "file", ns=(FAR, FAR))
+        if (source / "file").stat().st_mtime_ns != FAR:
+            pytest.skip("no such time fits here")
+        for policy in policies:
+            succeed("-T", source, place / policy)
+            os.utime(place / policy / "file", ns=(FAR, FAR - 10**9))
+        time.sleep(CLOCK_GRACE / 10**9 + 0.5)  # what has changed after that might be the job's own: all is looked at
+        for policy, files in [*((policy, 1) for policy in policies), *((policy, 0) for policy in policies)]:
+            told = summary(succeed("--json", "--existing", policy, "-T", source, place / policy))
+            assert (told["files"], told["skipped"]) == (files, 1 - files), policy
+            assert differences(source, place / policy) == []
 
 
 def test_times_that_the_destination_bends_are_told_by_their_names(tmp_path: Path) -> None:

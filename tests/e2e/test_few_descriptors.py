@@ -31,6 +31,7 @@ def _tree(source: Path) -> None:
     (source / "large").write_bytes(b"0123456789abcdef" * (5 << 16))
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize(("limit", "ranks"), [(44, 1), (64, 1), (64, 2)])
 def test_what_may_start_under_a_limit_ends_well(limit: int, ranks: int) -> None:
     with scratch() as place:

@@ -68,6 +68,7 @@ def copied_faithfully(source: Path, copy: Path, ranks: int, launcher: str | None
     assert [name for name in temporaries(os.fsencode(copy)) if not name.endswith(b"-not-ours")] == []
 
 
+@pytest.mark.in_turn(6)
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 def test_hostile_tree(on: Place, case: Case) -> None:
     source, copy, ranks, launcher = case
@@ -76,6 +77,7 @@ def test_hostile_tree(on: Place, case: Case) -> None:
     copied_faithfully(here / "source", there / "copy", ranks, launcher)
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("case", list(enumerate(CASES)), ids=lambda case: f"seed{case[0]}-{case_name(case[1])}")
 def test_random_tree(on: Place, case: tuple[int, Case]) -> None:
     seed, (source, copy, ranks, launcher) = case
@@ -84,6 +86,7 @@ def test_random_tree(on: Place, case: tuple[int, Case]) -> None:
     copied_faithfully(here / "source", there / "copy", ranks, launcher)
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("make", [hostile_tree, lambda path: random_tree(path, 99)], ids=["hostile", "random"])
 def test_an_ordinary_user_copies_its_own(filesystem: Path, make: object, ranks: int) -> None:

@@ -17,11 +17,12 @@ from tests.support.faults import require_strace
 WAYS: dict[str, tuple[Sequence[str], str]] = {
     "bin/pcopy": ([f"{REPOSITORY}/bin/pcopy"], "bin/pcopy"),
     "bin/pverify": ([f"{REPOSITORY}/bin/pverify"], "bin/pverify"),
-    "installed": (["-c", "import re, sys; from pcopy.cli.script import pcopy; pcopy()"], "cli/interrupts"),
-    "-m pcopy": (["-m", "pcopy"], "cli/interrupts"),
+    "installed": (["-c", "import re, sys; from pcopy.cli.script import pcopy; pcopy()"], "launch/interrupts"),
+    "-m pcopy": (["-m", "pcopy"], "launch/interrupts"),
 }
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interrupt_at_the_start_leaves_a_line(area: Path, way: str) -> None:
     """At the opening of files, from the first that is the program's own to the source."""

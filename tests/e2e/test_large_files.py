@@ -35,6 +35,7 @@ def test_one_large_file(on: Place, ranks: int, launcher: str | None) -> None:
     assert temporaries(os.fsencode(place)) == []
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("chunk", ["16M", "17000000", "auto", "4M"])
 def test_odd_sizes(area: Path, chunk: str) -> None:
     """Around the limits between small files, whole large ones and chunks."""
@@ -48,6 +49,7 @@ def test_odd_sizes(area: Path, chunk: str) -> None:
     assert differences(source, area / "copy") == []
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_sparse(filesystem: Path, ranks: int) -> None:
     """A gigabyte of mostly nothing: holes at the start, across chunks and at the end."""

@@ -45,6 +45,7 @@ def forms(place: Path, tree: Path) -> list[tuple[Argument, ...]]:
     return [(place / "sig", tree), ("--manifest", place / "manifest", tree), (place / "a", tree)]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (5, None), (3, "mpi")])
 def test_the_same(place: Path, ranks: int, launcher: str | None) -> None:
     before = snapshot(place / "a"), snapshot(place / "b")

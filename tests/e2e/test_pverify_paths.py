@@ -52,9 +52,8 @@ def test_without_a_current_directory(area: Path, tree: Path) -> None:
 @pytest.mark.parametrize("program", ["pcopy", "pverify"])
 def test_what_nobody_expected_is_an_internal_error(area: Path, tree: Path, program: str) -> None:
     """Python's own status would say that items failed, or that something differs."""
-    module = {"pcopy": "prepare", "pverify": "verify"}[program]
     line, environment = command()
-    script = f"from pcopy.cli import {module}, script; {module}.parse = None; script.{program}()"
+    script = f"from pcopy.cli import {program}, script; {program}.{program.upper()}.parse = None; script.{program}()"
     run = subprocess.run([line[0], "-c", script, tree, tree], env=environment, capture_output=True, check=False)
     assert (run.returncode, run.stdout) == (70, b""), run
     assert run.stderr.startswith(b"Traceback ") and b"TypeError" in run.stderr
@@ -86,6 +85,7 @@ def test_a_package_that_may_not_be_read_is_not_to_be_installed(area: Path, tree:
     assert run.stderr.endswith(f"; this user may not read {area}/closed, where it may be\n".encode()), show(run)
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("words", [["--verify"], ["--repair"], ["--signature", "sig"], ["--hash", "blake3"]])
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_a_copy_without_the_package_of_its_digests_is_refused_at_once(

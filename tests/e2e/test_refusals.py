@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import pcopy, show
+from tests.support.faults import Fault
 from tests.support.oracle import changes, snapshot
 from tests.support.users import require_root
 
@@ -155,6 +156,20 @@ def test_names_that_look_like_other_hosts_are_names_where_that_is_said(place: Pa
     assert {(place / name).read_bytes() for name in names} == {b"file"}
 
 
+@pytest.mark.parametrize("words", [["-n", "4000"], ["--checkpoint", "JOB"]])
+def test_a_refused_command_leaves_the_errors_of_an_earlier_one(place: Path, words: list[str]) -> None:
+    """Also if it is refused late: for want of descriptors, or since the job cannot be stored."""
+    errors = place / "errors.jsonl"
+    errors.write_text("{}\n")
+    job = place / "job"
+    job.mkdir()
+    (job / "thesis").touch()
+    words = [os.fspath(job) if word == "JOB" else word for word in words]
+    run = pcopy(*words, "--errors", errors, "file", "new", cwd=place, wrap=["prlimit", "--nofile=512"])
+    assert run.returncode == 2 and run.stdout == b"" and len(run.stderr.splitlines()) == 1, show(run)
+    assert errors.read_text() == "{}\n" and os.listdir(job) == ["thesis"]
+
+
 def test_every_rank_under_mpi_is_refused_but_one_speaks(place: Path) -> None:
     before = snapshot(place)
     run = pcopy("missing", "new", cwd=place, launcher="mpi", ranks=3)
@@ -170,3 +185,14 @@ def test_odd_names_are_shown_escaped(place: Path) -> None:
     assert len(run.stderr.strip().splitlines()) == 1, show(run)
     assert b"\x1b" not in run.stderr, show(run)
     assert b"\xff" not in run.stderr, show(run)
+
+
+def test_ranks_that_cannot_be_forked_leave_no_job(area: Path) -> None:
+    """Though the job was in its directory before they were to be."""
+    (area / "source").mkdir()
+    fault = Fault(area / "log", ["clone", "fork"], None, "EAGAIN")
+    run = pcopy("--checkpoint", area / "job", area / "source", area / "copy", ranks=2, wrap=fault.wrap())
+    fault.check()
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    assert b"2 ranks can't be started here" in run.stderr, show(run)
+    assert not (area / "job").exists() and not (area / "copy").exists()

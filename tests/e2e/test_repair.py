@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.tasks.context import CLOCK_GRACE
+from pcopy.tasks.base.rank import CLOCK_GRACE
 from tests.e2e.test_verify import OPTIONS, damaged, failed_paths, failing_paths
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
@@ -39,6 +39,7 @@ def restore_times(source: Path, copy: Path) -> None:
         os.utime(copy / name, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_all_damage_is_mended(area: Path, ranks: int) -> None:
     """Contents, links, types, metadata; directories have the source's times."""
@@ -156,6 +157,7 @@ def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, r
     assert (told["files"], told["hardlinks"], told["warnings"]) == (1, 1, 2)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("how", ["contents", "one-name"])
 @pytest.mark.parametrize("size", [100, 13 * MIB], ids=["small", "split"])
 def test_many_names_of_one_inode_are_one_again(area: Path, size: int, how: str) -> None:

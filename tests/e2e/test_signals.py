@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.cli import main
+from pcopy.cli.pcopy import PCOPY
 from tests.support.command import Argument, succeed
 from tests.support.faults import slowed
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
@@ -22,6 +22,7 @@ from tests.support.walk import temporaries
 MIB = 1 << 20
 GRACE = 10
 """Seconds within which everything is over."""
+TRIES = 5
 STOPPED = 75
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
@@ -66,6 +67,7 @@ def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.S
     assert temporaries(os.fsencode(copy)) == []
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
@@ -113,17 +115,24 @@ def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path, kept: bool) -> None:
-    """timeout(1) sends each signal to its command, and once more to the group."""
-    copy = area / "copy"
-    with copying(source, copy, *keeping(kept), ranks=2) as run:
-        for _ in range(2):
-            run.send_signal(signal.SIGINT)
-            time.sleep(0.002)
-        out, err = run.process.communicate(timeout=GRACE)
-        assert run.process.returncode == (STOPPED if kept else 128 + signal.SIGINT)
-        assert b"found = " in out
-        assert err.count(b"pcopy: stopped by SIGINT") == 1
-        assert run.survivors() == []
+    """timeout(1) sends each signal to its command, and once more to the group.
+
+    A busy machine may hand on the echo so late that it is a second press, rightly: then it is tried again.
+    """
+    for attempt in range(TRIES):
+        copy = area / f"copy-{attempt}"
+        copy.mkdir()
+        with copying(source, copy, *keeping(kept), ranks=2) as run:
+            for _ in range(2):
+                run.send_signal(signal.SIGINT)
+                time.sleep(0.002)
+            out, err = run.process.communicate(timeout=GRACE)
+            assert run.survivors() == []
+        if b"found = " in out:
+            break
+    assert b"found = " in out
+    assert run.process.returncode == (STOPPED if kept else 128 + signal.SIGINT)
+    assert err.count(b"pcopy: stopped by SIGINT") == 1
     assert kept or temporaries(os.fsencode(copy)) == []
 
 
@@ -131,8 +140,8 @@ def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.Mo
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "_run", interrupted)
-    assert main.main(["a", "b"]) == 128 + signal.SIGINT
+    monkeypatch.setattr(PCOPY, "_run", interrupted)
+    assert PCOPY.main(["a", "b"]) == 128 + signal.SIGINT
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -235,6 +235,7 @@ def test_a_clone_is_read_once_and_not_written(on: Place, area: Path, ranks: int)
     assert trace.moved(xfs / "file", READING) == 24 * MIB
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_holes_are_not_read(filesystem: Path, area: Path, ranks: int) -> None:
     with open(filesystem / "sparse", "wb") as file:

@@ -152,8 +152,7 @@ def test_ranks_that_hang_say_where(area: Path, source: Path, hanging: tuple[Path
         path = re.escape(str(through))
         for rank in (0, 1):
             said = (
-                rf"pcopy: rank {rank} on {HOST} has been silent for 0:0[12] \(since [\d:]+\): "
-                rf"in (p?readv?2?|openat|newfstatat|lseek|getdents|fadvise64|close) of {path}\S*, "
+                rf"pcopy: rank {rank} on {HOST} has been silent for 0:0[12] \(since [\d:]+\), "
                 rf"(copying|scanning|finishing)[ \w]* {path}\S*; the job waits\n"
             )
             assert listener.hear(said), listener.text

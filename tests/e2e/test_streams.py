@@ -88,7 +88,7 @@ def test_errors_keep_their_status_without_a_standard_error(area: Path, source: P
 def test_closed_descriptors_are_taken_by_no_other_file() -> None:
     program = (
         "import os\n"
-        "from pcopy.cli.streams import standard_streams\n"
+        "from pcopy.report.streams import standard_streams\n"
         "with standard_streams():\n"
         "    os._exit(os.open('/', os.O_RDONLY))\n"
     )

@@ -56,6 +56,7 @@ def damaged(
     return ended, summary(ended)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_all_damage_is_found(area: Path, ranks: int) -> None:
     make_trees(area / "source")
@@ -118,7 +119,7 @@ def test_one_bit_of_a_file(area: Path, size: int, where: str) -> None:
     at = {"first": 0, "middle": size // 2, "last": -1}[where]
     ended, told = damaged(area, lambda copy: flip(copy, at), ranks=3)
     assert ended.returncode == 1, show(ended)
-    assert f"pcopy: {area}/copy: verify: its contents differ from what was copied\n".encode() in ended.stderr
+    assert f"pcopy: {area}/copy: verify: its contents differ from the source\n".encode() in ended.stderr
     assert (told["failed"], told["files"], told["bytes"]) == (1, 0, 0)
 
 
@@ -263,6 +264,7 @@ def test_access_times_stay(on_strict_atime: Path, area: Path, user: int | None) 
     }
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: int) -> None:
     """Where the file system can; a tmpfs of old kernels can't, and is read all the same."""
@@ -284,3 +286,15 @@ def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: i
     run = pcopy(*again, ranks=ranks)
     assert run.returncode == 1, show(run)
     assert summary(run)["failed"] >= 1
+
+
+@pytest.mark.parametrize(("policy", "told"), [("skip", True), ("newer", True), ("changed", False)])
+def test_what_is_kept_unread_is_told_of(area: Path, policy: str, told: bool) -> None:
+    for tree, contents in (("source", b"one"), ("copy", b"two")):
+        (area / tree).mkdir()
+        (area / tree / "file").write_bytes(contents)
+        os.utime(area / tree / "file", (1, 1))
+    run = pcopy("--verify", "--existing", policy, f"{area}/source/", area / "copy")
+    assert run.returncode == (0 if told else 1), show(run)
+    line = b"1 item was skipped and not verified (see --existing changed, --checksum)\n"
+    assert (line in run.stdout) is told, show(run)

@@ -33,6 +33,7 @@ def trees() -> Iterator[dict[int, Path]]:
         yield made
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize(
     ("number", "ranks", "options", "in_database"),
     [

@@ -16,14 +16,15 @@ from collections.abc import Iterable
 from random import Random
 from typing import BinaryIO, NamedTuple
 
+from bench.simulation.network import SimulatedNetwork
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Abort, Message, Reply, Work, encode
+from pcopy.engine.messages import Abort, Halt, Message, Reply, Work, encode
 from pcopy.engine.node import Node
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, Spawn, Task
-from pcopy.engine.transports.simulated import SimulatedNetwork
+from pcopy.engine.ticket import Outcome
 
 MOST_EVENTS = 500_000
 ENDED = (State.CLOSED, State.ABORTED)
@@ -171,7 +172,7 @@ class Simulation:
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         return self._spawns(number for number in self._children.get(-1, ()) if self.plan[number].phase == phase)
 
-    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         assert totals == self.true_totals()
         return totals[0] + (0 if halted is None else 1000)
 
@@ -273,9 +274,8 @@ class Simulation:
             self._receive(rank)
         if node.state not in ENDED:
             if node.halted is not None and rank.task is not None and node.queue.is_work(rank.task):
+                node.drop(rank.task, self.now)
                 rank.task = None
-                node.dropped += 1
-                node.finished((), (), self.now)
             node.tick(self.now)
             self._begin_slice(rank)
         while node.outbox:
@@ -306,14 +306,16 @@ class Simulation:
     def _end_slice(self, rank: _Rank) -> None:
         assert rank.task is not None
         if rank.slices:
-            rank.node.sliced()
+            rank.node.under_way.sliced(rank.task)
             return
         number = int.from_bytes(rank.task.payload[:4], "big")
         planned = self.plan[number]
-        rank.task = None
+        task, rank.task = rank.task, None
         self.done[number] = self.now
         self._undone[planned.phase] -= 1
-        rank.node.finished(list(self._spawns(self._children.get(number, ()))), (1, planned.cost), self.now)
+        rank.node.finished(
+            task, Outcome(list(self._spawns(self._children.get(number, ()))), (1, planned.cost)), self.now
+        )
 
     def _spawns(self, numbers: Iterable[int]) -> Iterable[Spawn]:
         for number in numbers:
@@ -334,8 +336,8 @@ class Simulation:
         if rank.node.state in ENDED:
             return
         if kind == "halt":
-            rank.node.halt("stopped by the test", self.now)
-            rank.node.halt("stopped by the test", self.now)
+            rank.node.halt(Halt("stopped by the test"), self.now)
+            rank.node.halt(Halt("stopped by the test"), self.now)
         else:
             rank.node.abort("nowhere", "Traceback of the test")
         if not rank.in_slice:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 from pcopy.engine.journal import Journal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
+    Halt,
     Message,
     Request,
     Start,
@@ -16,6 +18,7 @@ from pcopy.engine.node import Node
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.ticket import Outcome
 
 
 class Directions:
@@ -31,8 +34,23 @@ class Directions:
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         return [Spawn(phase, b"", 1) for _ in range(self.first if phase == 0 else 0)]
 
-    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         return 75 if halted else 0
+
+
+def node_of(rank: int, size: int, limits: Limits, director: Directions | None = None, **options: Any) -> Node:
+    """A node with one counter in its first run; ``options`` are further ones of ``Node``."""
+    options = {"random": Random(1), **options}
+    return Node(
+        rank,
+        size,
+        run=1,
+        counters=1,
+        director=director or Directions(),
+        queue=TaskQueue(limits),
+        limits=limits,
+        **options,
+    )
 
 
 class Spoken:
@@ -47,17 +65,7 @@ class Spoken:
         journal: Journal | None = None,
         limits: Limits = Limits(fan_out=2),  # noqa: B008 (an immutable value)
     ) -> None:
-        self.node = Node(
-            rank,
-            size,
-            run=1,
-            counters=1,
-            director=director or Directions(),
-            random=Random(rank),
-            queue=TaskQueue(limits),
-            limits=limits,
-            journal=journal,
-        )
+        self.node = node_of(rank, size, limits, director, random=Random(rank), journal=journal)
 
     def hear(self, source: int, *messages: Message, now: float = 0.0) -> list[tuple[int, Message]]:
         for message in messages:
@@ -70,8 +78,9 @@ class Spoken:
         return said
 
     def run(self, *spawned: Spawn) -> list[tuple[int, Message]]:
-        assert self.node.take() is not None
-        self.node.finished(spawned, (1,), 0.0)
+        taken = self.node.take()
+        assert taken is not None
+        self.node.finished(taken, Outcome(spawned, (1,)), 0.0)
         return self.said()
 
 

@@ -18,11 +18,12 @@ import pytest
 
 from pcopy.engine.driver import Driver, Outcome, Slices
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Close, Message, Reply, Request, Start, Stop
+from pcopy.engine.messages import Close, Halt, Message, Reply, Request, Start, Stop
 from pcopy.engine.node import Node
 from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Spawn, Task
+from pcopy.engine.ticket import Wake
 from pcopy.engine.transport import Transport
 from pcopy.engine.transports.local import fork_ranks
 from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted
@@ -52,8 +53,8 @@ class Listening:
             self._asked = time.monotonic()
         self._transport.send(destination, message)
 
-    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
-        arrived = self._transport.poll(timeout, calm)
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+        arrived = self._transport.poll(timeout, calm, wake)
         if any(isinstance(message, Reply) for _, message in arrived):
             self.answers.append(time.monotonic() - self._asked)
         return arrived
@@ -71,7 +72,7 @@ class Directions:
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         return self._first
 
-    def status(self, totals: tuple[int, ...], halted: str | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         return STOPPED if halted else OK
 
 
@@ -87,12 +88,12 @@ def _slices(word: bytes, number: int) -> Slices:
     if word == b"sleep":
         for _ in range(number):
             time.sleep(0.001)
-            yield
+            yield None
     elif word == b"fail":
-        yield
+        yield None
         raise ValueError("the reason of it all")
     elif word == b"kill":
-        yield
+        yield None
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == b"split" and number:
         time.sleep(0.0003)
@@ -135,11 +136,11 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
     begun = time.monotonic()
     settled: list[tuple[float, float]] = []
 
-    def stop_reason() -> str | None:
+    def stop_reason() -> Halt | None:
         now = time.monotonic()
         if not settled and now > begun + 0.3:
             settled.append((now, time.process_time()))
-        return "told to" if rank == stopping and now > begun + 0.2 else None
+        return Halt("told to") if rank == stopping and now > begun + 0.2 else None
 
     driver = Driver(
         node,
@@ -298,7 +299,7 @@ class Scripted:
         if isinstance(message, Request):
             self._messages.insert(0, Reply(message.phase, message.sequence, ()))
 
-    def poll(self, timeout: float, calm: float = 0.0) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
         if len(self._messages) == 1:
             self.forgiven_at_the_end = set(self.forgiven)
         return [(0, self._messages.pop(0))]

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
-from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Request, Signal, Start, Stop, Work
-from pcopy.engine.restore import restore
-from pcopy.engine.states import State
+from pcopy.engine.messages import Epoch, Message, Query, Request, Signal, Start, Work
 from pcopy.engine.task import UNTOLD, Share, Spawn, Task, TaskId
-from pcopy.engine.termination import ISSUED
+from pcopy.engine.ticket import Outcome
 from tests.engine.spoken import Directions, Spoken, task, without
 
 
@@ -73,7 +68,7 @@ def heard(said: list[tuple[int, Message]], destination: int) -> list[Message]:
 
 def test_what_lies_behind_a_marker_happens_in_the_new_epoch() -> None:
     spoken, journal = working()
-    spoken.node.finished([Spawn(0, b"", 1)], (1,), 0.0)
+    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1)], (1,)), 0.0)
     spoken.hear(2, Epoch(2))
     assert journal.told == [("spawned", (1, 1, 1)), ("done", (1, 0, 9)), ("cut", 1, 0)]
     spoken.hear(2, Epoch(2))
@@ -91,9 +86,10 @@ def test_each_epoch_is_cut_even_an_empty_one() -> None:
 def test_a_marker_goes_before_the_first_message_to_each() -> None:
     spoken, _ = working(1, 7)
     spoken.hear(2, Epoch(2))
-    spoken.node.finished([Spawn(0, b"", 1, owner=owner) for owner in (5, 6, 1)], (), 0.0)
-    assert spoken.node.take() is not None
-    spoken.node.finished([Spawn(0, b"", 1, owner=5)], (), 0.0)
+    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1, owner=owner) for owner in (5, 6, 1)]), 0.0)
+    following = spoken.node.take()
+    assert following is not None
+    spoken.node.finished(following, Outcome([Spawn(0, b"", 1, owner=5)]), 0.0)
     spoken.node.abort("nowhere", "to be heard by everybody")
     said = without(spoken.said(), Request, Signal)
     for destination in (5, 6, 0, 3, 4):
@@ -105,7 +101,7 @@ def test_a_marker_goes_before_the_first_message_to_each() -> None:
 
 def test_who_is_in_the_first_epoch_tells_nobody() -> None:
     spoken, _ = working()
-    spoken.node.finished([Spawn(0, b"", 1, owner=2)], (), 0.0)
+    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1, owner=2)]), 0.0)
     assert not any(isinstance(message, Epoch) for _, message in spoken.said())
 
 
@@ -132,7 +128,7 @@ def test_first_tasks_of_later_phases_are_told() -> None:
 
 def test_a_resumed_job_begins_with_what_remains() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
-    restore(spoken.node, 0, [task(7)], (5,))
+    spoken.node.restore(0, [task(7)], (5,))
     spoken.node.start(0.0)
     assert journal.told == []
     assert spoken.node.take() == task(7)
@@ -142,7 +138,7 @@ def test_a_resumed_job_begins_with_what_remains() -> None:
 
 def test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins() -> None:
     spoken, _ = make(0, 3)
-    restore(spoken.node, 0, [task(7)], (5,))
+    spoken.node.restore(0, [task(7)], (5,))
     spoken.node.start(0.0)
     to_child = [message for message in heard(spoken.said(), 1) if isinstance(message, Query | Start)]
     assert [type(message) for message in to_child] == [Query, Start]
@@ -153,19 +149,19 @@ def test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins() -> N
 
 def test_what_was_held_is_run_in_the_phase_that_had_begun() -> None:
     spoken, _ = make(0, 1, Directions(phases=3))
-    restore(spoken.node, 1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
+    spoken.node.restore(1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
     spoken.node.start(0.0)
     assert spoken.node.take() == task(7, phase=1, owner=0)
 
 
 def test_a_journal_does_not_hear_of_what_is_held() -> None:
     spoken, journal = working()
-    spoken.node.finished([Spawn(0, b"held", 1, owner=1)], (), 0.0, held=True)
+    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"held", 1, owner=1)], held=True), 0.0)
     assert journal.told == []
     follower = spoken.node.take()
     assert follower is not None
     assert follower.id[2] == UNTOLD
-    spoken.node.finished([Spawn(0, b"", 1)], (), 0.0, settled=[(1, 0, 9)])
+    spoken.node.finished(follower, Outcome([Spawn(0, b"", 1)], settled=[(1, 0, 9)]), 0.0)
     assert journal.told == [("spawned", (1, 1, 2)), ("done", follower.id, (1, 0, 9))]
 
 
@@ -228,186 +224,3 @@ def test_no_task_begins_while_too_much_is_outside_storage() -> None:
     assert root.node.take() is None
     journal.is_full = False
     assert root.node.take() is not None
-
-
-# What waits for storage.
-
-
-def ended_phase(directions: Directions) -> tuple[Spoken, FakeJournal]:
-    """A root of two ranks; the first phase is over, but the counters are not collected."""
-    root, journal = make(0, 2, directions)
-    root.node.start(0.0)
-    root.said()
-    return root, journal
-
-
-def answer(root: Spoken, said: list[tuple[int, Message]], durable: int, now: float) -> list[tuple[int, Message]]:
-    """What the root says once rank 1 has answered its last query."""
-    query = [message for _, message in said if isinstance(message, Query)][-1]
-    return root.hear(1, Answer(query.sequence, (0,), (), durable), now=now)
-
-
-def wait(root: Spoken, now: float) -> list[tuple[int, Message]]:
-    root.node.tick(now)
-    return root.said()
-
-
-def test_a_phase_waits_until_all_ranks_are_durable() -> None:
-    root, journal = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    assert journal.told[-2:] == [("cut", 1, 0), ("cut", 2, 0)]
-    assert not any(isinstance(message, Start) for _, message in said)
-    journal.durable = 2
-    said = answer(root, wait(root, 0.2), 1, 0.3)  # rank 1 has more to do
-    assert root.node.phase == 0
-    said = answer(root, wait(root, 0.4), 2, 0.5)
-    assert any(isinstance(message, Start) for _, message in said)
-    assert journal.cuts == [1, 2]
-
-
-def test_once_a_rank_can_record_nothing_all_give_up() -> None:
-    spoken, journal = working(1, 7)
-    spoken.hear(2, Epoch(2))
-    journal.has_failed = True
-    spoken.node.finished([Spawn(0, b"", 1, owner=5)], (), 0.0)
-    spoken.node.tick(0.1)
-    spoken.node.tick(0.2)
-    spoken.hear(2, Epoch(3), Epoch(LAST_EPOCH))
-    assert journal.told[-1] == ("gave up",)
-    assert journal.told.count(("gave up",)) == 1
-    assert journal.cuts == [1]
-    said = spoken.hear(0, Query(1, (0,)))
-    assert heard(said, 3)[0] == Epoch(LAST_EPOCH)
-    other, journal = working(3, 7)
-    other.hear(1, Epoch(LAST_EPOCH))
-    assert journal.told == [("gave up",)]
-    assert heard(without(other.hear(1, Query(1, (0,)))), 1)[0] == Epoch(LAST_EPOCH)
-
-
-def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
-    spoken, journal = working()
-    spoken.hear(0, Halt("signal"))
-    journal.has_failed = True
-    spoken.node.tick(0.1)
-    assert journal.told == []
-
-
-def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
-    """And no longer: not for other ranks."""
-    root, journal = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    journal.durable = 2
-    said = root.hear(1, Epoch(LAST_EPOCH))
-    assert journal.told[-1] == ("gave up",)
-    said = answer(root, wait(root, 0.2), LAST_EPOCH, 0.3)
-    assert not any(isinstance(message, Start) for _, message in said)
-    journal.durable = LAST_EPOCH
-    said = answer(root, wait(root, 0.4), 0, 0.5)
-    assert any(isinstance(message, Start) for _, message in said)
-
-
-def test_a_rank_alone_sees_when_it_is_durable() -> None:
-    root, journal = make(0, 1, Directions(first=1, phases=2))
-    root.node.start(0.0)
-    root.node.take()
-    journal.wants_cut = True
-    root.node.tick(0.0)
-    assert journal.cuts == [1]
-    root.node.finished((), (), 0.0)
-    for tick in range(100):
-        root.node.tick(tick * 0.01)
-        assert root.node.phase == 0
-    journal.durable = 2
-    for tick in range(100, 200):
-        root.node.tick(tick * 0.01)
-    assert root.node.phase == 1
-    journal.durable = 3
-    for tick in range(200, 300):
-        root.node.tick(tick * 0.01)
-    assert root.node.state is State.CLOSED
-
-
-def test_without_a_cut_nothing_waits() -> None:
-    root, journal = ended_phase(Directions(phases=2))
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    assert any(isinstance(message, Start) for _, message in said)
-    said = answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
-    assert (1, Stop(0)) in said
-    assert journal.cuts == []
-
-
-def test_each_phase_of_a_resumed_job_waits() -> None:
-    root, journal = make(0, 2, Directions(phases=3))
-    restore(root.node, 1, [], ())
-    root.node.start(0.0)
-    answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
-    assert root.node.phase == 1
-    assert journal.cuts == [1]
-
-
-def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time() -> None:
-    root, journal = ended_phase(Directions(phases=2))
-    root.node.halt("signal", 0.0)
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    assert journal.cuts == [1]
-    assert (1, Stop(75)) not in said
-    said = answer(root, wait(root, 2.9), 0, 3.0)
-    assert (1, Stop(75)) not in said
-    said = answer(root, wait(root, 3.2), 0, 3.3)
-    assert (1, Stop(75)) in said
-
-
-def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop() -> None:
-    root, _ = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    answer(root, wait(root, 10.0), 0, 10.1)
-    root.node.halt("signal", 10.2)
-    said = answer(root, wait(root, 10.3), 0, 10.4)
-    said += answer(root, wait(root, 13.1), 0, 13.2)
-    assert (1, Stop(75)) not in said
-    said = answer(root, wait(root, 13.5), 0, 13.6)
-    assert (1, Stop(75)) in said
-
-
-def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> None:
-    root, journal = ended_phase(Directions(phases=2))
-    root.node.halt("signal", 0.0)
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    assert (1, Stop(75)) not in said
-    said = answer(root, wait(root, 0.2), LOST, 0.3)
-    assert (1, Stop(75)) in said
-    assert journal.cuts == [1]
-
-
-def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
-    root, journal = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    journal.is_lost = True
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    answer(root, wait(root, 0.2), 0, 0.3)
-    assert (root.node.state, root.node.phase) == (State.WORKING, 0)
-    root.node.halt("the destination could not be synced", 0.4)
-    said = answer(root, wait(root, 0.5), 0, 0.6)
-    assert (1, Stop(75)) in said
-
-
-@pytest.mark.parametrize(("durable", "status"), [(2, 0), (LOST, 75)])
-def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(durable: int, status: int) -> None:
-    root, journal = ended_phase(Directions())
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    root.node.halt("the destination could not be synced, or a signal", 0.2)
-    journal.durable = 2
-    said = answer(root, wait(root, 0.3), durable, 0.4)
-    assert (1, Stop(status)) in said
-
-
-def test_a_job_that_goes_on_waits_for_ever() -> None:
-    root, _ = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    answer(root, wait(root, 100.0), 0, 100.1)
-    assert (root.node.state, root.node.phase) == (State.WORKING, 0)

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.engine import backlog
-from pcopy.engine.detectors import DETECTORS
 from pcopy.engine.limits import Limits
+from pcopy.engine.safra import DETECTORS
 from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, HEADER_BYTES
 from pcopy.errors import INTERNAL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from pcopy.engine.messages import (
@@ -14,13 +16,16 @@ from pcopy.engine.messages import (
     Reply,
     Request,
     Signal,
+    Stamp,
     Start,
     Stop,
     Work,
 )
+from pcopy.engine.node import Node
 from pcopy.engine.states import TRANSITIONS, State
 from pcopy.engine.task import Spawn, Task
 from pcopy.engine.termination import DEEPEST, ISSUED
+from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, task, without, working
 
@@ -75,9 +80,19 @@ def test_ready_twice() -> None:
         spoken.hear(3, Ready())
 
 
+def test_what_nobody_knows_is_refused_in_any_state() -> None:
+    for spoken in (Spoken(1, 3), working()):
+        with pytest.raises(InvariantBroken, match="does not know what rank 2 says"):
+            spoken.node.receive(2, ("what?",), 0.0)  # type: ignore[arg-type]
+
+
+def test_every_message_has_its_handler() -> None:
+    assert set(Node._HANDLERS) == set(get_args(Message))
+
+
 def test_nothing_finishes_that_does_not_run() -> None:
     with pytest.raises(InvariantBroken):
-        working().node.finished((), (), 0.0)
+        working().node.finished(task(1), Outcome(), 0.0)
 
 
 def test_one_task_at_a_time() -> None:
@@ -98,7 +113,7 @@ def test_early_work_is_held_and_signalled_after_the_start() -> None:
     assert spoken.node.take() is None
     assert spoken.hear(0, Start(0)) == [(2, Signal(0, 1))]  # the start has engaged it
     assert spoken.node.take() == note
-    spoken.node.finished((), (), 0.0)
+    spoken.node.finished(note, Outcome(), 0.0)
     assert without(spoken.said(), Request) == [(0, Signal(0, 1))]
 
 
@@ -137,7 +152,7 @@ def test_the_engaging_message_is_signalled_last() -> None:
     spoken = working()  # it has signalled its start already
     assert spoken.hear(2, Work(0, (task(1, owner=1),))) == []
     assert spoken.hear(0, Work(0, (task(2, owner=1),))) == [(0, Signal(0, 1))]
-    assert spoken.hear(0, Work(0, (task(3, owner=1),), account=2, credits=4)) == []  # kept: its parent's account
+    assert spoken.hear(0, Work(0, (task(3, owner=1),), Stamp(2, 4))) == []  # kept: its parent's account
     said = spoken.run(Spawn(0, b"", 1, owner=0))
     assert [type(message) for _, message in said] == [Work]
     spoken.run()
@@ -148,10 +163,10 @@ def test_the_engaging_message_is_signalled_last() -> None:
 
 def test_a_rank_that_is_deep_passes_on_its_parents_credits() -> None:
     spoken = working()
-    spoken.hear(2, Work(0, (task(1, owner=1),), account=0, credits=1600, depth=DEEPEST - 1))
+    spoken.hear(2, Work(0, (task(1, owner=1),), Stamp(0, 1600, DEEPEST - 1)))
     (rank, work), *rest = spoken.run(Spawn(0, b"", 1, owner=2))
     assert isinstance(work, Work)
-    assert (rank, work.account, work.credits, work.depth) == (2, 0, 100, DEEPEST - 1)
+    assert (rank, work.stamp) == (2, Stamp(0, 100, DEEPEST - 1))
     assert without(rest, Request) == [(0, Signal(0, 1500))]
 
 
@@ -159,7 +174,7 @@ def test_credits_that_come_home_with_work_are_no_message() -> None:
     spoken = working()
     spoken.hear(2, Work(0, (task(1, owner=1),)))
     spoken.run(Spawn(0, b"", 1, owner=0))
-    assert spoken.hear(0, Work(0, (task(2, owner=1),), account=1, credits=ISSUED)) == []
+    assert spoken.hear(0, Work(0, (task(2, owner=1),), Stamp(1, ISSUED))) == []
     assert spoken.run() == [(2, Signal(0, 1))]
 
 
@@ -198,25 +213,25 @@ def test_a_rank_alone() -> None:
 def test_a_halt_goes_up_and_the_order_comes_down() -> None:
     spoken = working(1, 7)
     spoken.hear(3, Halt("signal"))
-    spoken.node.halt("another", 0.0)
-    spoken.node.halt("another", 0.0)
+    spoken.node.halt(Halt("another"), 0.0)
+    spoken.node.halt(Halt("another"), 0.0)
     assert without(spoken.said(), Request) == []  # rank 3's wish stands for both
     assert spoken.node.halted is None
     assert spoken.hear(0, Halt("signal")) == [(3, Halt("signal")), (4, Halt("signal"))]
-    assert spoken.node.halted == "signal"
+    assert spoken.node.halted == Halt("signal")
 
 
 def test_a_wish_to_halt_reaches_the_parent() -> None:
     spoken = Spoken(4, 7)
-    spoken.node.halt("signal", 0.0)
+    spoken.node.halt(Halt("signal"), 0.0)
     assert spoken.said() == [(1, Halt("signal"))]
-    spoken.node.halt("signal", 0.0)
+    spoken.node.halt(Halt("signal"), 0.0)
     assert spoken.said() == []
 
 
 def test_a_halt_before_the_start() -> None:
     spoken = Spoken(0, 3, Directions(first=4, phases=2))
-    spoken.node.halt("signal", 0.0)
+    spoken.node.halt(Halt("signal"), 0.0)
     assert spoken.said() == [(1, Halt("signal")), (2, Halt("signal"))]
     spoken.node.start(0.0)
     assert spoken.node.take() is None

@@ -14,6 +14,7 @@ from pcopy.engine.messages import (
 )
 from pcopy.engine.node import NEVER
 from pcopy.engine.stealing import LONGEST_PAUSE
+from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, without
 
@@ -68,9 +69,10 @@ def test_what_was_stolen_runs_a_slice_before_it_is_given_on() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3), task(4))))
     assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
-    assert spoken.node.take() is not None
+    taken = spoken.node.take()
+    assert taken is not None
     assert spoken.hear(2, Request(0, 2)) == [(2, Reply(0, 2, ()))]
-    spoken.node.sliced()
+    spoken.node.under_way.sliced(taken)
     ((_, reply),) = spoken.hear(2, Request(0, 3))
     assert isinstance(reply, Reply)
     assert reply.tasks
@@ -81,9 +83,9 @@ def test_a_slice_of_a_note_is_none_of_what_was_stolen() -> None:
     spoken.hear(0, Work(0, (task(9, owner=1),)))
     assert spoken.node.take() == task(9, owner=1)
     spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
-    spoken.node.sliced()
+    spoken.node.under_way.sliced(task(9, owner=1))
     assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
-    spoken.node.finished((), (), 0.0)
+    spoken.node.finished(task(9, owner=1), Outcome(), 0.0)
     assert spoken.hear(2, Request(0, 2)) == [(2, Reply(0, 2, ()))]
 
 
@@ -122,6 +124,6 @@ def test_who_is_idle_for_seconds_asks_seldom_until_it_has_something_to_do() -> N
     assert LONGEST_PAUSE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_PAUSE
     spoken.hear(0, Work(0, (task(9, owner=1),)), now=6.0)
     assert spoken.node.take() == task(9, owner=1)
-    spoken.node.finished((), (), 7.0)
+    spoken.node.finished(task(9, owner=1), Outcome(), 7.0)
     spoken.hear(victim, Reply(0, request.sequence, ()), now=7.0)
     assert spoken.node.wake_at() - 7.0 <= Limits().steal_backoff_cap

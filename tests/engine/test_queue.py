@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS, Backlog
+from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS, SpoolBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import ANYBODY, HEADER_BYTES, Task
@@ -194,7 +194,7 @@ def test_what_is_addressed_and_is_work_is_dropped_too() -> None:
     assert drain(waiting) == [0, 2]
 
 
-class Full(Backlog):
+class Full(SpoolBacklog):
     """No frame can be written."""
 
     def _put(self, frame: bytes) -> None:
@@ -224,7 +224,7 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
         mock.patch("pcopy.engine.backlog.FRAME_TASKS", frame_tasks),
         mock.patch("pcopy.engine.backlog.FRAME_BYTES", 5000),
     ):
-        backlog = Backlog(tempfile.TemporaryFile)
+        backlog = SpoolBacklog(tempfile.TemporaryFile)
         for number, step in enumerate(steps):
             if step >= 0:
                 model.append(task(number, size=step, owner=number % 3 - 1, phase=2))
@@ -245,7 +245,7 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
 def test_backlog_opens_its_spool_late_and_truncates_it() -> None:
     with tempfile.TemporaryFile() as spool:
         open_spool = mock.Mock(return_value=spool)
-        backlog = Backlog(open_spool)
+        backlog = SpoolBacklog(open_spool)
         for number in range(FRAME_TASKS - 1):
             backlog.append(task(number))
         assert not open_spool.called

@@ -9,11 +9,11 @@ import pytest
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Message, Stamp, Start, Token, Work
 from pcopy.engine.node import Node
-from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import Safra
 from pcopy.engine.task import Spawn
+from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
-from tests.engine.spoken import Directions, task
+from tests.engine.spoken import node_of, task
 
 
 class Ring:
@@ -216,26 +216,16 @@ def tokens(node: Node) -> list[tuple[int, Message]]:
 
 def test_a_working_rank_keeps_the_token() -> None:
     limits = Limits(fan_out=2)
-    node = Node(
-        1,
-        3,
-        run=1,
-        counters=1,
-        director=Directions(),
-        random=Random(1),
-        queue=TaskQueue(limits),
-        limits=limits,
-        termination="ring",
-    )
+    node = node_of(1, 3, limits, termination="ring")
     node.receive(0, Start(0), 0.0)
     node.receive(0, Work(0, (task(1, owner=1), task(2, owner=1))), 0.0)
     node.receive(2, Token(0, 2, False), 0.0)
     assert tokens(node) == []
-    assert node.take() is not None
+    assert node.take() == task(1, owner=1)
     node.tick(0.1)
     assert tokens(node) == []
-    node.finished((Spawn(0, b"", 1, owner=2),), (), 0.2)
+    node.finished(task(1, owner=1), Outcome((Spawn(0, b"", 1, owner=2),)), 0.2)
     assert tokens(node) == []  # one more waits
-    assert node.take() is not None
-    node.finished((), (), 0.3)
+    assert node.take() == task(2, owner=1)
+    node.finished(task(2, owner=1), Outcome(), 0.3)
     assert tokens(node) == [(0, Token(0, 1, True))]

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pcopy.engine import simulate
+from bench import simulate
+from bench.simulation.cluster import Cluster, Machine, Measured
+from bench.simulation.latencies import LATENCIES
+from bench.simulation.plot import Panel, draw
+from bench.simulation.workloads import SHAPES, Shape, Workload
 from pcopy.engine.limits import Limits
-from pcopy.engine.simulation.cluster import Cluster, Machine, Measured
-from pcopy.engine.simulation.latencies import LATENCIES
-from pcopy.engine.simulation.plot import Panel, draw
-from pcopy.engine.simulation.workloads import SHAPES, Shape, Workload
 from pcopy.engine.task import ANYBODY, HEADER_BYTES, Spawn
 from pcopy.errors import InvariantBroken
 

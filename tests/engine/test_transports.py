@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import pcopy
+from bench.simulation.network import SimulatedNetwork
+from bench.simulation.tickets import SimulatedWake
 from pcopy.engine.messages import Ready, Signal
-from pcopy.engine.transports.simulated import SimulatedNetwork
 from pcopy.errors import InvariantBroken
 from tests.engine import transport_conformance as suite
 
@@ -139,6 +140,17 @@ def test_a_message_ends_a_long_poll(run: Run) -> None:
     assert run(suite.prompt, 2)[0] < 2.0
 
 
+@pytest.mark.alone
+@real_transports
+def test_a_ticket_that_is_done_ends_a_poll(run: Run) -> None:
+    found, (later, before, without, cleared) = run(suite.woken, 2)[0]
+    assert found == 0
+    assert 0.2 <= later < 2.0
+    assert before < 0.1
+    assert suite.IDLE <= without < 2.0
+    assert suite.IDLE <= cleared < 2.0
+
+
 @all_transports
 def test_close_hands_over_what_is_unsent(run: Run) -> None:
     results = run(suite.handover, 3)
@@ -218,6 +230,33 @@ class TestSimulated:
         assert there.poll(0.0) == []
         assert there.poll(10.0) == [(0, Ready())]
         assert network.now == 0.75
+
+    def test_a_ticket_that_is_done_ends_a_poll(self) -> None:
+        network = SimulatedNetwork(2, Random(1), lambda _: 1.0)
+        here, there = network.endpoint(0), network.endpoint(1)
+        wake = SimulatedWake(lambda: network.now)
+        wake.submit(0.5)
+        assert here.poll(10.0, wake=wake) == []
+        assert network.now == 0.5
+        assert here.poll(10.0, wake=wake) == []  # it is readable until it is cleared
+        assert network.now == 0.5
+        wake.clear()
+        there.send(0, Ready())
+        assert here.poll(10.0, wake=wake) == [(1, Ready())]
+        assert network.now == 1.5
+
+    def test_a_ticket_that_is_cancelled_ends_when_what_has_begun_is_over(self) -> None:
+        network = SimulatedNetwork(1, Random(1), lambda _: 1.0)
+        wake = SimulatedWake(lambda: network.now)
+        long, short = wake.submit(5.0, rest=0.5), wake.submit(0.25, rest=0.5)
+        long.cancel()
+        short.cancel()
+        assert (long.is_cut_short, short.is_cut_short) == (True, False)
+        network.spend(0.25)
+        assert (long.is_done, short.is_done) == (False, True)
+        long.cancel()
+        network.spend(0.25)
+        assert long.is_done
 
     def test_the_past_and_negative_latencies_are_refused(self) -> None:
         network = SimulatedNetwork(2, Random(1), lambda _: 0.0)

@@ -13,17 +13,20 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.simulation.network import SimulatedNetwork
 from pcopy.engine.messages import Close, Message, Query, Ready, Reply, Signal, Start, Work
 from pcopy.engine.task import Task
+from pcopy.engine.ticket import Wake
 from pcopy.engine.transport import Transport
-from pcopy.engine.transports.simulated import SimulatedNetwork
 from pcopy.errors import InvariantBroken, PeerLost
 
 Program = Callable[[Transport], Generator[None, None, Any]]
@@ -69,8 +72,8 @@ class Seat:
         self.parted: set[int] = set()
         self.waiting: list[tuple[int, Message]] = []
 
-    def look(self, timeout: float) -> None:
-        for sender, message in self.transport.poll(timeout):
+    def look(self, timeout: float, wake: Wake | None = None) -> None:
+        for sender, message in self.transport.poll(timeout, wake=wake):
             if isinstance(message, Close):
                 self.parted.add(sender)
                 self.transport.forgive(sender)
@@ -180,6 +183,51 @@ def prompt(transport: Transport) -> Generator[None, None, Any]:
     elapsed = time.monotonic() - began
     yield from seat.part()
     return elapsed
+
+
+class RealWake:
+    """Fills ``pcopy.engine.ticket.Wake`` with a pipe."""
+
+    def __init__(self) -> None:
+        self._descriptor, self._other_end = os.pipe()
+        os.set_blocking(self._descriptor, False)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._descriptor, 1 << 12)
+
+    def set(self) -> None:
+        os.write(self._other_end, b"x")
+
+
+def woken(transport: Transport) -> Generator[None, None, Any]:
+    """At rank 0: seconds of polls that a wake ends later, has ended before, does not end, and of one without it."""
+    seat = Seat(transport)
+    wake, found = RealWake(), 0
+    elapsed: list[float] = []
+    if transport.rank == 0:
+        for listens, clears in ((True, False), (True, False), (False, True), (True, True)):
+            began = time.monotonic()
+            if not elapsed:
+                threading.Timer(0.2, wake.set).start()
+            found += len(transport.poll(IDLE if elapsed[1:] else LONGEST / 2, wake=wake if listens else None))
+            elapsed.append(time.monotonic() - began)
+            if clears:
+                wake.clear()
+        wake.set()
+        for other in seat.others:
+            transport.send(other, Ready())
+        while not seat.waiting:  # what arrives is handed out however often it is woken
+            seat.look(1.0, wake)
+        yield from seat.receive(1)
+    else:
+        yield from seat.receive(1, timeout=LONGEST)
+        transport.send(0, Ready())
+    yield from seat.part()
+    return [found, elapsed]
 
 
 def handover(transport: Transport) -> Generator[None, None, Any]:

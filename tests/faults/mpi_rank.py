@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pcopy.cli import mpi_run
-from pcopy.cli.launcher import Launch
+from pcopy.launch import mpi_run
+from pcopy.launch.launcher import Launch
 from tests.faults.tracing import TRACED, load, main_of, trace
 
 

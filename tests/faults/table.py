@@ -106,7 +106,7 @@ MAKING = (
     _target("directory", "openat", "name", "open", "EEEEEEEEE", "2+"),
     _target("fifo", "openat", "name", "open", "WWWWWWWWW", "2+"),
     _target("replaced", _STAT, "name", "stat", "FFFFFWFFF", "2+"),
-    _target("replaced", _STAT, "name", "stat", "WWWWWWWWW", "3+"),
+    _target("replaced", _STAT, "name", "stat", "WWWWWWWWW", "4+"),
     _target("fifo", _STAT, "name", "stat", "FFFFF-FFF", "3+"),
     _target("links", _STAT, "name", "stat", "FFFFF-FFF", "6+"),
     _target("replaced", _STAT, "temporary", "fstat", "FFFFFFFFF"),

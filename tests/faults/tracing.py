@@ -145,7 +145,7 @@ def _become(words: Sequence[str], place: Path, output: Path, options: Sequence[s
 
 def main_of(command: str) -> Callable[[list[str]], int]:
     """The main function of ``pcopy`` or ``pverify``."""
-    module = importlib.import_module("pcopy.cli.main" if command == "pcopy" else "pcopy.cli.pverify")
+    module = importlib.import_module(f"pcopy.cli.{command}")
     return module.main  # type: ignore[no-any-return]
 
 

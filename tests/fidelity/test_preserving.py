@@ -206,6 +206,7 @@ def acl_order(trace: str) -> list[str]:
     return told
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("kind", ["new file", "existing file", "large file", "directory", "existing directory", "fifo"])
 def test_the_mode_comes_before_the_acl_and_gives_nothing_to_others(on: Place, kind: str, traced: list[str]) -> None:
     """An ACL's mask shows as the group's permissions: chmod to those would give the owning group what only the ACL's

@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from pcopy.fsio.buffers import SIZE, lent_buffer
+from pcopy.fsio.contents import SIZE, lent_buffer
 
 
 def address_of(buffer: memoryview) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.directories import CAPACITY, KEPT_OF_ONE_WALK, Directories, OpenDirectories
+from pcopy.fsio.directories import CAPACITY, HELD, KEPT_OF_ONE_WALK, LEAST, Directories, Held, OpenDirectories, Pins
 from pcopy.fsio.problem import Problem
 from tests.support.users import as_user
 
@@ -236,3 +236,85 @@ def test_directories_that_may_only_be_searched(area: Path) -> None:
 
     if os.geteuid() == 0:
         as_user(refuse)
+
+
+def is_open(descriptor: int, path: Path) -> bool:
+    """Does the descriptor still mean that directory?"""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
+    """However few directories are kept, and whatever is forgotten: the number would mean another directory."""
+    pins = Pins()
+    kept = OpenDirectories(LEAST, pins)
+    directories = Directories(directory, 0, on_source=True, kept=kept)
+    for number in range(3 * LEAST):
+        (area / f"{number}").mkdir()
+    before = open_descriptors()
+    pinned = directories.open(b"0")
+    for _ in range(2):
+        pins.pin(pinned)
+    for number in range(1, 3 * LEAST):
+        directories.open(b"%d" % number)
+        assert is_open(pinned, area / "0")
+        assert len(kept) <= LEAST and open_descriptors() - before <= LEAST + 1
+    again = directories.open(b"0")
+    assert again != pinned and is_open(again, area / "0")
+    pins.pin(again)
+    directories.forget(b"0")
+    assert is_open(again, area / "0")
+    directories.close()
+    assert is_open(pinned, area / "0") and open_descriptors() == before + 2
+    pins.unpin(pinned)
+    assert is_open(pinned, area / "0"), "somebody else still works with it"
+    pins.unpin(pinned)
+    assert not is_open(pinned, area / "0")
+    pins.unpin(again)
+    assert open_descriptors() == before and not len(pins)
+
+
+def test_what_was_pinned_is_kept_on(area: Path, directory: int) -> None:
+    pins = Pins()
+    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(LEAST, pins))
+    (area / "held").mkdir()
+    held = directories.open(b"held")
+    pins.pin(held)
+    pins.unpin(held)
+    assert directories.open(b"held") == held and is_open(held, area / "held")
+    directories.close()
+    assert not is_open(held, area / "held")
+
+
+def test_what_a_task_has_opened_stays_open_while_others_run(area: Path) -> None:
+    """Its number would mean the directory of another task."""
+    for number in range(4 * HELD):
+        (area / f"{number}").mkdir()
+    base = os.open(area, os.O_RDONLY)
+    pins = Pins()
+    directories = Directories(base, 0, on_source=False, kept=OpenDirectories(LEAST, pins))
+    before = open_descriptors()
+    one, other = Held(), Held()
+    pins.held = one
+    opened = {number: directories.open(b"%d" % number) for number in range(HELD)}
+    pins.held = other
+    for number in range(HELD, 3 * HELD):
+        directories.open(b"%d" % number)
+    assert len(other) == HELD
+    for number, descriptor in opened.items():
+        assert os.fstat(descriptor).st_ino == (area / f"{number}").stat().st_ino
+    pins.held = one
+    directories.open(b"0")  # it is the one used last now
+    for number in range(3 * HELD, 4 * HELD - 1):
+        directories.open(b"%d" % number)
+    assert opened[0] in one and len(one) == HELD
+    directories.forget(b"%d" % (4 * HELD - 2))
+    assert len(one) == HELD - 1, "what is removed is not held"
+    pins.release(one)
+    pins.release(other)
+    pins.held = None
+    directories.close()
+    assert open_descriptors() == before and not len(pins)
+    os.close(base)

@@ -1,99 +1,46 @@
-"""What every implementation of ``pcopy.fsio.kernel.Kernel`` does; a new one is added to ``KERNELS``."""
+"""What every implementation of ``pcopy.fsio.kernel.interface.Kernel`` does when it copies, by each of its plans."""
 
 from __future__ import annotations
 
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel import CARE, SMALL_FILE, Kernel
+from pcopy.fsio.kernel.batches import SYNC, Plan
+from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code
+from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.python_kernel import PythonKernel
+from pcopy.fsio.source import Version
+from tests.fsio.kernel_bench import KERNELS, Bench, Told, found
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
 from tests.support.filesystems import mounted
 from tests.support.reference_signature import of_file
 from tests.support.users import NOBODY, as_user, is_root
 
-KERNELS: dict[str, Callable[..., Kernel]] = {"python": PythonKernel}
-"""Each takes what to preserve and the umask, and by name ``follow`` and ``digest``."""
-
-Told = int | Problem
-"""A verdict, of which only the size is left if the file was copied: the rest has been looked at."""
+PLANS = [plan | sync for plan in (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)]
 
 
-class Bench:
-    """Two directories and a kernel between them."""
-
-    def __init__(self, kernel: Callable[..., Kernel], place: Path) -> None:
-        self._kernel = kernel
-        self.source, self.target = place / "source", place / "target"
-        self.source.mkdir()
-        self.target.mkdir()
-
-    def add(self, name: str, content: bytes = b"content") -> Path:
-        path = self.source / name
-        path.write_bytes(content)
-        return path
-
-    def copy(
-        self,
-        *names: str,
-        preserve: Preserve | None = None,
-        inodes: Sequence[int] | None = None,
-        device: int | None = None,
-        inherits: bool = False,
-        target_names: Sequence[bytes] | None = None,
-        digest: Callable[[bytes], bytes] | None = None,
-    ) -> list[Told]:
-        """One for each of ``names``, with the file's status and digest as they should be."""
-        kernel = self._kernel(preserve or Preserve(), 0o022, digest=digest)
-        source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
-        found = [self.source.joinpath(name).lstat().st_ino for name in names] if inodes is None else inodes
-        before = len(os.listdir("/proc/self/fd"))
-        try:
-            verdicts = list(
-                kernel.copy_new_files(
-                    source,
-                    target,
-                    [os.fsencode(name) for name in names],
-                    found,
-                    os.fstat(source).st_dev if device is None else device,
-                    inherits=inherits,
-                    target_names=target_names,
-                )
-            )
-            assert len(verdicts) == len(names)
-            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
-        finally:
-            os.close(source)
-            os.close(target)
-        self.applied = [applied for _, applied in kernel.drain()]
-        assert kernel.drain() == [], "what was drained is told once"
-        told: list[Told] = []
-        for name, verdict in zip(names, verdicts, strict=True):
-            if isinstance(verdict, tuple):
-                status, size, found = verdict
-                assert identity(status) == identity((self.source / name).lstat())
-                assert found == (digest((self.source / name).read_bytes()) if digest else b"")
-                told.append(size)
-            else:
-                told.append(verdict)
-        return told
-
-    def left(self) -> list[str]:
-        return sorted(path.name for path in self.target.iterdir())
+@pytest.fixture(params=PLANS, ids=lambda plan: f"{Plan(plan & ~SYNC).name.lower()}{'-synced' if plan & SYNC else ''}")
+def plan(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture(params=KERNELS)
-def bench(request: pytest.FixtureRequest, on: Any) -> Bench:
-    return Bench(KERNELS[request.param], on("ext4"))
+def bench(request: pytest.FixtureRequest, plan: int, on: Any) -> Bench:
+    return Bench(KERNELS[request.param], plan, on("ext4"))
+
+
+@pytest.fixture(params=KERNELS)
+def new(request: pytest.FixtureRequest, on: Any) -> Bench:
+    """Files are made under their own names."""
+    return Bench(KERNELS[request.param], Plan.NEW, on("ext4"))
 
 
 @pytest.fixture
@@ -101,14 +48,6 @@ def umask() -> Iterator[None]:
     before = os.umask(0o077)
     yield
     os.umask(before)
-
-
-def identity(status: os.stat_result) -> tuple[int, ...]:
-    """What tells whether it is the same file, unchanged."""
-    return (
-        status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid, status.st_nlink, status.st_size,
-        status.st_mtime_ns, status.st_ctime_ns,
-    )  # fmt: skip
 
 
 def problem(verdict: Told) -> Problem:
@@ -134,12 +73,13 @@ def test_digests_are_of_what_was_copied(bench: Bench, size: int) -> None:
     subprocess.run(["cmp", bench.source / "file", bench.target / "file"], check=True)
 
 
-def test_each_file_has_its_own_digest(bench: Bench) -> None:
+def test_each_file_has_its_own_digest(new: Bench) -> None:
     names = [f"{number}" for number in range(5)]
     for number, name in enumerate(names):
-        bench.add(name, b"x" * number)
-    (bench.target / "2").touch()
-    assert bench.copy(*names, target_names=[b"a", b"b", b"2", b"d", b"e"], digest=reference) == [0, 1, CARE, 3, 4]
+        new.add(name, b"x" * number)
+    (new.target / "2").touch()
+    told = new.copy(*names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=reference)
+    assert told == [0, 1, Code.ANEW, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "a\nb", "\udcff\udcfe", "-rf", " ", "\\"])
@@ -194,31 +134,121 @@ def test_what_is_not_preserved(bench: Bench) -> None:
     assert os.listxattr(bench.target / "file") == []
 
 
-@pytest.mark.parametrize("kind", ["file", "symlink", "dangling", "directory", "fifo"])
-def test_a_name_that_is_taken_wants_care(bench: Bench, kind: str) -> None:
-    bench.add("file")
-    taken, outside = bench.target / "file", bench.target.parent / "outside"
+def take(name: Path, kind: str) -> None:
+    """Makes something of that kind; a symbolic link leads to ``outside`` beside its directory."""
+    outside = name.parent.parent / "outside"
     outside.write_bytes(b"outside")
     make: dict[str, Callable[[], object]] = {
-        "file": lambda: taken.write_bytes(b"old"),
-        "symlink": lambda: taken.symlink_to(outside),
-        "dangling": lambda: taken.symlink_to("nowhere"),
-        "directory": taken.mkdir,
-        "fifo": lambda: os.mkfifo(taken),
+        "file": lambda: name.write_bytes(b"old"),
+        "hard link": lambda: name.hardlink_to(outside),
+        "symlink": lambda: name.symlink_to(outside),
+        "dangling": lambda: name.symlink_to("nowhere"),
+        "directory": name.mkdir,
+        "fifo": lambda: os.mkfifo(name),
     }
     make[kind]()
+
+
+TAKEN = ["file", "hard link", "symlink", "dangling", "fifo"]
+
+
+@pytest.mark.parametrize("kind", [*TAKEN, "directory"])
+def test_a_new_name_that_is_taken_is_to_be_decided_anew(new: Bench, kind: str) -> None:
+    new.add("file")
+    taken, outside = new.target / "file", new.target.parent / "outside"
+    take(taken, kind)
     before = taken.lstat()
-    assert bench.copy("file") == [CARE]
+    assert new.copy("file") == [Code.ANEW]
+    assert new.result.verdicts.problem(0).errno == errno.EEXIST
     after = taken.lstat()
     assert (after.st_ino, after.st_mode, after.st_size) == (before.st_ino, before.st_mode, before.st_size)
-    assert outside.read_bytes() == b"outside" and not (bench.target / "nowhere").exists()
+    assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kind: str) -> None:
+    new.add("file")
+    taken, outside = new.target / "file", new.target.parent / "outside"
+    take(taken, kind)
+    assert new.copy("file", plans=[Plan.REPLACE]) == [7]
+    assert new.left() == ["file"] and taken.read_bytes() == b"content" and not taken.is_symlink()
+    assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
+    assert taken.lstat().st_ino == new.result.made[0]
+
+
+def test_a_directory_is_not_replaced(new: Bench) -> None:
+    new.add("file")
+    (new.target / "file").mkdir()
+    told = problem(new.copy("file", plans=[Plan.REPLACE])[0])
+    assert (told.operation, told.errno, told.on_source) == ("rename", errno.EISDIR, False)
+    assert new.left() == ["file"]
+
+
+@pytest.mark.parametrize("plan", [Plan.REPLACE, Plan.TEMPORARY])
+def test_a_temporary_name_that_is_taken(new: Bench, plan: Plan) -> None:
+    """It is nobody's but an attacker's: nothing is written through it, and it is left alone."""
+    new.add("file")
+    new.add("other")
+    canary = new.target.parent / "canary"
+    canary.write_bytes(b"canary")
+    (new.target / ".temporary-0").hardlink_to(canary)
+    told = problem(new.copy("file", "other", plans=[plan, Plan.NEW])[0])
+    assert (told.operation, told.errno) == ("create", errno.EEXIST)
+    assert canary.read_bytes() == b"canary" and new.left() == [".temporary-0", "other"]
+
+
+def test_what_is_not_to_be_copied(new: Bench) -> None:
+    names = ["skipped", "careful", "refused", "copied"]
+    for name in names:
+        new.add(name)
+    told = new.copy(*names, plans=[Plan.SKIP, Plan.CARE, Plan.REFUSE | SYNC, Plan.NEW])
+    assert [told[0], told[1], told[3]] == [Code.SKIPPED, Code.CARE, 7]
+    assert (problem(told[2]).operation, problem(told[2]).errno) == ("create", errno.EEXIST)
+    assert new.left() == ["copied"]
+
+
+@pytest.mark.parametrize("change", ["longer", "as long", "touched", "chmod"])
+def test_a_file_that_differs_from_its_row_is_decided_anew(bench: Bench, change: str) -> None:
+    """By its size, mtime or ctime, before anything is written."""
+    path = bench.add("file")
+    bench.add("other")
+    os.utime(path, ns=(1, 2))
+    rows = found(bench.source, ["file", "other"])
+    changes: dict[str, Callable[[], object]] = {
+        "longer": lambda: path.write_bytes(b"longer content"),
+        "as long": lambda: path.write_bytes(b"CONTENT"),
+        "touched": lambda: os.utime(path, ns=(1, 3)),
+        "chmod": lambda: path.chmod(0o700),
+    }
+    changes[change]()
+    assert bench.copy("file", "other", rows=rows) == [Code.ANEW, 7]
+    assert bench.left() == ["other"]
+    assert bench.result.seen.version(0) == Version.of(path.lstat()), "by which it is decided anew"
+
+
+def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> None:
+    """tmpfs holds times of any year."""
+    place = on("tmpfs") / "far"
+    place.mkdir()
+    bench.source, bench.target = place / "source", place / "target"
+    bench.source.mkdir()
+    bench.target.mkdir()
+    path = bench.add("file")
+    os.utime(path, ns=(-(10**18), 20_000_000_000 * 10**9 + 5))
+    assert path.stat().st_mtime_ns == 20_000_000_000 * 10**9 + 5
+    assert bench.copy("file") == [Code.ANEW], "which others copy, with more care"
+    assert bench.left() == []
+    path.write_bytes(b"content")
+    os.utime(path, ns=(20_000_000_000 * 10**9 + 5, 5))
+    assert bench.copy("file") == [7]
+    assert (bench.target / "file").stat().st_atime_ns == 20_000_000_000 * 10**9 + 5
 
 
 def test_holes_and_large_files_want_care(bench: Bench) -> None:
     with open(bench.add("holes"), "wb") as file:
         file.truncate(1 << 20)
     bench.add("large", bytes(SMALL_FILE + 1))
-    assert bench.copy("holes", "large") == [CARE, CARE]
+    assert bench.copy("holes", "large") == [Code.CARE, Code.CARE]
     assert bench.left() == []
     assert bench.copy("holes", preserve=Preserve(sparse=False)) == [1 << 20]
 
@@ -226,7 +256,7 @@ def test_holes_and_large_files_want_care(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["gone", "symlink", "directory", "fifo", "another file"])
 def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> None:
     path = bench.add("file")
-    inode = path.stat().st_ino
+    rows = found(bench.source, ["file"], VERSION | DEVICE)
     (bench.source / "secret").write_bytes(b"secret")
     path.rename(bench.source / "aside")
     make: dict[str, Callable[[], object]] = {
@@ -237,7 +267,7 @@ def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> Non
         "another file": lambda: path.write_bytes(b"another"),
     }
     make[kind]()
-    told = problem(bench.copy("file", inodes=[inode])[0])
+    told = problem(bench.copy("file", rows=rows)[0])
     assert told.changed and told.on_source
     assert (told.errno == errno.ENOENT) == (kind == "gone")
     assert bench.left() == []
@@ -245,27 +275,29 @@ def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> Non
 
 def test_another_device_has_changed(bench: Bench) -> None:
     bench.add("file")
-    assert problem(bench.copy("file", device=1)[0]).changed
+    rows = found(bench.source, ["file"])
+    rows.device[0] += 1
+    assert problem(bench.copy("file", rows=rows)[0]).changed
 
 
-def test_one_verdict_each_and_in_order(bench: Bench) -> None:
+def test_one_verdict_each_and_in_order(new: Bench) -> None:
     names = [f"{number}" for number in range(20)]
     for number, name in enumerate(names):
-        bench.add(name, bytes(number))
-    inodes = [(bench.source / name).stat().st_ino for name in names]
-    (bench.source / "7").unlink()
-    (bench.target / "9").touch()
-    verdicts = bench.copy(*names, inodes=inodes)
-    assert problem(verdicts[7]).errno == errno.ENOENT
-    assert [verdict for index, verdict in enumerate(verdicts) if index != 7] == [
-        CARE if number == 9 else number for number in range(20) if number != 7
+        new.add(name, bytes(number))
+    rows = found(new.source, names)
+    (new.source / "7").unlink()
+    (new.target / "9").touch()
+    told = new.copy(*names, rows=rows)
+    assert problem(told[7]).errno == errno.ENOENT
+    assert [verdict for index, verdict in enumerate(told) if index != 7] == [
+        Code.ANEW if number == 9 else number for number in range(20) if number != 7
     ]
-    assert bench.copy() == []
+    assert new.copy() == []
 
 
 def test_other_names_in_the_target(bench: Bench) -> None:
     bench.add("file")
-    assert bench.copy("file", target_names=[b"renamed"]) == [7]
+    assert bench.copy("file", new_names=[b"renamed"]) == [7]
     assert bench.left() == ["renamed"]
 
 
@@ -305,18 +337,13 @@ def test_an_unreadable_file(bench: Bench) -> None:
 
 def test_contents_without_a_size(bench: Bench) -> None:
     """/proc tells 0 of everything; what doesn't fit into memory is left to those who copy in pieces."""
-    proc = os.open("/proc", os.O_RDONLY)
-    target = os.open(bench.target, os.O_RDONLY)
-    status = os.stat("/proc/version")
-    kernel = bench._kernel(Preserve(ownership=False), 0o022, digest=reference)
-    verdict = next(kernel.copy_new_files(proc, target, [b"version"], [status.st_ino], status.st_dev, inherits=False))
-    os.close(proc)
-    os.close(target)
-    if isinstance(verdict, MetadataProblem):
-        pytest.skip("attributes of /proc can't be kept here")
+    bench.source = Path("/proc")
     contents = Path("/proc/version").read_bytes()
-    assert isinstance(verdict, tuple) and verdict[0].st_size == 0
-    assert verdict[1:] == (len(contents), reference(contents))
+    rows = found(bench.source, ["version"], VERSION | DEVICE)
+    told = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
+    if isinstance(told[0], MetadataProblem):
+        pytest.skip("attributes of /proc can't be kept here")
+    assert told == [len(contents)]
     assert (bench.target / "version").read_bytes() == contents
 
 

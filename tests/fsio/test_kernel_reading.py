@@ -1,4 +1,4 @@
-"""What every implementation of ``pcopy.fsio.kernel.Kernel`` does where small files are read, not copied."""
+"""What every implementation of ``pcopy.fsio.kernel.interface.Kernel`` does where small files are read, not copied."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio import python_kernel
-from pcopy.fsio.kernel import CARE, SMALL_FILE, Kernel, Read
+from pcopy.fsio.kernel import item_rows
+from pcopy.fsio.kernel.batches import Read
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, Settings
+from pcopy.fsio.kernel.python import make_kernel
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.python_kernel import PythonKernel
-from tests.fsio.test_kernel_conformance import KERNELS, reference
+from pcopy.fsio.source import Version
+from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.test_kernel_conformance import reference
 from tests.support.users import as_user
 
 COPIES = pytest.mark.parametrize("copies", [False, True])
@@ -25,30 +29,29 @@ COPIES = pytest.mark.parametrize("copies", [False, True])
 class Reader:
     """A directory, and a kernel that reads in it."""
 
-    def __init__(self, kernel: Callable[..., Kernel], place: Path) -> None:
+    def __init__(self, kernel: Callable[[Settings], Kernel], place: Path) -> None:
         self._kernel = kernel
         self.place = place
 
-    def read(self, *names: str, copies: bool, follow: bool = False) -> list[Read | int]:
-        kernel = self._kernel(Preserve(), 0o022, follow=follow, digest=reference)
+    def read(self, *names: str, copies: bool, follow: bool = False) -> list[bytes | Code]:
+        """The digest of each, or else its code."""
+        kernel = self._kernel(Settings(Preserve(), 0o022, follow=follow, digest=reference))
         directory = os.open(self.place, os.O_RDONLY)
         before = len(os.listdir("/proc/self/fd"))
         try:
-            reads = list(kernel.read_files(directory, [os.fsencode(name) for name in names], copies=copies))
+            self.result = result = done(kernel, Read(directory, pack_names(map(os.fsencode, names)), copies))
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
+            kernel.close()
             os.close(directory)
-        assert len(reads) == len(names)
-        return reads
+        assert len(result.verdicts) == len(names)
+        codes = enumerate(map(Code, result.verdicts.codes))
+        return [result.digests[row] if code is Code.DONE else code for row, code in codes]
 
 
 @pytest.fixture(params=KERNELS)
 def reader(request: pytest.FixtureRequest, on: Any) -> Reader:
     return Reader(KERNELS[request.param], on("ext4"))
-
-
-def digests(reads: list[Read | int]) -> list[bytes | int]:
-    return [read if isinstance(read, int) else read[1] for read in reads]
 
 
 @COPIES
@@ -58,11 +61,20 @@ def test_contents_and_status(reader: Reader, copies: bool) -> None:
         (reader.place / name).write_bytes(content)
         os.utime(reader.place / name, ns=(1, 2))
     reads = reader.read(*contents, copies=copies)
-    assert digests(reads) == [reference(content) for content in contents.values()]
-    for name, read in zip(contents, reads, strict=True):
+    assert reads == [reference(content) for content in contents.values()]
+    for row, (name, content) in enumerate(contents.items()):
         status = (reader.place / name).stat()
-        assert not isinstance(read, int) and read[0] == status
+        assert reader.result.seen.version(row) == Version.of(status)
+        assert reader.result.verdicts.bytes[row] == len(content)
         assert status.st_atime_ns == 1, "reading leaves no trace"
+
+
+@COPIES
+def test_a_time_that_no_64_bits_hold_wants_care(reader: Reader, on: Any, copies: bool) -> None:
+    reader.place = on("tmpfs")
+    (reader.place / "far").write_bytes(b"content")
+    os.utime(reader.place / "far", ns=(5, 20_000_000_000 * 10**9))
+    assert reader.read("far", copies=copies) == [Code.CARE]
 
 
 @COPIES
@@ -71,7 +83,7 @@ def test_a_small_file_with_holes(reader: Reader, copies: bool) -> None:
         file.truncate(1 << 20)
         file.seek(1 << 19)
         file.write(b"data")
-    assert digests(reader.read("file", copies=copies)) == [reference((reader.place / "file").read_bytes())]
+    assert reader.read("file", copies=copies) == [reference((reader.place / "file").read_bytes())]
 
 
 @COPIES
@@ -85,21 +97,21 @@ def test_what_wants_care(reader: Reader, copies: bool) -> None:
     with (place / "large").open("wb") as file:
         file.truncate(SMALL_FILE + 1)
     names = ("link", "directory", "fifo", "large", "missing", "plain")
-    assert digests(reader.read(*names, copies=copies)) == [CARE] * 5 + [reference(b"x")]
+    assert reader.read(*names, copies=copies) == [Code.CARE] * 5 + [reference(b"x")]
 
 
 def test_only_sources_are_followed(reader: Reader) -> None:
     (reader.place / "plain").write_bytes(b"x")
     (reader.place / "link").symlink_to("plain")
-    assert digests(reader.read("link", copies=False, follow=True)) == [reference(b"x")]
-    assert reader.read("link", copies=True, follow=True) == [CARE]
+    assert reader.read("link", copies=False, follow=True) == [reference(b"x")]
+    assert reader.read("link", copies=True, follow=True) == [Code.CARE]
 
 
 @COPIES
 def test_contents_without_a_size(reader: Reader, copies: bool) -> None:
     """/proc tells 0 of everything."""
     reader.place = Path("/proc")
-    assert reader.read("version", copies=copies) == [CARE]
+    assert reader.read("version", copies=copies) == [Code.CARE]
 
 
 @COPIES
@@ -108,7 +120,7 @@ def test_somebody_elses_file(reader: Reader, copies: bool) -> None:
     (reader.place / "file").write_bytes(b"x")
     (reader.place / "secret").write_bytes(b"x")
     (reader.place / "secret").chmod(0o600)
-    as_user(lambda: _check(reader.read("file", "secret", copies=copies) == [CARE, CARE]))
+    as_user(lambda: _check(reader.read("file", "secret", copies=copies) == [Code.CARE, Code.CARE]))
 
 
 def _check(truth: bool) -> None:
@@ -132,23 +144,23 @@ def test_of_copies_the_pages_go_first(reader: Reader) -> None:
         return str(told.stdout).strip()
 
     assert cached() == "256"
-    before = python_kernel._read
+    before = item_rows._read
 
     def read(descriptor: int, size: int) -> bytes:
         given_up.append(cached())
         return before(descriptor, size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_kernel, "_read", read)
-        Reader(PythonKernel, reader.place).read("file", copies=False)
-        Reader(PythonKernel, reader.place).read("file", copies=True)
+        patch.setattr(item_rows, "_read", read)
+        Reader(make_kernel, reader.place).read("file", copies=False)
+        Reader(make_kernel, reader.place).read("file", copies=True)
     assert given_up == ["256", "0"]
 
 
 @pytest.mark.parametrize("change", [b"shorter", b"as long as it was", b"much longer than it was before"])
 def test_a_source_that_changes_while_it_is_read(reader: Reader, change: bytes) -> None:
     path = reader.place / "file"
-    before = python_kernel._read
+    before = item_rows._read
 
     def read(descriptor: int, size: int) -> bytes:
         data = before(descriptor, size)
@@ -158,5 +170,5 @@ def test_a_source_that_changes_while_it_is_read(reader: Reader, change: bytes) -
     path.write_bytes(b"as long as it is.")
     os.utime(path, ns=(1, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_kernel, "_read", read)
-        assert Reader(PythonKernel, reader.place).read("file", copies=False) == [CARE]
+        patch.setattr(item_rows, "_read", read)
+        assert Reader(make_kernel, reader.place).read("file", copies=False) == [Code.CARE]

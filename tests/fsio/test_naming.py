@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pcopy import libc
 from pcopy.fsio import naming
 from pcopy.fsio.naming import Given, Namer
+
+
+def no_renameat2(*_: object) -> None:
+    """As with a C library from before 2018, or on NFS."""
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 def test_a_probe_that_cannot_be_closed_ends_nothing(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +41,7 @@ def test_a_probe_that_cannot_be_closed_ends_nothing(area: Path, monkeypatch: pyt
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_name_is_given_in_each_way(area: Path, monkeypatch: pytest.MonkeyPatch, way: str, taken: bool) -> None:
     if way != "rename":
-        monkeypatch.setattr(naming, "_renameat2", lambda: None)
+        monkeypatch.setattr(libc, "renameat2", no_renameat2)
     if way == "placeholder":
         monkeypatch.setattr(naming, "_give_by_link", lambda *_: None)
     (area / "temporary").write_bytes(b"new")
@@ -62,7 +68,7 @@ def test_where_each_name_has_a_number_of_its_own_none_is_given_by_a_link(
     (area / "temporary").write_bytes(b"new")
     number = (area / "temporary").stat().st_ino
     namer, directory = Namer(), os.open(area, os.O_RDONLY)
-    monkeypatch.setattr(naming, "_renameat2", lambda: None)
+    monkeypatch.setattr(libc, "renameat2", no_renameat2)
     monkeypatch.setattr(os, "link", link)
     try:
         given = namer.give(directory, b"temporary", area.stat().st_dev, b"name")

@@ -5,28 +5,31 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pcopy.fsio import python_kernel
-from pcopy.fsio.kernel import CARE, Verdict
+from pcopy.fsio.kernel import copy_rows, item_rows
+from pcopy.fsio.kernel.batches import Copied, Copy, List, Listed, Plan, Read
+from pcopy.fsio.kernel.columns import Code, Verdicts
+from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.python import make_kernel
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import Problem
-from pcopy.fsio.python_kernel import PythonKernel
+from tests.fsio.kernel_bench import done, found
 
 
-def copy_one(area: Path) -> Verdict:
+def copy_one(area: Path) -> Verdicts:
     source, target = area / "source", area / "target"
     source.mkdir()
     target.mkdir()
     (source / "file").touch()
-    status = (source / "file").stat()
     reading, writing = os.open(source, os.O_RDONLY), os.open(target, os.O_RDONLY)
-    kernel = PythonKernel(Preserve(), 0o022)
+    kernel = make_kernel(Settings(Preserve(), 0o022))
+    batch = Copy(reading, writing, b"file", bytes([Plan.NEW]), found(source, ["file"]))
     try:
-        return next(kernel.copy_new_files(reading, writing, [b"file"], [status.st_ino], status.st_dev, inherits=False))
+        result: Copied = done(kernel, batch)
+        return result.verdicts
     finally:
+        kernel.close()
         os.close(reading)
         os.close(writing)
 
@@ -41,9 +44,9 @@ def test_an_endless_file_is_not_read_into_memory(area: Path, monkeypatch: pytest
         assert got < 64 << 20
         return bytes(size)
 
-    monkeypatch.setattr(python_kernel, "_read", read)
+    monkeypatch.setattr(copy_rows, "_read", read)
     monkeypatch.setattr(os, "read", read)
-    assert copy_one(area) == CARE
+    assert list(copy_one(area).codes) == [Code.CARE]
     assert not (area / "target/file").exists()
 
 
@@ -58,7 +61,40 @@ def test_a_source_that_cannot_be_closed_fails_alone(area: Path, monkeypatch: pyt
         if calls == 1:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(python_kernel, "_close", close)
-    verdict: Any = copy_one(area)
-    assert isinstance(verdict, Problem)
-    assert (verdict.operation, verdict.errno, verdict.on_source) == ("close", errno.EIO, True)
+    monkeypatch.setattr(copy_rows, "_close", close)
+    problem = copy_one(area).problem(0)
+    assert (problem.operation, problem.errno, problem.on_source) == ("close", errno.EIO, True)
+
+
+def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that tells no kinds: each item is asked for its own, and may have become unreadable."""
+
+    class Entry:
+        name = "lost"
+
+        def is_file(self, *, follow_symlinks: bool) -> bool:
+            raise OSError(errno.EIO, "Input/output error")
+
+        def inode(self) -> int:
+            return 7
+
+    monkeypatch.setattr(item_rows, "list_entries", lambda _: iter([Entry()]))
+    directory = os.open(area, os.O_RDONLY)
+    kernel = make_kernel(Settings(Preserve(), 0o022))
+    try:
+        listed: Listed = done(kernel, List(directory, detailed=True))
+    finally:
+        kernel.close()
+        os.close(directory)
+    assert (listed.names, listed.kinds, list(listed.inodes)) == (b"lost", b"?", [7])
+    assert list(listed.verdicts.codes) == [Code.DONE]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((3, b"file", True, 4), {}), ((3, b"file"), {"copys": True}), ((3, b"file"), {"names": b"another"})],
+    ids=["one too many", "misspelt", "given twice"],
+)
+def test_a_batch_takes_its_own_fields_only(values: tuple[object, ...], named: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match="Read has these fields, each once: directory, names, copies"):
+        Read(*values, **named)  # type: ignore[arg-type]

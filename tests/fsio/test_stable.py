@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.stable import sync_file_system
+from pcopy.fsio.syncer import sync_file_system
 from tests.support.command import REPOSITORY
 from tests.support.faults import require_strace
 from tests.support.filesystems import mounted
@@ -17,7 +17,7 @@ from tests.support.filesystems import mounted
 SYNC = """\
 import os, sys
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.stable import sync_file_system
+from pcopy.fsio.syncer import sync_file_system
 try:
     sync_file_system(os.open(sys.argv[1], os.O_RDONLY))
 except Problem as problem:

@@ -13,7 +13,7 @@ import pytest
 from pcopy.fsio import storage as module
 from pcopy.fsio.file_system import FUSE
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.storage import Storage
+from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
 
 PLAIN = 0xEF53
@@ -66,11 +66,12 @@ def open_all(area: Path, number: int) -> Iterator[int]:
     ],
 )
 def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, kernel: str, one_by_one: bool) -> None:
+    changed = Changed()
     storage, device = make(kind), area.stat().st_dev
     release = os.uname_result(("Linux", "host", kernel, "", ""))
     with mock.patch("os.uname", lambda: release):
         for descriptor in open_all(area, 1):
-            storage.add(descriptor, device)
+            storage.add(descriptor, device, changed)
     assert storage.syncs_items == one_by_one
     assert storage.syncs_items_on(device) == one_by_one
     assert not storage.syncs_items_on(device + 1)
@@ -78,23 +79,25 @@ def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, ke
 
 
 def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
+    changed = Changed()
     storage = make(PLAIN)
     for descriptor in open_all(area, 3):
-        storage.add(descriptor, area.stat().st_dev)
-    storage.sync_directories()
+        storage.add(descriptor, area.stat().st_dev, changed)
+    storage.sync_directories(changed)
     storage.close()
     assert syncs.inodes == []
 
 
 def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: Syncs) -> None:
+    changed = Changed()
     storage, before = make(FUSE), len(os.listdir("/proc/self/fd"))
     for descriptor in open_all(area, MANY):
-        storage.add(descriptor, area.stat().st_dev)
-        storage.add(descriptor, area.stat().st_dev)
+        storage.add(descriptor, area.stat().st_dev, changed)
+        storage.add(descriptor, area.stat().st_dev, changed)
         assert len(os.listdir("/proc/self/fd")) < before + MANY / 2
-    storage.sync_directories()
+    storage.sync_directories(changed)
     assert sorted(syncs.inodes) == sorted((area / f"{index}").stat().st_ino for index in range(MANY))
-    storage.sync_directories()
+    storage.sync_directories(changed)
     assert len(syncs.inodes) == MANY
     storage.close()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -102,12 +105,13 @@ def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: S
 
 def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syncs) -> None:
     """Links to one file in very many directories: the first is opened again for each of them."""
+    changed = Changed()
     storage, device = make(FUSE), area.stat().st_dev
     (area / "first").mkdir()
     first = os.open(area / "first", os.O_RDONLY | os.O_DIRECTORY)
     for descriptor in open_all(area, MANY):
-        storage.add(descriptor, device)
-        storage.add(first, device)
+        storage.add(descriptor, device, changed)
+        storage.add(first, device, changed)
         assert os.fstat(descriptor).st_ino not in syncs.inodes
         assert os.fstat(first).st_ino not in syncs.inodes
     os.close(first)
@@ -116,14 +120,15 @@ def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syn
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path, syncs: Syncs, number: int) -> None:
+    changed = Changed()
     storage, device = make(FUSE), area.stat().st_dev
     for descriptor in open_all(area, 2):
-        storage.add(descriptor, device)
+        storage.add(descriptor, device, changed)
     storage.sync()
     syncs.failing[(area / "0").stat().st_ino] = number
     for _ in range(2):
         with pytest.raises(Problem) as caught:
-            storage.sync_directories()
+            storage.sync_directories(changed)
         assert (caught.value.operation, caught.value.errno) == ("fsync", number)
         with pytest.raises(Problem) as caught:
             storage.sync()
@@ -133,11 +138,12 @@ def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path,
 
 
 def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> None:
+    changed = Changed()
     storage = make(FUSE)
     for descriptor in open_all(area, 1):
         syncs.failing[os.fstat(descriptor).st_ino] = errno.EINVAL
-        storage.add(descriptor, area.stat().st_dev)
-    storage.sync_directories()
+        storage.add(descriptor, area.stat().st_dev, changed)
+    storage.sync_directories(changed)
     storage.sync()
     storage.close()
 

@@ -16,7 +16,7 @@ import pytest
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.syncer import Syncer
 from tests.support.preload import hanging_syncs
-from tests.support.processes import wait_until
+from tests.support.processes import children, wait_until
 
 
 @pytest.fixture
@@ -26,12 +26,9 @@ def syncer() -> Iterator[Syncer]:
     made.close()
 
 
-def children() -> set[int]:
+def living() -> set[int]:
     """The processes that this one has started and that have not ended."""
-    found = set()
-    for thread in os.listdir("/proc/self/task"):
-        found |= set(map(int, Path(f"/proc/self/task/{thread}/children").read_text().split()))
-    return {pid for pid in found if state(pid) not in ("Z", "")}
+    return {pid for pid in children() if state(pid) not in ("Z", "")}
 
 
 def state(pid: int) -> str:
@@ -43,19 +40,19 @@ def state(pid: int) -> str:
 
 def started(syncer: Syncer, directory: int) -> int:
     """The process that the first sync starts."""
-    before = children()
+    before = living()
     syncer.start()
     syncer.sync(directory)
-    (pid,) = children() - before
+    (pid,) = living() - before
     return pid
 
 
 def test_one_process_makes_all_syncs(syncer: Syncer, directory: int) -> None:
     pid = started(syncer, directory)
-    before = children()
+    before = living()
     for _ in range(3):
         syncer.sync(directory)
-    assert children() == before
+    assert living() == before
     assert pid in before
 
 
@@ -154,9 +151,9 @@ def test_it_syncs_where_no_process_is_to_be_had(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(call, refuse)
-    before = children()
+    before = living()
     syncer.start()
-    assert children() == before
+    assert living() == before
     directory = os.open(area, os.O_RDONLY)
     syncer.sync(directory)
     os.close(directory)

@@ -13,7 +13,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import PREFIX, TemporaryNames, create, put_in_place, remove, reopen, verify_name
 from tests.support.files import replace_by_link
-from tests.support.users import NOBODY, is_root
+from tests.support.users import NOBODY, as_user, is_root
 
 
 def make(directory: int, name: bytes = b"temporary") -> int:
@@ -70,6 +70,23 @@ def test_refuses(directory: int, area: Path, trick: str) -> None:
     assert not caught.value.on_source
     assert caught.value.again == (caught.value.errno in (errno.ESTALE, errno.ENOENT)), "it may be made again"
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_its_owner_may_not_write_to_any_more_may_be_made_again(directory: int, area: Path) -> None:
+    """A run has given it the source's mode, and was killed before that was on record."""
+    inode = make(directory)
+    (area / "temporary").chmod(0o444)
+    if is_root():
+        os.chown(area / "temporary", NOBODY, -1)
+        area.chmod(0o755)
+
+    def check() -> None:
+        with pytest.raises(Problem) as caught:
+            reopen(directory, b"temporary", Identity(0, inode), 0)
+        assert caught.value.errno == errno.EACCES
+        assert caught.value.again
+
+    as_user(check)
 
 
 def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:

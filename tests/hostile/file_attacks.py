@@ -122,6 +122,17 @@ def _name_is_taken(stage: Stage, name: str) -> None:
     (stage.lair / "linked").rename(stage.target / name)
 
 
+def _new_file(stage: Stage) -> None:
+    stage.owned(stage.source / "victim", CONTENT)
+    stage.link_to_canary()
+    os.symlink(stage.safe / "canary", stage.lair / "link")
+
+
+def _name_becomes(what: str) -> Callable[[Stage, str], None]:
+    """The attacker takes the name of a new file after it was found to be free."""
+    return lambda stage, name: os.rename(stage.lair / what, stage.target / name)
+
+
 def _planted_hard_link(stage: Stage) -> None:
     stage.owned(stage.source / "victim", CONTENT)
     stage.link_to_canary().rename(stage.target / "victim")
@@ -184,6 +195,7 @@ def _existing_and_more(stage: Stage) -> None:
 
 INPLACE = ("-n", "1", "--inplace")
 WRITTEN_OVER = Window("open", "victim", TARGET)
+CREATED = Window("create", "victim", TARGET)
 REOPENED = Window("open", ".pcopy-*", TARGET, 2)
 TO_BE_FINISHED = Window("stat", "large", TARGET, 2)
 TO_BE_RENAMED = Window("rename", ".pcopy-*", TARGET)
@@ -257,6 +269,8 @@ FILE_ATTACKS = (
         Window("create", ".pcopy-*", TARGET),
         _name_is_taken,
     ),
+    Attack("a new file's name is taken by a hard link to a canary", _new_file, CREATED, _name_becomes("linked")),
+    Attack("a new file's name is taken by a link", _new_file, CREATED, _name_becomes("link")),
     Attack("a hard link to a canary is planted", _planted_hard_link),
     Attack("symbolic links are planted", _planted_symlinks),
     Attack(

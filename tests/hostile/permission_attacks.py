@@ -36,6 +36,12 @@ def _secret_file(stage: Stage) -> None:
     stage.owned(stage.source / "victim", b"for root", 0o600, 0)
 
 
+def _secret_file_of_root(stage: Stage) -> None:
+    stage.owned(stage.source / "inner", mode=0o755, owner=0)
+    stage.owned(stage.target / "inner", mode=0o755, owner=0)
+    stage.owned(stage.source / "inner/victim", b"for root", 0o600, 0)
+
+
 def _large_secret_file(stage: Stage) -> None:
     stage.owned(stage.source / "victim", b"for root" + bytes(5 * MIB), 0o600, 0)
 
@@ -91,6 +97,13 @@ DRESSED = Window("chown", "victim", TARGET)
 
 PERMISSION_ATTACKS = (
     Attack("a new file is read before it is dressed", _secret_file, DRESSED, _take, harm=_taken),
+    Attack(
+        "a new file in root's directory is read before it is dressed",
+        _secret_file_of_root,
+        DRESSED,
+        _take,
+        harm=_taken,
+    ),
     Attack(
         "a temporary file is read before it is dressed",
         _large_secret_file,

@@ -27,9 +27,9 @@ class Rule(NamedTuple):
 
 NUMBERS_ARE_BELIEVED = Edit("fsio/identity.py", "if self.mark == other.mark else Likeness.OTHER", "")
 ANYTHING_IS_KNOWN = Edit(
-    "tasks/targets.py", "likeness is Likeness.SAME or _is_ours_alone(status_of(directory))", "True"
+    "tasks/files/existing.py", "likeness is Likeness.SAME or _is_ours_alone(status_of(directory))", "True"
 )
-NO_UMASK = Edit("cli/prepare.py", "return os.umask(0o077)", "return os.umask(0)")
+NO_UMASK = Edit("tools/copy.py", "return os.umask(0o077)", "return os.umask(0)")
 
 RULES = (
     Rule(
@@ -67,8 +67,9 @@ RULES = (
         "a small source file is the one that was found",
         (
             Edit(
-                "fsio/python_kernel.py",
-                "if status.st_ino != inode or status.st_dev != device or not _is_regular(mode):",
+                "fsio/kernel/copy_rows.py",
+                "if version != self._versions[row] or status.st_dev != self._devices[row] or "
+                "not _is_regular(status.st_mode):",
                 "if False:",
             ),
         ),
@@ -76,14 +77,20 @@ RULES = (
     ),
     Rule(
         "a large source file is the one that was found",
-        (Edit("tasks/whole_file.py", "        check_found(status, context.source_device(place, mount), inode)\n", ""),),
+        (
+            Edit(
+                "tasks/files/whole_file.py",
+                "        check_found(status, rank.source_device(place, mount), inode)\n",
+                "",
+            ),
+        ),
         ("a large source file becomes a device",),
     ),
     Rule(
         "each chunk is copied from the file that was split",
         (
             Edit(
-                "tasks/copy_chunk.py",
+                "tasks/files/chunk_ledger.py",
                 "        check_unchanged(reading, file.version)\n        holes",
                 "        holes",
             ),
@@ -92,7 +99,7 @@ RULES = (
     ),
     Rule(
         "a split file gets its metadata from the file that was split",
-        (Edit("tasks/finish_file.py", "            check_unchanged(reading, file.version)\n", ""),),
+        (Edit("tasks/files/finish_file.py", "        check_unchanged(reading, file.version)\n", ""),),
         ("a split source file becomes the attacker's before its copy is finished",),
     ),
     Rule(
@@ -142,18 +149,32 @@ RULES = (
     ),
     Rule(
         "a temporary file is new",
-        (Edit("fsio/temporary.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),),
+        (
+            Edit(
+                "fsio/new_file.py",
+                "return cls.at(directory, temporary, layout)",
+                "return cls(directory, temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT, dir_fd=directory))",
+            ),
+        ),
         ("a temporary file's name is taken by a hard link to a canary",),
     ),
     Rule(
         "a small file is new",
-        (Edit("fsio/python_kernel.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),),
+        (Edit("fsio/temporary.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),),
+        ("a new file's name is taken by a hard link to a canary", "a new file's name is taken by a link"),
+    ),
+    Rule(
+        "what has a small file's name is seen before that is made",
+        (
+            Edit("tasks/files/deciding.py", "    if not place.fresh:\n", "    if False:\n"),
+            Edit("fsio/temporary.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),
+        ),
         ("a hard link to a canary is planted", "symbolic links are planted"),
     ),
     Rule(
         "what gets further names is the copy",
         (
-            Edit("tasks/targets.py", "        if likeness is Likeness.OTHER:\n", "        if False:\n"),
+            Edit("tasks/files/existing.py", "        if likeness is Likeness.OTHER:\n", "        if False:\n"),
             ANYTHING_IS_KNOWN,
         ),
         ("the first of linked names is replaced before the next is made", "both linked names are replaced"),
@@ -167,7 +188,7 @@ RULES = (
         "links are made from what was looked at",
         (
             Edit(
-                "tasks/make_links.py",
+                "tasks/links/make_links.py",
                 "os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True)",
                 "os.link(os.readlink(handle_of(held)), name, dst_dir_fd=target, follow_symlinks=False)",
             ),
@@ -203,34 +224,38 @@ RULES = (
         "what is renamed is the node that was dressed",
         (
             Edit(
-                "tasks/copy_nodes.py",
-                "put_over(context, target, made_as, new_name, made.status.st_ino, present)",
-                "made_ino = __import__('os').lstat(made_as, dir_fd=target).st_ino; "
-                "put_over(context, target, made_as, new_name, made_ino, present)",
+                "fsio/new_file.py",
+                "inode = self.status.st_ino if self._made is None else self._made.inode",
+                "inode = os.lstat(self._made_as, dir_fd=self._directory).st_ino",
             ),
         ),
         ("a FIFO under a temporary name is replaced once it is dressed",),
     ),
     Rule(
         "a small file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/python_kernel.py", "_NEW, 0o600, dir_fd=target", "_NEW, 0o666, dir_fd=target")),
-        ("a new file is read before it is dressed",),
+        (NO_UMASK, Edit("fsio/kernel/copy_rows.py", "NEW, 0o600, dir_fd=directory", "NEW, 0o666, dir_fd=directory")),
+        ("a new file in root's directory is read before it is dressed",),
     ),
     Rule(
-        "a temporary file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/temporary.py", "_NEW, 0o600, dir_fd=directory", "_NEW, 0o666, dir_fd=directory")),
-        ("a temporary file is read before it is dressed",),
+        "a file that NewFile makes is private until it is dressed",
+        (NO_UMASK, Edit("fsio/temporary.py", "NEW, 0o600, dir_fd=directory", "NEW, 0o666, dir_fd=directory")),
+        ("a new file is read before it is dressed", "a temporary file is read before it is dressed"),
     ),
     Rule(
         "a new directory is private until it is finished",
-        (NO_UMASK, Edit("tasks/scan_dir.py", "os.mkdir(name, 0o700, dir_fd=parent)", "os.mkdir(name, dir_fd=parent)")),
+        (
+            NO_UMASK,
+            Edit(
+                "tasks/directories/scan_dir.py", "os.mkdir(name, 0o700, dir_fd=parent)", "os.mkdir(name, dir_fd=parent)"
+            ),
+        ),
         ("a new directory is read before it is finished",),
     ),
     Rule(
         "an existing directory is not opened up before it is finished",
         (
             Edit(
-                "tasks/scan_dir.py",
+                "tasks/directories/scan_dir.py",
                 "            let_us_in(parent, name, present)\n",
                 "            os.chmod(name, source.st_mode & 0o7777, dir_fd=parent)\n",
             ),
@@ -241,10 +266,10 @@ RULES = (
         "set-id bits come after the owner of a small file",
         (
             Edit(
-                "fsio/python_kernel.py",
-                "                        _chown(writing, status.st_uid, status.st_gid)\n",
-                "                        _chmod(writing, mode & 0o7777)\n"
-                "                        _chown(writing, status.st_uid, status.st_gid)\n",
+                "fsio/kernel/copy_rows.py",
+                "                    _chown(writing, status.st_uid, status.st_gid)\n",
+                "                    _chmod(writing, status.st_mode & 0o7777)\n"
+                "                    _chown(writing, status.st_uid, status.st_gid)\n",
             ),
         ),
         ("a new file is set-id before it has its owner",),

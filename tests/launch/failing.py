@@ -1,11 +1,30 @@
-"""pcopy with a bug: ``python -m tests.launch.failing RANK …`` raises on rank RANK, in the midst of its work."""
+"""pcopy that is broken on purpose, in the midst of its work: ``python -m tests.launch.failing HOW …``.
+
+HOW is the rank that raises, or ``lock``: rank 1 makes the lock of its first record only once the job is over.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
+from functools import partial
+from threading import Event
+from typing import Any
 
-from pcopy.cli.main import main
+from pcopy.checkpoint.journal import FactJournal
+from pcopy.checkpoint.layout import clear
+from pcopy.cli.pcopy import main
+from pcopy.engine.commit import Commit
 from pcopy.engine.driver import Driver
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Halt
+from pcopy.jobs import directories
+from pcopy.jobs.rank_store import RankStore
+from pcopy.launch import rank
+from pcopy.tasks.base.phases import Phase
+from pcopy.tools.director import CopyDirector
 
 BUG = "broken on purpose"
 
@@ -24,6 +43,56 @@ def break_rank(number: int) -> None:
     Driver._step = step  # type: ignore[method-assign]
 
 
+def make_lock_late() -> None:
+    """The only cut is in the last phase. A stop comes when all is done, so that nobody waits for that; rank 0 takes its
+    time to remove the job."""
+    is_over, is_last = Event(), Event()
+    take_lock, close, status = RankStore.take_lock, FactJournal.close, CopyDirector.status
+    next_phase = CopyDirector.next_phase
+
+    def next_and_note(self: CopyDirector, phase: int, totals: tuple[int, ...]) -> int | None:
+        following = next_phase(self, phase, totals)
+        if following == Phase.SYNC:
+            is_last.set()
+        return following
+
+    def is_due(self: Commit, rank: int, *_: object) -> bool:
+        due = is_last.is_set() and not rank
+        is_last.clear()
+        return due
+
+    def close_later(self: FactJournal, patience: float) -> bool:
+        is_over.set()
+        return close(self, patience)
+
+    def take_late(self: RankStore) -> None:
+        is_over.wait()
+        time.sleep(0.3)
+        take_lock(self)
+
+    def status_and_stop(self: CopyDirector, totals: tuple[int, ...], halted: Halt | None) -> int:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return status(self, totals, halted)
+
+    def clear_slowly(*given: Any) -> None:
+        clear(*given)
+        time.sleep(1)
+
+    patches: list[tuple[Any, str, object]] = [
+        (FactJournal, "close", close_later),
+        (RankStore, "take_lock", take_late),
+        (CopyDirector, "status", status_and_stop),
+        (CopyDirector, "next_phase", next_and_note),
+        (Commit, "is_due", is_due),
+        (directories, "clear", clear_slowly),
+        (rank, "Limits", partial(Limits, last_cut=0.2)),
+    ]
+    for owner, name, replacement in patches:
+        assert hasattr(owner, name)
+        setattr(owner, name, replacement)
+
+
 if __name__ == "__main__":
-    break_rank(int(sys.argv.pop(1)))
+    how = sys.argv.pop(1)
+    make_lock_late() if how == "lock" else break_rank(int(how))
     sys.exit(main())

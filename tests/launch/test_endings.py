@@ -16,7 +16,7 @@ import pytest
 
 from tests.launch.failing import BUG
 from tests.launch.launchers import NAMES, Launchers, ranks_of, told
-from tests.support.command import Argument, command, show, succeed, summary
+from tests.support.command import Argument, Completed, command, show, succeed, summary
 from tests.support.faults import Fault, require_strace
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
@@ -62,6 +62,7 @@ def shared_memory(run: Run) -> set[str]:
     return {name for name in found if not name.endswith(" (deleted)")}
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     (area / "copy/b/c/7/full").mkdir(parents=True)  # which a file can't replace
@@ -73,14 +74,32 @@ def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Pat
     assert "--resume" in how_to_go_on or how_to_go_on.endswith("start it again"), show(run)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "broken"), [("hydra", 0), ("hydra", 2), ("open_mpi", 2), ("pmi2", 2)])
 def test_status_70_with_one_traceback(launchers: Launchers, area: Path, source: Path, name: str, broken: int) -> None:
-    line, environment = command(source, area / "copy", wrap=launchers.line(name, RANKS), env=launchers.environment())
-    line[line.index("pcopy")] = "tests.launch.failing"
-    line.insert(line.index("tests.launch.failing") + 1, str(broken))
-    run = subprocess.run(line, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+    run = run_broken(launchers, name, str(broken), source, area / "copy")
     assert run.returncode == 70, show(run)
     assert run.stderr.decode().count(f"RuntimeError: {BUG}") == 1, show(run)
+
+
+def run_broken(launchers: Launchers, name: str, how: str, *arguments: Argument, **env: Argument) -> Completed:
+    """To its end; ``how`` as ``tests.launch.failing`` has it."""
+    variables = launchers.environment() | {name: str(value) for name, value in env.items()}
+    line, environment = command(*arguments, wrap=launchers.line(name, RANKS), env=variables)
+    line[line.index("pcopy")] = "tests.launch.failing"
+    line.insert(line.index("tests.launch.failing") + 1, how)
+    return subprocess.run(line, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+
+
+@pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmi2"])
+def test_a_job_is_removed_when_all_ranks_have_closed_it(
+    launchers: Launchers, area: Path, source: Path, name: str
+) -> None:
+    """All is done, a stop keeps rank 0 from waiting for the last cut, and then another rank makes its lock."""
+    run = run_broken(launchers, name, "lock", "-q", source, area / "copy", XDG_STATE_HOME=area / "state")
+    assert run.returncode == 0, show(run)
+    assert told(run) == [], show(run)
+    assert os.listdir(area / "state/pcopy") == []
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -92,11 +111,11 @@ def test_a_rank_that_is_refused_something_tells_why_and_how_to_go_on(
 
     (library,) = Path(xxhash.__file__).parent.glob("_xxhash*.so")
     fault = Fault(area / "log", ["openat"], library, "ENOMEM", when="1+")
-    line, _ = command("--verify", "--checkpoint", area / "job", "-T", source, area / "copy")
+    line, env = command("--verify", "--checkpoint", area / "job", "-T", source, area / "copy")
     one = [launchers.line("hydra", 1)[0], "-n", "1"]
     ranks = [[*one[1:], *(fault.wrap() if number == rank else []), *line] for number in range(2)]
     whole = [one[0], *ranks[0], ":", *ranks[1]]
-    run = subprocess.run(whole, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+    run = subprocess.run(whole, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
     fault.check()
     lines = told(run)
     assert "Traceback" not in run.stderr.decode(), show(run)
@@ -104,12 +123,14 @@ def test_a_rank_that_is_refused_something_tells_why_and_how_to_go_on(
         assert run.returncode == 2 and len(lines) == 1 and not (area / "job").exists(), show(run)
         return
     assert run.returncode == STOPPED, show(run)
+    assert len(lines) == 2, show(run)
     why, how_to_go_on = lines
     assert "rank 1" in why and str(library) in why, show(run)
     assert how_to_go_on == f"pcopy: to go on: pcopy --resume {area}/job", show(run)
     succeed("--resume", area / "job")
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(("name", "to"), [*((name, "launcher") for name in NAMES), ("hydra", "rank"), ("pmi2", "rank")])
 def test_sigusr1_stops_in_order(launchers: Launchers, area: Path, large: Path, name: str, to: str, kept: bool) -> None:
@@ -140,6 +161,7 @@ def assert_left(area: Path, large: Path, kept: bool) -> None:
     assert os.listdir(area / "state/pcopy") == []
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("whom", ["launcher", "group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -158,6 +180,7 @@ def test_hydra_hands_interrupts_on(
     assert_left(area, large, kept)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("kept", [True, False])
 def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, large: Path, kept: bool) -> None:
     """Interrupting srun itself prints the step's state, and terminating it kills the ranks at once."""
@@ -173,6 +196,7 @@ def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, lar
     assert_left(area, large, kept)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "rank"), [("hydra", 2), ("open_mpi", 0), ("pmi2", 0), ("pmi2", 2), ("pmix", 2)])
 def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Path, name: str, rank: int) -> None:
     """srun alone would let the others wait for ever."""
@@ -187,6 +211,7 @@ def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Pat
     assert not copy.exists() or filecmp.cmp(large, copy, shallow=False)  # the others may have finished it
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmi2"])
 def test_no_name_in_shared_memory_outlives_a_kill(launchers: Launchers, area: Path, large: Path, name: str) -> None:
     """MPICH's stay for ever unless they are removed while the job runs; Open MPI's mpiexec removes its own."""
@@ -232,13 +257,13 @@ def test_ranks_wait_for_one_another_without_spinning(launchers: Launchers, area:
     """While rank 0 is slow to prepare, the others sleep."""
     program = (
         "import os, sys, time\n"
-        "import pcopy.cli.prepare as run\n"
+        "import pcopy.tools.copy as run\n"
         "prepare = run.CopyPreparation\n"
-        "def slow(words):\n"
+        "def slow(*given):\n"
         "    time.sleep(3)\n"
-        "    return prepare(words)\n"
+        "    return prepare(*given)\n"
         "run.CopyPreparation = slow\n"
-        "from pcopy.cli.main import main\n"
+        "from pcopy.cli.pcopy import main\n"
         "status = main(sys.argv[1:])\n"
         "with open(f'{os.environ[\"OUT\"]}/{os.getpid()}', 'w') as file:\n"
         "    file.write(str(time.process_time()))\n"
@@ -286,6 +311,7 @@ exec sh -c "$*"
 """Takes the place of ssh: the options, the host, and then what is to be run there."""
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_how_to_go_on_is_known_after_a_host_was_lost(launchers: Launchers, area: Path, source: Path, lost: int) -> None:
     """mpiexec kills the ranks of the other host at once: they have said it before."""
@@ -321,6 +347,7 @@ def command_line(pid: int) -> list[str]:
     return [""]
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_who_is_left_tells_how_to_go_on(launchers: Launchers, area: Path, large: Path, rank: int) -> None:
     """srun lets the others live."""

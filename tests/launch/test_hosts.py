@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
-from pcopy.cli.hosts import Hello, leaders, neighbour, read_hellos
 from pcopy.errors import Refused
+from pcopy.launch.group import Hello, leaders
+from pcopy.launch.hosts import neighbour, read_hellos
 from tests.launch.launchers import Launchers, assert_refused, told
 from tests.support.command import REPOSITORY, Argument, pcopy, show, summary
 from tests.support.filesystems import mounted
@@ -44,6 +45,7 @@ def twins(area: Path) -> Iterator[tuple[Path, Path]]:
         yield one, other
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_another_file_system_at_dst_is_refused(
     launchers: Launchers, source: Path, twins: tuple[Path, Path], name: str
@@ -75,6 +77,7 @@ def test_a_source_that_is_missing_elsewhere_is_refused(launchers: Launchers, are
     assert not (area / "copy").exists()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_another_host_that_sees_the_same_takes_part(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     """And the file that showed it is gone."""
@@ -85,6 +88,7 @@ def test_another_host_that_sees_the_same_takes_part(launchers: Launchers, area: 
     assert sorted(os.listdir(area)) == ["copy", "source"]
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_a_job_directory_that_is_another_one_elsewhere_is_refused(
     launchers: Launchers, area: Path, source: Path, name: str
@@ -98,6 +102,7 @@ def test_a_job_directory_that_is_another_one_elsewhere_is_refused(
     assert not (area / "copy").exists()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_a_job_directory_that_all_hosts_share(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     env = {"CHANGE": "true"}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.launcher import Wire, conflicting, identify, is_launched, speaks
-from pcopy.cli.mpi_library import candidates, fits
 from pcopy.errors import Refused
+from pcopy.launch.launcher import Wire, conflicting, identify, is_launched, speaks
+from pcopy.launch.mpi_library import candidates, fits
 from tests.launch.launchers import HYDRA, OPEN_MPI_LIBRARY
 from tests.support.command import REPOSITORY
 

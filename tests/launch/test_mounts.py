@@ -52,6 +52,7 @@ def bind(what: Path, where: Path) -> None:
     subprocess.run(["mount", "--bind", what, where], check=True)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("words", [[], ["--verify"], ["-x"]])
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_a_host_that_lacks_a_mount_in_the_source_is_refused(
@@ -64,6 +65,7 @@ def test_a_host_that_lacks_a_mount_in_the_source_is_refused(
     assert changes(before, snapshot(area)) == []
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("change", ["mount --bind {disk} {point}", "mount --bind {disk}/data {point}"])
 @pytest.mark.parametrize("side", ["source", "copy"])
 def test_a_mount_that_only_another_host_has_is_refused(

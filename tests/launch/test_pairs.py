@@ -48,6 +48,7 @@ def assert_one_job(run: Completed, source: Path, target: Path, ranks: int) -> No
     assert differences(source, target) == []
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_pair_is_one_job(launchers: Launchers, area: Path, source: Path, name: str, library: str) -> None:
@@ -59,6 +60,7 @@ def test_every_pair_is_one_job(launchers: Launchers, area: Path, source: Path, n
     assert_one_job(run, source, area / "copy", 2)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmix"])
 def test_without_the_fitting_library_the_pair_is_refused(
     launchers: Launchers, area: Path, source: Path, name: str
@@ -76,6 +78,7 @@ def test_without_the_fitting_library_the_pair_is_refused(
     assert not (area / "copy").exists()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("loaded", ["libmpi.so.40", "/nowhere"])
 def test_mpich_under_debians_name_is_told_how_to_be_used(
     launchers: Launchers, area: Path, source: Path, loaded: str
@@ -103,6 +106,7 @@ def test_srun_without_mpi_is_refused(launchers: Launchers, area: Path, source: P
     assert not (area / "copy").exists()
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "ranks"), [("hydra", "1"), ("open_mpi", "2"), ("pmi2", "2")])
 def test_ranks_may_not_be_asked_for_twice(
     launchers: Launchers, area: Path, source: Path, name: str, ranks: str
@@ -112,6 +116,7 @@ def test_ranks_may_not_be_asked_for_twice(
     assert not (area / "copy").exists()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_sizes_that_differ_are_refused(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     """Rank 0 comes last: Open MPI's mpiexec would kill it before it has spoken, did the others not wait."""
@@ -122,6 +127,7 @@ def test_sizes_that_differ_are_refused(launchers: Launchers, area: Path, source:
     assert not (area / "copy").exists()
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("env", [{"PMIX_NAMESPACE": "left", "PMIX_RANK": "0"}, {"MPI4PY_MPIABI": "openmpi"}])
 def test_what_another_launcher_has_left_does_no_harm(
     launchers: Launchers, area: Path, source: Path, env: dict[str, str]
@@ -132,6 +138,7 @@ def test_what_another_launcher_has_left_does_no_harm(
     assert_one_job(run, source, area / "copy", 2)
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
 def test_one_rank_of_mpiexec_needs_no_mpi(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     env = {"MPI4PY_LIBMPI": "/nowhere"}
@@ -161,9 +168,9 @@ def test_version_is_told_once(launchers: Launchers, name: str) -> None:
 
 def test_a_plain_start_imports_no_mpi(area: Path, source: Path) -> None:
     program = (
-        "import sys\nfrom pcopy.cli.main import main\n"
+        "import sys\nfrom pcopy.cli.pcopy import main\n"
         "status = main(sys.argv[1:])\n"
-        "assert not {'mpi4py', 'pcopy.cli.mpi_run', 'pcopy.engine.transports.mpi'} & set(sys.modules)\n"
+        "assert not {'mpi4py', 'pcopy.launch.mpi_run', 'pcopy.engine.transports.mpi'} & set(sys.modules)\n"
         "sys.exit(status)\n"
     )
     line = [sys.executable, "-c", program, "-q", "-n", "2", str(source), str(area / "copy")]

@@ -33,7 +33,7 @@ REPORTS = (
     Rule(
         "a late answer doesn't stand for the one that is asked for",
         "progress.py",
-        "if answer.sequence != self._sequence or source",
+        "if answer.sequence != self.sequence or source",
         "if source",
         (DIRECTED + "test_a_late_answer_answers_no_later_query",),
     ),
@@ -74,23 +74,23 @@ REPORTS = (
     ),
     Rule(
         "the sums of a phase's end are complete",
-        "node.py",
+        "phase_end.py",
         " or report.silent:",
         ":",
         (COUNTERS,),
     ),
     Rule(
         "the sums of a phase's end are asked for after it",
-        "node.py",
-        "if report is None or report.sequence < self._collecting or",
+        "phase_end.py",
+        "if report is None or report.sequence < self._complete or",
         "if report is None or",
         (JOB,),
     ),
     Rule(
         "the sums go ahead of each phase",
         "node.py",
-        "            self._query(now)  # which brings the sums to all ranks before the phase comes",
-        "            self._next_query = now",
+        "            self._send_all(self._phase_end.ask(now))  # which",
+        "            self._phase_end.next_query = now  # which",
         (JOB,),
     ),
     Rule(
@@ -102,8 +102,8 @@ REPORTS = (
     ),
     Rule(
         "complete sums are awaited with growing patience",
-        "node.py",
-        "            interval *= 2 ** (self.progress.sequence - self._collecting)",
+        "phase_end.py",
+        "            interval *= 2 ** (self._progress.sequence - self._complete)",
         "            pass",
         (COUNTERS,),
     ),
@@ -134,15 +134,15 @@ ENDS = (
     Rule(
         "an abort is told once",
         "node.py",
-        "        if self.state in (State.ABORTED, State.CLOSED):\n            return\n",
+        "        if self.state in _FINAL:\n            return\n",
         "",
         (ABORT,),
     ),
     Rule(
         "a rank that has aborted takes no part any more",
         "node.py",
-        "        elif self.state in (State.CLOSED, State.ABORTED):\n            pass",
-        "        elif self.state is State.CLOSED:\n            pass",
+        "if self.state not in _FINAL or",
+        "if self.state is not State.CLOSED or",
         (ABORT,),
     ),
     Rule(
@@ -203,8 +203,8 @@ ENDS = (
     ),
     Rule(
         "no phase follows a halt",
-        "node.py",
-        "None if self.halted is not None else self._director.next_phase(",
+        "phase_end.py",
+        "None if halted is not None else self._director.next_phase(",
         "self._director.next_phase(",
         (DIRECTED + "test_a_halt_before_the_start_of_a_rank_alone",),
     ),
@@ -225,7 +225,7 @@ ENDS = (
     Rule(
         "a rank with work can't be stopped",
         "node.py",
-        "if self._running or len(self.queue) or self._early:",
+        "if len(self.under_way) or len(self.queue) or self._early:",
         "if False:",
         (NODE + "test_a_stop_while_there_is_work",),
     ),
@@ -253,8 +253,8 @@ ENDS = (
     Rule(
         "a rank that stops closes only when all are ready",
         "node.py",
-        "        elif isinstance(message, Stop):\n            self._stop(message.status)",
-        "        elif isinstance(message, Stop):\n            self._stop(message.status)\n            self._close()",
+        "node._stop(stop.status),",
+        "(node._stop(stop.status), node._close()),",
         (STOPPING,),
     ),
     Rule(

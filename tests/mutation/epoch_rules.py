@@ -5,25 +5,26 @@ from __future__ import annotations
 from tests.mutation.rule import Rule
 
 EPOCHS = "engine/test_epochs.py::"
+DURABLE = "engine/test_durable_phases.py::"
 PROGRESS = "engine/test_node_progress.py::"
 MARKER = EPOCHS + "test_a_marker_goes_before_the_first_message_to_each"
 BEHIND = EPOCHS + "test_what_lies_behind_a_marker_happens_in_the_new_epoch"
 HELD = EPOCHS + "test_a_journal_does_not_hear_of_what_is_held"
 TIME = EPOCHS + "test_the_root_alone_looks_at_the_time"
 EARLY = EPOCHS + "test_the_first_cut_comes_early_and_later_ones_at_growing_intervals"
-WAITS = EPOCHS + "test_a_phase_waits_until_all_ranks_are_durable"
-LAST = EPOCHS + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
+WAITS = DURABLE + "test_a_phase_waits_until_all_ranks_are_durable"
+LAST = DURABLE + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
 LEAST = PROGRESS + "test_what_is_durable_is_the_least"
-ALL_GIVE_UP = EPOCHS + "test_once_a_rank_can_record_nothing_all_give_up"
-GONE = EPOCHS + "test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone"
+ALL_GIVE_UP = DURABLE + "test_once_a_rank_can_record_nothing_all_give_up"
+GONE = DURABLE + "test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone"
 
 
 CUTS = (
     Rule(
         "a rank cuts before the message behind the marker",
         "node.py",
-        "            self._epochs.enter(message.number, self.phase)",
-        "            pass",
+        "node._epochs.enter(epoch.number, node.phase)",
+        "None",
         (BEHIND,),
     ),
     Rule(
@@ -97,8 +98,8 @@ CUTS = (
     Rule(
         "the first cut comes after an interval",
         "commit.py",
-        '        """The job begins."""\n        self._next_cut = now + self._interval',
-        '        """The job begins."""\n        self._next_cut = now',
+        "    def start(self, now: float) -> None:\n        self._next_cut = now + self._interval",
+        "    def start(self, now: float) -> None:\n        self._next_cut = now",
         (TIME,),
     ),
     Rule(
@@ -155,7 +156,7 @@ TOLD = (
     ),
     Rule(
         "what was held is run in the phase that had begun",
-        "restore.py",
+        "node.py",
         "task._replace(phase=max(phase, task.phase))",
         "task",
         (EPOCHS + "test_what_was_held_is_run_in_the_phase_that_had_begun",),
@@ -249,27 +250,27 @@ COMMITS = (
         "journal.py",
         " and self.journal.has_failed and not self.is_ending",
         " and self.journal.has_failed",
-        (EPOCHS + "test_a_job_that_is_told_to_stop_leaves_what_is_on_record",),
+        (DURABLE + "test_a_job_that_is_told_to_stop_leaves_what_is_on_record",),
     ),
     Rule(
         "without a cut nothing waits",
         "commit.py",
         " or not (self._epochs.begun or needed):",
         ":",
-        (EPOCHS + "test_without_a_cut_nothing_waits",),
+        (DURABLE + "test_without_a_cut_nothing_waits",),
     ),
     Rule(
         "each phase of a resumed job waits",
-        "node.py",
-        "needed = status != 0 or self.restored >= 0",
+        "phase_end.py",
+        "needed = status != 0 or resumed",
         "needed = status != 0",
-        (EPOCHS + "test_each_phase_of_a_resumed_job_waits",),
+        (DURABLE + "test_each_phase_of_a_resumed_job_waits",),
     ),
     Rule(
         "a job that ends early takes a last cut",
-        "node.py",
-        "needed = status != 0 or self.restored >= 0",
-        "needed = self.restored >= 0",
+        "phase_end.py",
+        "needed = status != 0 or resumed",
+        "needed = resumed",
         (LAST,),
     ),
     Rule(
@@ -284,42 +285,42 @@ COMMITS = (
         "commit.py",
         "        if halted and report.durable == LOST:\n            return True\n",
         "",
-        (EPOCHS + "test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost",),
+        (DURABLE + "test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost",),
     ),
     Rule(
         "only a job that was told to stop ends with what is lost",
         "commit.py",
         "        if halted and report.durable == LOST:",
         "        if report.durable == LOST:",
-        (EPOCHS + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
+        (DURABLE + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
     ),
     Rule(
         "a job does not end well with what is lost at its end",
-        "node.py",
-        "            lost = not status and self.halted is not None and report.durable == LOST",
-        "            lost = False",
-        (EPOCHS + "test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost",),
+        "phase_end.py",
+        "if following is None and not status and halted is not None and report.durable == LOST:",
+        "if False:",
+        (DURABLE + "test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost",),
     ),
     Rule(
         "a rank tells that data are lost",
         "journal.py",
         "return LOST if self.journal.is_lost or is_over else self.journal.durable",
         "return LOST if is_over else self.journal.durable",
-        (EPOCHS + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
+        (DURABLE + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
     ),
     Rule(
         "a job that goes on waits for ever",
         "commit.py",
         "        if halted:  # from",
         "        if True:  # from",
-        (EPOCHS + "test_a_job_that_goes_on_waits_for_ever",),
+        (DURABLE + "test_a_job_that_goes_on_waits_for_ever",),
     ),
     Rule(
         "the time that a phase has waited before the signal counts for nothing",
         "commit.py",
         "            self._epochs.enter(self._target + 1, phase)\n",
         "            self._epochs.enter(self._target + 1, phase)\n            self._deadline = now + self._patience\n",
-        (EPOCHS + "test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop",),
+        (DURABLE + "test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop",),
     ),
     Rule(
         "the time of a job that was told to stop does not begin again",
@@ -330,10 +331,10 @@ COMMITS = (
     ),
     Rule(
         "the root asks again whether all are durable",
-        "node.py",
-        "self._collecting, self._next_query = report.sequence + 1, now + COMMIT_POLL",
-        "self._collecting, self._next_query = report.sequence, now + COMMIT_POLL",
-        (EPOCHS + "test_a_rank_alone_sees_when_it_is_durable",),
+        "phase_end.py",
+        "self._complete, self.next_query = report.sequence + 1, now + COMMIT_POLL",
+        "self._complete, self.next_query = report.sequence, now + COMMIT_POLL",
+        (DURABLE + "test_a_rank_alone_sees_when_it_is_durable",),
     ),
     Rule(
         "what is durable is the least",

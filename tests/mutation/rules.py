@@ -16,6 +16,7 @@ from tests.mutation.end_rules import ENDS, REPORTS
 from tests.mutation.epoch_rules import COMMITS, CUTS, TOLD
 from tests.mutation.rule import Rule
 from tests.mutation.termination_rules import RING, TERMINATION
+from tests.mutation.ticket_rules import WAITS
 from tests.mutation.work_rules import STEALS
 
-RULES: tuple[Rule, ...] = (*TERMINATION, *RING, *STEALS, *REPORTS, *ENDS, *CUTS, *TOLD, *COMMITS)
+RULES: tuple[Rule, ...] = (*TERMINATION, *RING, *STEALS, *REPORTS, *ENDS, *CUTS, *TOLD, *COMMITS, *WAITS)

@@ -55,14 +55,14 @@ TERMINATION = (
     Rule(
         "a start is counted by its sender",
         "node.py",
-        "Start(phase, *self._detector.sent(starting=True))",
+        "Start(phase, self._detector.sent(starting=True))",
         "Start(phase)",
         (JOB,),
     ),
     Rule(
         "a start is counted by its sender, on the ring",
         "node.py",
-        "Start(phase, *self._detector.sent(starting=True))",
+        "Start(phase, self._detector.sent(starting=True))",
         "Start(phase)",
         (RING_JOB,),
     ),
@@ -76,14 +76,14 @@ TERMINATION = (
     Rule(
         "addressed work is counted by its sender",
         "node.py",
-        "Work(self.phase, batch, *self._detector.sent())",
+        "Work(self.phase, batch, self._detector.sent())",
         "Work(self.phase, batch)",
         (JOB,),
     ),
     Rule(
         "addressed work is counted by its sender, on the ring",
         "node.py",
-        "Work(self.phase, batch, *self._detector.sent())",
+        "Work(self.phase, batch, self._detector.sent())",
         "Work(self.phase, batch)",
         (RING_JOB,),
     ),
@@ -91,7 +91,7 @@ TERMINATION = (
         "addressed work is counted by its receiver",
         "node.py",
         "            self._check_current(source, work.phase)\n"
-        "            self._send_all(self._detector.received(source, Stamp(*work[-3:])))\n",
+        "            self._send_all(self._detector.received(source, work.stamp))\n",
         "            self._check_current(source, work.phase)\n",
         (JOB,),
     ),
@@ -99,7 +99,7 @@ TERMINATION = (
         "early addressed work is not signalled at once",
         "node.py",
         "            self._early.append((source, work))",
-        "            self._send(source, Signal(work.phase, work.credits))\n"
+        "            self._send(source, Signal(work.phase, work.stamp.credits))\n"
         "            self._early.append((source, work))",
         (EARLY,),
     ),
@@ -107,8 +107,7 @@ TERMINATION = (
         "early addressed work is not taken in at once",
         "node.py",
         "            self._early.append((source, work))",
-        "            self._send_all(self._detector.received(source, Stamp(*work[-3:])))\n"
-        "            self._accept(work.tasks)",
+        "            self._send_all(self._detector.received(source, work.stamp))\n            self._accept(work.tasks)",
         (EARLY,),
     ),
     Rule(
@@ -121,36 +120,29 @@ TERMINATION = (
     Rule(
         "a rank with tasks is not idle",
         "node.py",
-        "if self.state is State.WORKING and not self._running and not len(self.queue):",
-        "if self.state is State.WORKING and not self._running:",
-        (SINGLE_JOB,),
-    ),
-    Rule(
-        "a rank that runs a task is not idle",
-        "node.py",
-        "if self.state is State.WORKING and not self._running and not len(self.queue):",
-        "if self.state is State.WORKING and not len(self.queue):",
+        "if self.state is State.WORKING and self.under_way.has_room and not len(self.queue):\n            self._seek",
+        "if self.state is State.WORKING and self.under_way.has_room:\n            self._seek",
         (SINGLE_JOB,),
     ),
     Rule(
         "stolen tasks are counted by the victim",
         "node.py",
-        "stamp = self._detector.sent() if tasks else ()",
-        "stamp = ()",
+        "stamp = self._detector.sent() if tasks else Stamp()",
+        "stamp = Stamp()",
         (JOB,),
     ),
     Rule(
         "stolen tasks are counted by the victim, on the ring",
         "node.py",
-        "stamp = self._detector.sent() if tasks else ()",
-        "stamp = ()",
+        "stamp = self._detector.sent() if tasks else Stamp()",
+        "stamp = Stamp()",
         (RING_JOB,),
     ),
     Rule(
         "stolen tasks are counted by the thief",
         "node.py",
         "            self._check_current(source, reply.phase)\n"
-        "            self._send_all(self._detector.received(source, Stamp(*reply[-3:])))\n",
+        "            self._send_all(self._detector.received(source, reply.stamp))\n",
         "            self._check_current(source, reply.phase)\n",
         (JOB,),
     ),
@@ -205,7 +197,7 @@ TERMINATION = (
     ),
     Rule(
         "a state follows another only if the table says so",
-        "transitions.py",
+        "states.py",
         "if following not in table[state]:",
         "if False:",
         (NODE + "test_out_of_turn_while_waiting",),
@@ -279,8 +271,8 @@ RING = (
     Rule(
         "a working rank keeps the token",
         "node.py",
-        "self._send_all(self._detector.receive(source, message))",
-        "self._send_all(self._detector.receive(source, message) + self._detector.idle())",
+        "node._send_all(node._detector.receive(source, token))",
+        "node._send_all(node._detector.receive(source, token) + node._detector.idle())",
         (SAFRA + "test_a_working_rank_keeps_the_token",),
     ),
     Rule(

@@ -19,7 +19,7 @@ def test_a_later_note_is_none_of_what_was_stolen() -> None:
     spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3))))
     spoken.hear(0, Work(0, (task(9, owner=1),)))
     assert spoken.node.take() == task(9, owner=1)
-    spoken.node.sliced()
+    spoken.node.under_way.sliced(task(9, owner=1))
     assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
 
 
@@ -32,7 +32,7 @@ def test_what_ran_before_is_none_of_what_was_stolen() -> None:
     assert running is not None
     assert running.payload == b"own"
     spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
-    spoken.node.sliced()
+    spoken.node.under_way.sliced(running)
     assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
 
 
@@ -60,7 +60,7 @@ def test_a_halted_rank_asks_for_nothing() -> None:
 
 def test_a_halt_before_the_start_of_a_rank_alone() -> None:
     spoken = Spoken(0, 1, Directions(first=4, phases=2))
-    spoken.node.halt("signal", 0.0)
+    spoken.node.halt(Halt("signal"), 0.0)
     spoken.node.start(0.0)
     assert spoken.node.take() is None
     spoken.node.tick(0.0)

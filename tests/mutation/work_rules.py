@@ -58,22 +58,22 @@ STEALS = (
     Rule(
         "a received task runs a slice before it is given away",
         "node.py",
-        " and not self._untouched:",
+        " and not self.under_way.is_untouched:",
         ":",
         (STEALING + "test_what_was_stolen_runs_a_slice_before_it_is_given_on",),
     ),
     Rule(
         "a slice of an addressed task is none of a received one",
-        "node.py",
-        "self._touching = task is not None and task.owner == ANYBODY",
-        "self._touching = task is not None",
+        "under_way.py",
+        "if self.is_untouched and task.owner == ANYBODY:",
+        "if self.is_untouched:",
         (DIRECTED + "test_a_later_note_is_none_of_what_was_stolen",),
     ),
     Rule(
         "a slice of what ran before is none of a received task",
-        "node.py",
-        "            self._untouched = True\n            self._touching = False",
-        "            self._untouched = True",
+        "under_way.py",
+        "        self._fresh.clear()",
+        "        self._fresh = list(self._running)",
         (DIRECTED + "test_what_ran_before_is_none_of_what_was_stolen",),
     ),
     Rule(
@@ -149,9 +149,8 @@ STEALS = (
     Rule(
         "a task of a later phase doesn't run",
         "queue.py",
-        "        if task.phase != self._phase:\n            self._put_aside(self._backlog(task.phase), task)\n"
-        "        elif",
-        "        if",
+        "        if task.phase != self._phase:\n            if task.phase not in self._backlogs:",
+        "        if False:\n            if task.phase not in self._backlogs:",
         (JOB,),
     ),
     Rule(
@@ -164,8 +163,8 @@ STEALS = (
     Rule(
         "ids are never reused in a later phase",
         "node.py",
-        "        self.queue.begin_phase(phase)\n",
-        "        self.queue.begin_phase(phase)\n        self._numbered = 0\n",
+        "        self.queue.begin_phase(phase)\n        self._thief",
+        "        self.queue.begin_phase(phase)\n        self._numbered = 0\n        self._thief",
         (SINGLE_JOB,),
     ),
     Rule(

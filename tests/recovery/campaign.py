@@ -11,33 +11,51 @@ import os
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
-from tests.recovery.jobs import Found, Job
+from tests.recovery.jobs import End, Found, Job
+from tests.recovery.machine import installed
+from tests.recovery.ranks import quiet
 from tests.recovery.rules import ALL, Rules
 
 AT_ONCE = 50
 SHOWN = 10
 
 
-def play(seed: int, rules: Rules = ALL) -> tuple[tuple[str, ...], str]:
-    """What happened to one job, and what went wrong, if anything did."""
-    job = Job(seed, rules)
+class Played(NamedTuple):
+    """What happened to one job, how many system calls its last run made, and what went wrong, if anything did."""
+
+    words: tuple[str, ...]
+    calls: int
+    wrong: str
+
+
+def play(seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, waits: bool = False) -> Played:
+    """One job; ``installed`` is to be in force."""
+    job = Job(seed, rules, ends, waits=waits)
+    wrong = ""
     try:
-        job.play()
+        with quiet():
+            job.play()
     except Found as found:
-        return tuple(job.words), str(found)
+        wrong = str(found)
     except Exception:  # any other end is wrong as well
-        return tuple(job.words), traceback.format_exc()
-    return tuple(job.words), ""
+        wrong = traceback.format_exc()
+    return Played(tuple(job.words), job.calls, wrong)
 
 
-def first_found(rules: Rules, jobs: int, first: int = 0) -> tuple[int, str] | None:
+def play_some(seeds: Sequence[int], rules: Rules, *, waits: bool = False) -> list[Played]:
+    with installed():
+        return [play(seed, rules, waits=waits) for seed in seeds]
+
+
+def first_found(rules: Rules, jobs: int, *, waits: bool = False) -> tuple[int, str] | None:
     """The first of some jobs that goes wrong, and how."""
-    for seed in range(first, first + jobs):
-        _, wrong = play(seed, rules)
-        if wrong:
+    for seed in range(jobs):
+        if wrong := play(seed, rules, waits=waits).wrong:
             return seed, wrong
     return None
 
@@ -47,19 +65,22 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next ones follow")
     parser.add_argument("--without", choices=Rules._fields, action="append", default=[], help="a rule to switch off")
+    parser.add_argument("--waits", action="store_true", help="tasks wait for tickets of a kernel that is late")
     arguments = parser.parse_args()
     rules = ALL._replace(**dict.fromkeys(arguments.without, False))
     seeds = range(arguments.seed, arguments.seed + arguments.jobs)
+    some = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
     wrong = 0
     happened: Counter[str] = Counter()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for seed, (words, what) in zip(
-            seeds, pool.map(partial(play, rules=rules), seeds, chunksize=AT_ONCE), strict=True
+        for of_some, played in zip(
+            some, pool.map(partial(play_some, rules=rules, waits=arguments.waits), some), strict=True
         ):
-            happened.update(words)
-            wrong += bool(what)
-            if what and wrong <= SHOWN:
-                print(f"seed {seed}: {what}", flush=True)
+            for seed, (words, _, what) in zip(of_some, played, strict=True):
+                happened.update(words)
+                wrong += bool(what)
+                if what and wrong <= SHOWN:
+                    print(f"seed {seed}: {what}", flush=True)
     for word, times in sorted(happened.items()):
         print(f"{times:8} {word}")
     print(f"{wrong} of {arguments.jobs} jobs went wrong")

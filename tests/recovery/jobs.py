@@ -6,16 +6,20 @@ At the end the destination must hold what the source says, and the counters what
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from random import Random
+from typing import NamedTuple
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.task import Task
-from tests.recovery.copying import COPY, LAST, NAME, Copier, address
-from tests.recovery.datasets import Dataset, Path, draw, observe
-from tests.recovery.files import Files, Names
-from tests.recovery.rules import ALL, Rules
-from tests.recovery.run import NOWHERE, End, Ended, Run, Speed
-from tests.recovery.storage import JobDirectory, ModelJournal, Remaining, Storage
+from pcopy.fsio.directories import CAPACITY, LEAST
+from pcopy.tasks.base.phases import Phase
+from tests.recovery.calls import Calls
+from tests.recovery.datasets import STATE, Dataset, draw, observe
+from tests.recovery.disk import Disk, Inode, Names
+from tests.recovery.machine import T0, forget
+from tests.recovery.ranks import STOP, Run, Sizes, shrunk, watched
+from tests.recovery.rules import ALL, Rules, broken
+from tests.recovery.world import World
 
 MOST_RESUMES = 5
 PAUSE = 10.0
@@ -26,36 +30,53 @@ class Found(Exception):
     """The job has gone wrong."""
 
 
-class Job:
-    """One job. ``play`` raises ``Found``, or whatever else its parts raise, if it goes wrong.
+class End(NamedTuple):
+    """When the world ends: with a system ``call``, in an ``event``; once some records are ``written``, or when one more
+    is ``torn`` (written, and not synced); or some calls after a ``phase`` has begun. ``halt``: it does not, but the job
+    is told to stop in an event."""
 
-    ``words`` tell what has happened, for those who ask whether enough has; ``events`` counts those of the last run.
+    kind: str
+    after: int
+    phase: int = 0
+
+
+NOWHERE = End("never", 0)
+
+_AROUND_NAMES = (Phase.STORE, Phase.NAME, Phase.FINISH)
+"""The phases of a short job in which a record is most likely the first one."""
+
+
+class Job:
+    """One job. ``play`` raises ``Found`` if it goes wrong.
+
+    ``words`` tell what has happened, for those who ask whether enough has; ``calls`` counts those of the last run.
     """
 
-    def __init__(self, seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None) -> None:
-        """``ends``: when each of the first runs ends, instead of at random."""
+    def __init__(
+        self, seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, waits: bool = False
+    ) -> None:
+        """``ends``: when each of the first runs ends, instead of at random; ``waits``: tasks wait for tickets."""
+        self.seed, self.waits = seed, waits
         self.ends = ends
-        self.events = 0
+        self.calls = 0
         self.random = random = Random(seed)
         self.rules = rules
         self.dataset: Dataset = draw(random)
         self.clients = random.choice((1, 1, 2, 3))
-        self.files = Files(self._names())
+        self.names = random.choice((Names.ORDERED, Names.ANY) if self.clients == 1 else (Names.SERVER, Names.ANY))
         self.resumes = random.randrange(MOST_RESUMES + 1)
-        self.storage = Storage(
-            random.choice((0.0005, 0.004, 0.02)),
-            random.choice((0.0002, 0.002)),
-            random.choice((600, 2000, 1 << 20)),
-            random.choice((3000, 1 << 20)),
-        )
-        self.directory = JobDirectory(rules)
-        self.root: Path = ()
+        self.syncing = random.choice((0.0005, 0.004, 0.02))
+        self.latency = random.choice((0.0003, 0.001, 0.005))
+        self.cost = random.choice((2e-5, 1e-4))
+        self.is_short = random.random() < 0.15
+        """Is there no record but where one has to be?"""
         self.words: list[str] = []
-        self.problems: list[str] = []
-        self._now = 0.0
-
-    def _names(self) -> Names:
-        return self.random.choice((Names.ORDERED, Names.ANY) if self.clients == 1 else (Names.SERVER, Names.ANY))
+        self.told: list[str] = []
+        self._now = T0
+        self._job = ""
+        self._resumed = 0
+        self._is_kept = False
+        """Has a record of the job been on storage?"""
 
     def play(self) -> None:
         self._begin_afresh()
@@ -65,47 +86,53 @@ class Job:
                 end = self.ends[ends] if ends < len(self.ends) else NOWHERE
             else:
                 end = self._draw_end() if ends <= self.resumes else NOWHERE
-            run = self._make_run(end)
-            try:
-                status = run.play()
-            except Ended:
-                self.words.append(f"killed in {end.kind}")
-                self._lose_power()
-                status = -1
-            self.problems += run.problems
-            self.events = run.events
-            self._now = run.now + PAUSE
-            if status == 0:
+            run = self._run(end)
+            self.told += run.sink.told
+            self._is_kept = self._is_kept or bool(run.records)
+            self._job = run.name or self._job
+            if run.status in (0, 1):
                 break
-            if status > 0:
+            self.disk.forget_locks()
+            if run.has_no_job:
+                self._miss()
+                continue
+            if run.status is None:
+                self.words.append(f"killed in {end.kind}" if run.number else "killed while beginning")
+                self._lose_power()
+            elif run.status == 75:
                 self.words.append("halted")
+            else:
+                raise Found(f"it ended with status {run.status}; {self.told}")
+            if run.is_complete:
+                self.words.append("killed while ending")
+                break
             ends += 1
-            self._resume()
-        self.words.append(f"resumed {self.number - 1} times")
+            self._resume(run)
+        self.words.append(f"resumed {self._resumed} times")
         self._check(run)
 
     # Beginning and going on.
 
     def _begin_afresh(self) -> None:
         """Nothing of the job was on storage: the user begins again, with an empty destination."""
-        self.files = Files(self.files.names)
-        self.root = self.dataset.prepare(self.files)
-        self.problems.clear()
-        self.left: Remaining | None = None
-        self.number = 1
-        self.size = self._draw_size()
-        self.directory.begin(None, self.size)
-
-    def _draw_size(self) -> int:
-        return self.random.choice((1, 2, 2, 3, 3, 4, 5, 7))
+        self.disk = Disk(self.names)
+        self.dataset.prepare(self.disk)
+        self.told.clear()
+        self._job = ""
+        self._resumed = 0
+        self._is_kept = False
 
     def _draw_end(self) -> End:
         random = self.random
-        kind = random.choice(("event", "event", "written", "torn", "phase", "phase", "halt"))
+        if self.is_short and random.random() < 0.5:
+            return End("phase", random.randrange(random.choice((10, 100))), random.choice(_AROUND_NAMES))
+        kind = random.choice(("call", "event", "written", "torn", "phase", "phase", "halt"))
         if kind in ("written", "torn"):
             return End(kind, random.randrange(random.choice((3, 12))))
         if kind == "phase":
-            return End(kind, random.randrange(random.choice((3, 60))), random.randrange(COPY, LAST + 1))
+            return End(kind, random.randrange(random.choice((10, 300))), random.choice(range(Phase.COPY, Phase.VERIFY)))
+        if kind == "call":
+            return End(kind, random.randrange(random.choice((100, 600, 3000))))
         return End(kind, random.randrange(random.choice((40, 200, 600))))
 
     def _lose_power(self) -> None:
@@ -113,36 +140,64 @@ class Job:
         if self.random.random() < 0.6:
             lost = self.random.sample(clients, self.random.randint(1, self.clients))
             self.words.append("power lost")
-            self.files.lose_power(set(lost), self.random)
-
-    def _resume(self) -> None:
-        self.left = self.directory.load()
-        if self.left is None:
-            self.words.append("nothing to resume")
-            self._begin_afresh()
-            return
-        self.size = self._draw_size()
-        while self.random.random() < 0.2:
-            self.words.append("killed while resuming")  # the new base was not current yet
-            self._lose_power()
-            self.size = self._draw_size()
+            self.disk.lose_power(set(lost), self.random)
         if self.clients > 1:
-            self.files.settle_names()
-        self.words.append(f"resumed in phase {self.left.phase}, epoch {'0' if self.left.epoch == 0 else 'later'}")
-        self.number = self.left.run + 1
-        if not self.rules.fixed_roots:
-            self.root = self.dataset.resolve(self.files)
-        if self.rules.keys_kept:
-            tasks = list(map(address, self.left.tasks))
-        else:
-            tasks = [
-                task if task.owner < 0 else task._replace(owner=task.owner % self.size) for task in self.left.tasks
-            ]
-        self.random.shuffle(tasks)
-        self.left = self.left._replace(run=self.number, epoch=0, tasks=tuple(tasks))
-        self.directory.begin(self.left, self.size)
+            self.disk.settle_names()
 
-    def _make_run(self, end: End) -> Run:
+    def _resume(self, run: Run) -> None:
+        directory = self._at(STATE + b"/" + self._job.encode()) if self._job else None
+        if directory is None or not directory.names.get(b"job"):
+            self._miss()
+            return
+        if self.random.random() < 0.2:
+            self.words.append("mended")
+            self.disk.now = int(self._now * 1e9)
+            self.dataset = self.dataset.mend(self.disk)
+        self._resumed += 1
+        self.words.append(f"resumed in phase {run.phase}, {'with' if self._is_kept else 'without'} records")
+
+    def _miss(self) -> None:
+        if self._is_kept:
+            raise Found(f"a job with records on storage is gone; {self.told}")
+        self.words.append("nothing to resume")
+        self._begin_afresh()
+
+    def _at(self, path: bytes) -> Inode | None:
+        at: Inode | None = self.disk.root
+        for name in path.split(b"/")[1:]:
+            at = None if at is None else at.names.get(name)
+        return at
+
+    # One run.
+
+    def _run(self, end: End) -> Run:
+        random = self.random
+        world = World(random, self._now, grain=random.choice((1, 5, 50)), cost=self.cost)
+        world.calls = Calls(self.disk, world, lambda: random.uniform(0.1, 1.0) * self.syncing)
+        words = ["--resume", self._job] if self._job else self.dataset.words
+        words = [f"--termination={random.choice(('tree', 'tree', 'ring'))}", "--checkpoint-store=pickle", *words]
+        if not self.rules.synced_at_end:
+            words.insert(0, "--no-sync")
+        run = Run(world, words, random.choice((1, 2, 2, 3, 3, 4, 5, 7)), self.clients, self.latency)
+        forget()
+        watch = _Watch(run, end)
+        world.on_event = watch.event
+        world.on_call = watch.call
+        with ExitStack() as stack:
+            waits = stack.enter_context(shrunk(self._draw_sizes()))
+            stack.enter_context(watched(run, watch.storing))
+            stack.enter_context(broken(self.rules))
+            run.start()
+            trouble = world.play()
+        self.calls += world.count
+        if waits.most > 1:
+            self.words.append("several batches under way")
+        self._now = world.now + PAUSE
+        if trouble:
+            raise Found(f"{trouble}; {self.told + run.sink.told}")
+        return run
+
+    def _draw_sizes(self) -> Sizes:
         random = self.random
         limits = Limits(
             message_bytes=random.choice((700, 1 << 20)),
@@ -152,84 +207,76 @@ class Job:
             steal_backoff_cap=0.05,
             progress_interval=random.choice((0.004, 0.02)),
             fan_out=2,
+            first_cut=random.choice((5.0,) if self.is_short else (0.003, 0.01, 0.1, 5.0)),
             cut_interval=random.choice((0.003, 0.01, 0.03, 0.2)),
             last_cut=random.choice((0.0, 0.02, 1.0)),
-            durable_before=(NAME,) if self.rules.named_durable else (),
         )
-        latency = random.choice((0.0003, 0.001, 0.005))
-        speed = Speed(latency, random.choice((0.0005, 0.002)), random.choice(("tree", "tree", "ring")), limits)
-        chunk = random.randrange(2, 6)
-        run = Run(
-            self.number,
-            self.size,
-            now=self._now,
-            speed=speed,
-            rules=self.rules,
-            random=random,
-            make_copier=lambda rank: self._make_copier(rank, chunk),
-            make_journal=self._make_journal,
-            advance=self._advance,
-            end=end,
-        )
-        if self.left is not None:
-            dealt = deal(self.left, self.size)
-            run.restore(self.left.phase, self.left.counts, dealt)
-        return run
-
-    def _advance(self, now: float) -> None:
-        self.files.now = now
-
-    def _make_copier(self, rank: int, chunk: int) -> Copier:
-        return Copier(
-            rank=rank,
-            size=self.size,
-            run=self.number,
-            client=rank % self.clients,
-            chunk=chunk,
-            root=self.root,
-            dataset=self.dataset,
-            files=self.files,
-            rules=self.rules,
-            random=self.random,
-        )
-
-    def _make_journal(self, run: Run, rank: int) -> ModelJournal:
-        return ModelJournal(
-            self.number if self.rules.new_ids else 1,
-            rank,
-            self.size,
-            client=rank % self.clients,
-            job=self.directory,
-            files=self.files,
-            storage=self.storage,
-            rules=self.rules,
-            random=self.random,
-            run=run,
+        return Sizes(
+            limits,
+            small_file=32,
+            chunk=16 * random.randrange(2, 6),
+            batch=random.choice((1, 3, 256)),
+            names=random.choice((3, 2048)),
+            slice=random.choice((0.0003, 0.002)),
+            facts_wanted=random.choice((1 << 20,) if self.is_short else (600, 2000, 1 << 20)),
+            facts_full=random.choice((3000, 1 << 20)),
+            files_at_once=random.choice((1, 8)),
+            open_directories=(LEAST, CAPACITY)[self.seed % 2],
+            slots=random.choice((1, 2, 4)),
+            waits=random.choice((0.1, 0.6)) if self.waits else 0.0,
         )
 
     # The oracle.
 
     def _check(self, run: Run) -> None:
-        wanted, seen = self.dataset.expected(self.root), observe(self.files, self.root, self.dataset)
-        if self.root != ("dst",):
-            seen.pop(("dst",), None)
+        totals = self.dataset.totals()
+        counted = {name: getattr(run.totals, name) for name in totals}
+        if counted != totals:
+            raise Found(f"counted {counted}, not {totals}; {self.told}")
+        if run.status not in (None, 1 if totals["failed"] else 0):
+            raise Found(f"it ended with status {run.status}; {self.told}")
+        if run.status == 0 and (state := self._at(STATE)) is not None and state.names:
+            raise Found(f"it has ended, and a job is left: {[*state.names]}")
+        if self.random.random() < 0.3:
+            self.words.append("power lost in the end")
+            self.disk.lose_power(range(self.clients), self.random)
+        wanted, seen = self.dataset.expected(), observe(self.disk, self.dataset)
         for path in sorted(wanted.keys() | seen.keys()):
             if wanted.get(path) != seen.get(path):
-                raise Found(f"{'/'.join(path)} is {seen.get(path)}, not {wanted.get(path)}; {self.problems}")
-        if run.director.totals != self.dataset.totals():
-            raise Found(f"counted {run.director.totals}, not {self.dataset.totals()}; {self.problems}")
-        left = self.directory.load() if run.director.committed else None
-        if left is not None and self.rules == ALL:
-            if left.tasks:
-                raise Found(f"it has ended, but this would be done again: {left.tasks}")
-            if left.counts != run.director.totals:
-                raise Found(f"the records count {left.counts}, the ranks {run.director.totals}")
+                raise Found(f"{b'/'.join(path)!r} is {seen.get(path)}, not {wanted.get(path)}; {self.told}")
+        if run.status == 0 and self._is_kept and (left := self._at(STATE + b"/" + self._job.encode())) is not None:
+            job = left.names.get(b"job")
+            if job is not None and b'"state": "over"' not in job.data:
+                raise Found(f"it has ended, and could be gone on with: {bytes(job.data)!r}")
 
 
-def deal(left: Remaining, size: int) -> list[list[Task]]:
-    """What remains, dealt out to the ranks: notes to their own ones, the rest in turn."""
-    dealt: list[list[Task]] = [[] for _ in range(size)]
-    for number, task in enumerate(left.tasks):
-        rank = (number if task.owner < 0 else task.owner) % size
-        dealt[rank].append(task if task.owner < 0 else task._replace(owner=rank))
-    return dealt
+class _Watch:
+    """Ends the world when it is time."""
+
+    def __init__(self, run: Run, end: End) -> None:
+        self._run, self._end = run, end
+        self._in_phase = 0
+
+    def call(self) -> None:
+        end, run = self._end, self._run
+        if end.kind == "call" and run.world.count > end.after:
+            run.world.end()
+        if end.kind == "phase" and run.phase >= end.phase:
+            self._in_phase += 1
+            if self._in_phase > end.after:
+                run.world.end()
+        if end.kind == "written" and run.records > end.after:
+            run.world.end()
+
+    def event(self) -> None:
+        end, run = self._end, self._run
+        if end.kind in ("event", "halt") and run.world.events > end.after:
+            if end.kind == "event":
+                run.world.end()
+            elif run.nodes:
+                run.world.random.choice(run.signals).reason = STOP
+                self._end = NOWHERE
+
+    def storing(self) -> None:
+        if self._end.kind == "torn" and self._run.records == self._end.after:
+            self._run.world.end()

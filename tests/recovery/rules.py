@@ -1,8 +1,34 @@
-"""The rules that a resume rests on, each of which can be switched off to show that it is needed."""
+"""The rules that a resume rests on, each of which can be switched off, in pcopy itself, to show that it is needed."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, NamedTuple
+
+from pcopy.checkpoint import base, directory, framing, journal, resume
+from pcopy.checkpoint.join import Join
+from pcopy.checkpoint.record import pack_id
+from pcopy.engine.commit import Commit
+from pcopy.engine.messages import Message
+from pcopy.engine.node import Node
+from pcopy.engine.progress import Report
+from pcopy.engine.task import Task, TaskId
+from pcopy.fsio import durable
+from pcopy.fsio.directories import Pins
+from pcopy.fsio.temporary import TemporaryNames
+from pcopy.jobs import directories, lifecycle
+from pcopy.jobs.paths import resolve
+from pcopy.launch import rank, tool
+from pcopy.tasks.base import rank as surroundings
+from pcopy.tasks.base.kind import KINDS, Kind
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tools import copy
+from tests.recovery.datasets import SOURCE, TARGET
+from tests.recovery.ranks import Change, patched
 
 
 class Rules(NamedTuple):
@@ -47,5 +73,176 @@ class Rules(NamedTuple):
     keys_kept: bool = True
     """What belongs together is addressed by a key that no run changes, not by the rank that an earlier run took."""
 
+    records_synced: bool = True
+    """A record counts once it is on storage."""
+
+    names_synced: bool = True
+    """So are the names of the job's own files, each before anything relies on it."""
+
+    synced_at_end: bool = True
+    """A job that has ended has brought everything to storage."""
+
+    pinned: bool = True
+    """A directory that a task has opened is not closed while the task waits."""
+
 
 ALL = Rules()
+
+
+@contextmanager
+def broken(rules: Rules) -> Iterator[None]:
+    """Switches off what is not to be kept."""
+    off = [rule for rule, kept in rules._asdict().items() if not kept]
+    with patched([change for rule in off for change in _CHANGES.get(rule, _none)()]):
+        yield
+
+
+def _none() -> list[Change]:
+    """What ``jobs`` does itself."""
+    return []
+
+
+def _old_ids() -> list[Change]:
+    return [(rank, "Node", lambda *arguments, run, **options: Node(*arguments, run=1, **options))]
+
+
+class _ByDescription(Join):
+    """A task that is described as one that is done is done."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._told: dict[bytes, Task] = {}
+        self._over: set[bytes] = set()
+
+    def spawned(self, task: Task) -> None:
+        self._told[pack_id(task.id)] = task
+
+    def done(self, packed: bytes) -> None:
+        self._over.add(packed)
+
+    def remaining(self) -> Iterator[Task]:
+        done = {(task.phase, task.payload) for packed, task in self._told.items() if packed in self._over}
+        left = {(task.phase, task.payload): task for packed, task in self._told.items() if packed not in self._over}
+        yield from (task for key, task in left.items() if key not in done)
+
+
+def _no_markers() -> list[Change]:
+    make = Node.__init__
+
+    def made(node: Node, *arguments: Any, **options: Any) -> None:
+        make(node, *arguments, **options)
+        _cut_alone(node, options["limits"].cut_interval, options["random"])
+
+    return [(Node, "__init__", made)]
+
+
+def _cut_alone(node: Node, interval: float, random: Random) -> None:
+    """Each rank cuts by its own clock, and nobody is told."""
+    outbox = node.outbox
+    next_cut = [0.0]
+
+    def send_all(messages: Iterable[tuple[int, Message]]) -> None:
+        outbox.extend(messages)
+
+    def is_due(rank: int, report: Report | None, now: float) -> bool:
+        if now < next_cut[0]:
+            return False
+        next_cut[0] = now + interval * (0.5 + random.random())
+        return True
+
+    _put(node, "_send", lambda destination, message: outbox.append((destination, message)))
+    _put(node, "_send_all", send_all)
+    _put(node.commit, "is_due", is_due)
+
+
+def _put(where: object, name: str, value: Any) -> None:
+    """In the place of what the object has by this name; raises ``AttributeError`` if it has nothing."""
+    getattr(where, name)
+    setattr(where, name, value)
+
+
+def _named_at_once() -> list[Change]:
+    def make(*arguments: Any, **options: Any) -> Rank:
+        made = Rank(*arguments, **options)
+        _put(made, "keeps", False)
+        return made
+
+    return [(tool, "Rank", make)]
+
+
+def _resolved_anew() -> list[Change]:
+    as_stored = lifecycle.as_stored
+
+    def anew(resumed: Any) -> Any:
+        return resolve((SOURCE,), TARGET, False, follow=False), as_stored(resumed)[1]
+
+    return [(lifecycle, "as_stored", anew), (copy, "as_stored", anew)]
+
+
+def _not_held() -> list[Change]:
+    def hold(result: Result) -> None:
+        pass
+
+    def settle(result: Result, tasks: Iterable[TaskId]) -> None:
+        pass
+
+    return [(Result, "hold", hold), (Result, "settle", settle)]
+
+
+def _by_rank() -> list[Change]:
+    """Of all kinds that say themselves who owns them in the next run."""
+    kinds: tuple[type[Kind], ...] = (Kind, *KINDS.values())
+    return [(kind, "readdress", _readdressed(kind.readdress)) for kind in kinds if "readdress" in vars(kind)]
+
+
+def _readdressed(by_key: Callable[[Any, Task, int], Task | None]) -> Callable[[Any, Task, int], Task | None]:
+    def readdress(value: Kind, task: Task, ranks: int) -> Task | None:
+        made = by_key(value, task, ranks)
+        return made if made is None or task.owner < 0 else made._replace(owner=task.owner % ranks)
+
+    return readdress
+
+
+def _unsynced_records() -> list[Change]:
+    class Os:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def fsync(self, descriptor: int) -> None:
+            pass
+
+    return [(module, "os", Os()) for module in (base, framing)]
+
+
+def _unsynced_names() -> list[Change]:
+    def sync(descriptor: int) -> None:
+        pass
+
+    return [(module, "sync_directory", sync) for module in (durable, directories, directory)]
+
+
+def _unpinned() -> list[Change]:
+    def ignore(pins: Pins, descriptor: int) -> None:
+        pass
+
+    return [(Pins, name, ignore) for name in ("pin", "unpin")]
+
+
+_CHANGES: dict[str, Callable[[], list[Change]]] = {
+    "new_ids": _old_ids,
+    "spawned_as_told": lambda: [(resume, "Join", _ByDescription)],
+    "markers": _no_markers,
+    "least_epoch": lambda: [(resume, "min", max)],
+    "phase_commit": lambda: [(Commit, "is_done", lambda *_, **__: True)],
+    "named_last": _named_at_once,
+    "named_durable": lambda: [(tool.Tool, "durable_before", ())],
+    "fixed_roots": _resolved_anew,
+    "run_in_names": lambda: [(surroundings, "TemporaryNames", lambda job, run, rank: TemporaryNames(job, 1, rank))],
+    "stale_removed": lambda: [(Rank, "remove_leftovers", lambda *_: None)],
+    "sync_first": lambda: [(journal.FactJournal, "_sync_data", lambda _: True)],
+    "notes_held": _not_held,
+    "keys_kept": _by_rank,
+    "records_synced": _unsynced_records,
+    "names_synced": _unsynced_names,
+    "pinned": _unpinned,
+}

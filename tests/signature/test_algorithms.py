@@ -68,7 +68,7 @@ def test_a_missing_library_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_libraries_are_loaded_only_when_asked_for(name: str) -> None:
     program = (
         "import sys\n"
-        "from pcopy.signature import algorithms, items, manifest, records, signature_file, sorting, tree\n"
+        "from pcopy.signature import algorithms, items, manifest, signature_file, sorting, tree\n"
         "print('xxhash' in sys.modules, 'blake3' in sys.modules, 'yaml' in sys.modules)\n"
         f"algorithms.algorithm({name!r})\n"
         "print('xxhash' in sys.modules, 'blake3' in sys.modules, 'yaml' in sys.modules)\n"

@@ -20,8 +20,9 @@ from pcopy.signature.manifest import (
     ManifestReader,
     ManifestWriter,
     order_key,
+    pack,
+    unpack,
 )
-from pcopy.signature.records import pack, unpack
 from tests.signature.datasets import measured, outer_dataset
 from tests.support import reference_signature as reference
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pcopy.signature.recognising import LOOK, begins_as_signature, is_cut_signature
+from pcopy.signature.signature_file import LOOK, begins_as_signature, is_cut_signature
 from tests.support.command import REPOSITORY
 
 PLAIN = b"format: pcopy-signature\nversion: 1\n"

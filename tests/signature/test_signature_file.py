@@ -366,7 +366,7 @@ def test_what_is_no_file_is_not_replaced(area: Path) -> None:
 def test_after_an_error_all_is_as_before(area: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (area / "old").write_text("old")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, fail)
@@ -384,9 +384,9 @@ def test_contents_are_synced_before_the_name_and_the_name_after(area: Path, monk
         calls.append("directory" if stat.S_ISDIR(found.st_mode) else f"file of {found.st_size > 100}")
         fsync(descriptor)
 
-    def note_rename(source: bytes, target: bytes) -> None:
+    def note_rename(source: bytes, target: bytes, **directories: int) -> None:
         calls.append("rename")
-        rename(source, target)
+        rename(source, target, **directories)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "rename", note_rename)

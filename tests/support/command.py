@@ -11,24 +11,30 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from tests.support.extent import everything
+from tests.support.preload import preloaded
 from tests.support.users import is_root
+from tests.support.warm import TOKEN, Program, Request, Server, is_possible
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TOKEN = "PCOPY_TEST_TOKEN"
-"""Marks the environment of every process of a run, so that survivors can be found."""
+
+SLOW = Path(__file__).with_name("slow.c")
 
 RUN = {
     "pcopy": ("-m", "pcopy"),
+    "prm": ("-c", "from pcopy.cli.script import prm; prm()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
+    "late": ("-m", "tests.support.late_kernel"),
 }
-"""What the interpreter is to run for each of the two commands."""
+"""What the interpreter is to run for each of the commands; ``late`` is pcopy with a kernel of its own."""
 
 _MODULES = ("_cffi_backend", "blake3", "lmdb", "xxhash", "yaml", "_yaml")
 """What other users' runs import that Python lacks: neither a launcher nor a bar."""
@@ -49,24 +55,109 @@ def pcopy(
     umask: int = 0o022,
     timeout: float = 120,
     program: str = "pcopy",
+    real: bool = False,
 ) -> Completed:
     """Runs ``pcopy arguments`` to its end and hands back status, output and errors, the latter two as bytes.
 
     ``ranks`` becomes ``-n`` or, with ``launcher="mpi"``, the ranks of mpiexec. ``wrap`` is put in front (strace).
+    ``real``: the program is started as users do, and not forked (see ``start``).
     """
-    line, environment = command(
-        *arguments, ranks=ranks, launcher=launcher, user=user, groups=groups, env=env, wrap=wrap, program=program
-    )
-    return subprocess.run(
-        line,
-        check=False,
-        env=environment,
+    process = start(
+        *arguments,
+        ranks=ranks,
+        launcher=launcher,
+        user=user,
+        groups=groups,
+        env=env,
         cwd=cwd,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        timeout=timeout,
+        wrap=wrap,
         umask=umask,
+        program=program,
+        real=real,
     )
+    with process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return Completed(process.args, process.returncode, output, errors)
+
+
+def start(
+    *arguments: Argument,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    cwd: Argument | None = None,
+    umask: int = -1,
+    real: bool = False,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Starts a run, as ``command`` describes it: forked from a process that has imported the program already, where
+    that makes no difference but for the time.
+
+    ``real``: as users start it, because the start matters; with ``PCOPY_TESTS=all`` all runs are started so.
+    """
+    line, environment = command(*arguments, **options)
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+    if real or everything() or not _can_be_forked(environment, options):
+        return subprocess.Popen(line, env=environment, cwd=cwd, umask=umask, **streams)
+    wrap: Sequence[Argument] = options.get("wrap", ())
+    program = options.get("program", "pcopy")
+    words = [os.fspath(word) for word in line[len(wrap) + 1 + len(RUN[program]) :]]
+    early = {"PYTHONPATH": environment["PYTHONPATH"]}
+    if delays := getattr(wrap, "delays", ""):
+        wrap = ()
+        early |= preloaded(SLOW)
+        environment["PCOPY_TEST_DELAYS"] = delays
+    where = os.getcwd() if cwd is None else os.fspath(cwd)
+    return Program(_server(early), Request(program, words, environment, where, umask, bool(wrap)), wrap, **streams)
+
+
+def _can_be_forked(environment: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    if options.get("launcher") or options.get("user") is not None or not is_possible():
+        return False
+    wrap = options.get("wrap", ())
+    if getattr(wrap, "delays", ""):
+        if not (shutil.which("cc") or shutil.which("gcc")):
+            return False
+    elif wrap and not (is_root() and _is_strace(wrap)):  # others may not trace what they have not started
+        return False
+    search = environment["PYTHONPATH"]
+    if not all(Path(place).is_relative_to(REPOSITORY) for place in search.split(os.pathsep)):
+        return False  # an edited copy, of which there are many
+    return _early(environment) == _early(_environment(search))
+
+
+def _is_strace(wrap: Sequence[Argument]) -> bool:
+    """With options and nothing behind them that strace would start."""
+    words = iter(wrap)
+    if next(words) != "strace":
+        return False
+    for word in words:
+        if word in ("-e", "-o", "-P"):
+            next(words)
+        elif word not in ("-f", "-q", "-qq", "--seccomp-bpf"):
+            return False
+    return True
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the start of an interpreter depends on."""
+    names = ("PYTHON", "LC_", "LD_", "LANG", "TZ")
+    return {name: value for name, value in environment.items() if name.startswith(names)}
+
+
+def _server(early: Mapping[str, str]) -> Server:
+    key = frozenset(early.items())
+    with _turn:
+        if key not in _servers:
+            _servers[key] = Server(sys.executable, {**_environment(early["PYTHONPATH"]), **early})
+        return _servers[key]
+
+
+_servers: dict[frozenset[tuple[str, str]], Server] = {}
+_turn = threading.Lock()
 
 
 def pverify(*arguments: Argument, **options: Any) -> Completed:
@@ -83,6 +174,7 @@ def command(
     env: Mapping[str, str] | None = None,
     wrap: Sequence[Argument] = (),
     program: str = "pcopy",
+    token: str = "",
 ) -> tuple[list[Argument], dict[str, str]]:
     """The command line and the environment of a run, for tests that need to watch it (``subprocess.Popen``)."""
     if user is not None and not is_root():
@@ -97,10 +189,15 @@ def command(
     line += [python, *RUN[program]]
     if launcher is None and ranks is not None:
         line += ["-n", str(ranks)]
-    token = uuid.uuid4().hex
+    token = token or new_token()
     # Runs leave unfinished jobs: each has a place of its own for them, which need not be there.
-    own = {TOKEN: token, "XDG_STATE_HOME": f"{_home()}/state-{token}"}
+    own = {TOKEN: token, "XDG_STATE_HOME": f"{_public('home')}/state-{token}"}
     return [*line, *arguments], {**_environment(search), **own, **(env or {})}
+
+
+def new_token() -> str:
+    """What marks all processes of one run: the value of ``TOKEN`` in their environment."""
+    return uuid.uuid4().hex
 
 
 def mpiexec() -> str:
@@ -116,14 +213,19 @@ def _environment(search: str) -> dict[str, str]:
     """Ours without what a launcher, a scheduler or the user's own configuration would make of the run."""
     foreign = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "XDG_", "PCOPY_", "MPI4PY_", "COLUMNS", "LINES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     # Without PYTHONSAFEPATH ``python -m`` looks for modules in the working directory, and leaves its trace there.
-    return {**kept, "PYTHONPATH": search, "PYTHONSAFEPATH": "1", "HOME": _home(), "LC_ALL": "C.UTF-8"}
+    python = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1", "PYTHONPYCACHEPREFIX": _public("bytecode")}
+    return {**kept, **python, "HOME": _public("home"), "LC_ALL": "C.UTF-8"}
 
 
 @functools.cache
-def _home() -> str:
-    """An empty home that every user can write to."""
-    path = tempfile.mkdtemp(prefix="pcopy-test-home-")
+def _public(name: str) -> str:
+    """A directory for something, which is empty at first and which every user can write to.
+
+    The home is one. Bytecode has another, so that a run that is started anew does not compile all that it imports.
+    """
+    path = tempfile.mkdtemp(prefix=f"pcopy-test-{name}-")
     os.chmod(path, 0o1777)
     _at_end(path)
     return path
@@ -184,9 +286,11 @@ def _at_end(path: str) -> None:
 
 def clean_up() -> None:
     """Called once, at the end of the session."""
+    while _servers:
+        _servers.popitem()[1].close()
     while _to_remove:
         shutil.rmtree(_to_remove.pop(), ignore_errors=True)
-    _home.cache_clear()
+    _public.cache_clear()
 
 
 def summary(run: Completed) -> dict[str, Any]:

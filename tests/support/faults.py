@@ -19,14 +19,29 @@ ITEM_BY_ITEM = "utimensat"
 WRITES = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "copy_file_range", "sendfile", "splice")
 
 
-def slowed(calls: str, milliseconds: int, *options: str) -> list[str]:
+class Slowed(list[str]):
+    """Words of strace, with which each of some calls takes longer; runs that are forked do so without strace."""
+
+    PRELOADED = frozenset(("copy_file_range", "linkat", "mkdirat", "utimensat"))
+    """What the library ``slow.c`` makes slow."""
+
+    def __init__(self, calls: str, milliseconds: int, *options: str) -> None:
+        super().__init__(["strace", "-f", "-qq", "--seccomp-bpf", *options, "-o", os.devnull, "-e", f"trace={calls}"])
+        self += ["-e", f"inject={calls}:delay_enter={milliseconds}ms"]
+        names = calls.split(",")
+        self.delays = "" if options else ",".join(f"{name}={milliseconds}" for name in names)
+        """For that library, if it knows all that is asked for; else empty."""
+        if not self.PRELOADED.issuperset(names):
+            self.delays = ""
+
+
+def slowed(calls: str, milliseconds: int, *options: str) -> Slowed:
     """What to put in front of a command line: each of ``calls`` takes so long at least, on the fastest machine too.
 
     ``options`` are further ones of strace.
     """
     require_strace()
-    line = ["strace", "-f", "-qq", "--seccomp-bpf", *options, "-o", os.devnull, "-e", f"trace={calls}"]
-    return [*line, "-e", f"inject={calls}:delay_enter={milliseconds}ms"]
+    return Slowed(calls, milliseconds, *options)
 
 
 def require_strace() -> None:

@@ -39,7 +39,7 @@ class Held:
         before = self.stopped()
         os.kill(before[-1], signal.SIGCONT)
         assert wait_until(lambda: len(self.stopped()) > len(before)), "it did not stop again"
-        self._continued.extend(before)
+        self._continued = before
 
     def go_on(self, seconds: float = 60) -> Completed:
         """Lets it run to its end, and every other of its processes that stops on the way."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from pcopy.cli import watchdog
-from pcopy.cli.main import main
+from pcopy.cli.pcopy import main
+from pcopy.launch.watch import watchdog
 
 if __name__ == "__main__":
     watchdog.PACE = watchdog.Pace(*map(float, sys.argv[1].split(",")))

@@ -8,10 +8,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from tests.support.command import TOKEN, Argument, command
+from tests.support.command import Argument, new_token, start
 from tests.support.walk import temporaries
+from tests.support.warm import TOKEN
 
 Process = subprocess.Popen[bytes]
 
@@ -69,6 +71,12 @@ class Run:
             return False
 
 
+def children() -> set[int]:
+    """The processes that this one has started, those included that have ended and were not waited for."""
+    tasks = os.listdir("/proc/self/task")
+    return {int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+
+
 def _parent(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -96,11 +104,9 @@ def _kill(pid: int) -> None:
 @contextmanager
 def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
     """A run that goes on while the test acts; whatever of it is left at the end is killed."""
-    line, environment = command(*arguments, **options)
-    process = subprocess.Popen(
-        line, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    run = Run(process, environment[TOKEN])
+    token = new_token()
+    process = start(*arguments, token=token, **options)
+    run = Run(process, token)
     try:
         yield run
     finally:
@@ -109,12 +115,13 @@ def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20) -> bool:
-    """Whether ``condition`` came true within ``seconds``."""
-    deadline = time.monotonic() + seconds
+    """Whether ``condition`` came true within ``seconds``. It is asked at once, and less often the longer it takes."""
+    begun = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        passed = time.monotonic() - begun
+        if passed > seconds:
             return False
-        time.sleep(0.002)
+        time.sleep(min(max(0.002, passed / 20), 0.02))
     return True
 
 

@@ -56,3 +56,19 @@ def test_who_is_alone_waits_for_those_that_run_and_not_for_later_ones(tmp_path: 
                 assert not later.runs.wait(0.1)
                 alone.go()
                 assert later.runs.wait(20)
+
+
+def test_all_wait_for_whoever_is_first_and_not_for_one_another(tmp_path: Path) -> None:
+    story: list[str] = []
+
+    def second() -> None:
+        with Turns(tmp_path).first(), Turns(tmp_path).first():
+            story.append("others")
+
+    other = threading.Thread(target=second)
+    with Turns(tmp_path).first():
+        other.start()
+        other.join(0.1)
+        story.append("first")
+    other.join(20)
+    assert story == ["first", "others"]

@@ -17,7 +17,8 @@ class Turns:
     """One worker's part in it; ``place`` is a directory that all workers of a run have in common."""
 
     def __init__(self, place: Path) -> None:
-        self._door, self._stage = (os.open(place / name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("door", "stage"))
+        names = "door", "stage", "first"
+        self._door, self._stage, self._first = (os.open(place / name, os.O_RDWR | os.O_CREAT, 0o600) for name in names)
 
     @contextmanager
     def turn(self, *, alone: bool) -> Iterator[None]:
@@ -28,3 +29,17 @@ class Turns:
             yield
         finally:  # in words: a process that the test has left has the same open file
             fcntl.flock(self._stage, fcntl.LOCK_UN)
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Whoever comes first is alone, and all others have to wait for it, but not for one another."""
+        fcntl.flock(self._first, fcntl.LOCK_EX)
+        if os.fstat(self._first).st_size:
+            fcntl.flock(self._first, fcntl.LOCK_UN)
+            yield
+            return
+        try:
+            yield
+        finally:
+            os.write(self._first, b"over")
+            fcntl.flock(self._first, fcntl.LOCK_UN)

@@ -12,25 +12,31 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pcopy.cli import mounts
 from pcopy.engine.task import Spawn, Task
+from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.python import make_kernel
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.python_kernel import PythonKernel
-from pcopy.tasks import counts
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.context import Context, RootDescriptors
-from pcopy.tasks.hashing import Hashing
-from pcopy.tasks.job import Failure, Job, Options, Root, Totals
-from pcopy.tasks.phases import Phase
+from pcopy.launch import mounts
+from pcopy.launch.group import Group
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.hashing import Hashing
+from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank, RootDescriptors
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.copying import visitor_of
+from pcopy.tasks.directories.scan_dir import ScanDir
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.files.chunk_ledger import ChunkLedger
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import Place, ScanDir, ScanNames
 
 Hook = Callable[[Any], None]
 """Is told of each task just before it runs."""
 
 
 class Told:
-    """Fills ``pcopy.tasks.sinks.Sink``."""
+    """Fills ``pcopy.tasks.base.job.Sink``."""
 
     def __init__(self) -> None:
         self.failed: list[Failure] = []
@@ -71,16 +77,16 @@ def root_of(source: Path, target: Path, item: bytes = b"") -> Root:
 @contextmanager
 def surroundings(
     roots: Sequence[Root], options: Options, ranks: int = 1, rank: int = 0, *, against: bytes | None = None
-) -> Iterator[tuple[Context, Told]]:
+) -> Iterator[tuple[Rank, Told]]:
     """One of ``ranks``: rank 0, the owner of everything. ``against``: the job only reads, to compare with that."""
     opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
     told = Told()
     digest = Hashing(options.hash, options.block_size).whole if options.hash else None
-    kernel = PythonKernel(options.preserve, options.umask, digest=digest)
+    kernel = make_kernel(Settings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
-    with closing(mounts.Place.of(job, opened)) as place:
-        job = job._replace(mounts=mounts.agree_on_mounts(job, place))
-    context = Context(job, rank, ranks, opened, kernel, sink=told)
+    with closing(mounts.Mounts.of(job, opened, targets=job.copies)) as below:
+        job = job._replace(mounts=mounts.agree_on_mounts(job, below, Group()))
+    context = Rank(job, rank, ranks, opened, kernel, visitor_of, sink=told)
     try:
         yield context, told
     finally:
@@ -122,7 +128,7 @@ def copy(
                         assert new.phase >= phase
                         queues[new.phase].append(new)
                     sums = [have + more for have, more in zip(sums, outcome.counts, strict=True)]
-            assert not context.unfinished
+            assert not context.own(ChunkLedger).awaited
             sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
             return Copied(Totals(*sums), told, kinds)
     finally:
@@ -150,7 +156,7 @@ def _outcome(run: TaskRunner, task: Task) -> Any:
             return end.value
 
 
-def _first(context: Context, number: int) -> Spawn:
+def _first(context: Rank, number: int) -> Spawn:
     root = context.job.roots[number]
     source, target = (context.sources[number].identity(b""), context.targets[number].identity(b""))
     if root.item:

@@ -8,33 +8,30 @@ from pcopy.engine.task import ANYBODY, Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import TemporaryNames, made_by
-from pcopy.tasks.addresses import readdress
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.phases import Phase
-from pcopy.tasks.read_values import ChunkRead, Contents, ReadChunk, ReadOpened
-from pcopy.tasks.values import (
-    ChunkDone,
-    CopyChunk,
-    FileOpened,
-    GroupLinks,
-    InodeCopied,
-    Known,
-    LinkGroup,
-    LinkNote,
-    MakeLinks,
-    OpenFile,
-    Place,
-    ReportFailures,
-    SplitFile,
-    bucket_of,
-)
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.values import Contents, Copy, Entries, Item, Known, OpenFile, Place, bucket_of
+from pcopy.tasks.files.chunk_ledger import ChunkDone, CopyChunk, FileOpened
+from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
+from pcopy.tasks.report_failures import ReportFailures
+from pcopy.tasks.sign.digest_level import DigestLevel
+from pcopy.tasks.sign.manifest_lines import SendLines
+from pcopy.tasks.sign.send_entries import DeepestNote, StoredEntries
+from pcopy.tasks.verify.split_read import ChunkRead, ReadOpened
 
 PLACE = Place(0, b"a", Identity(0, 1), Identity(0, 2), False, False)
 VERSION = Version(5, 10, 0, 0)
 
 
-def task_of(value: tuple[object, ...], owner: int = ANYBODY, phase: int = Phase.COPY) -> Task:
+def task_of(value: Kind, owner: int = ANYBODY, phase: int = Phase.COPY) -> Task:
     return Task((1, 0, 1), int(phase), encode(value), 0, False, owner)
+
+
+def readdress(task: Task, size: int) -> Task | None:
+    """What a resumed job of ``size`` ranks does with it."""
+    resumed: Task | None = decode(task.payload).readdress(task, size)
+    return resumed
 
 
 def owner_after(task: Task, sizes: list[int]) -> int:
@@ -57,13 +54,14 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
         sizes = [chance.randrange(1, 9) for _ in range(4)]
         rank, told_in = chance.randrange(first), chance.randrange(4)
         file = OpenFile(
-            SplitFile(PLACE, b"f", 0, 5, 10, 0, ()), VERSION, TemporaryNames("j", 1, rank).next(), Identity(0, 7), ()
+            Item(0, 5, 10, ((PLACE, b"f"),), 0), VERSION, TemporaryNames("j", 1, rank).next(), Identity(0, 7), ()
         )
         opened = task_of(FileOpened(file, 3, 4), owner=rank)
-        chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, rank)), sizes[0])
+        chunk = readdress(task_of(CopyChunk(file, 0, 4, 0)), sizes[0])
         assert chunk is not None
         note = ChunkDone(file.temporary, None, 0, b"", 0)
-        told = task_of(note, owner=decode(chunk.payload).owner % sizes[told_in])  # as the chunk does in that run
+        told = task_of(note, owner=rank % sizes[told_in])
+        assert note.home(sizes[told_in]) == told.owner
         assert told.owner == owner_after(opened, sizes[: told_in + 1])
         assert owner_after(told, sizes[told_in + 1 :]) == owner_after(opened, sizes)
 
@@ -72,22 +70,30 @@ def test_so_are_chunks_that_are_read_back() -> None:
     sizes = [3, 4, 5]
     number = (1, 4, 1)
     contents = Contents(PLACE, b"f", Known(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
-    opened = task_of(ReadOpened(number, contents, 3), owner=4, phase=Phase.VERIFY)
-    chunk = ReadChunk(contents, 0, 4, number, 0, 4)
-    told = task_of(ChunkRead(number, 0, b"", None), owner=chunk.owner % sizes[1], phase=Phase.VERIFY)
+    opened = task_of(ReadOpened(contents, number, 3), owner=4, phase=Phase.VERIFY)
+    note = ChunkRead(number, 0, b"", None)
+    told = task_of(note, owner=4 % sizes[1], phase=Phase.VERIFY)
+    assert note.home(sizes[1]) == told.owner
     assert told.owner == owner_after(opened, sizes[:2])
     assert owner_after(told, sizes[2:]) == owner_after(opened, sizes)
 
 
 def test_what_is_made_anew_is_left_out() -> None:
     assert readdress(task_of(GroupLinks(3), owner=1, phase=Phase.LINK), 2) is None
+    for note in (DigestLevel(3), SendLines(), DeepestNote(3)):
+        assert readdress(task_of(note, owner=1, phase=Phase.SIGN), 2) is None
+
+
+def test_a_signature_is_made_again_from_the_entries_that_were_stored_for_it() -> None:
+    entries = Entries(0, b"a", b"f", b"f", bytes(8), bytes(16), 0)
+    assert owner_after(task_of(StoredEntries(entries), owner=4, phase=Phase.SIGN), [3]) == 1
 
 
 def test_a_copy_is_known_where_the_names_of_its_inode_meet() -> None:
-    group = LinkGroup(0, 131, 10, ((PLACE, b"f"),), 0)
-    links = MakeLinks(group, Identity(0, 7), Known(b"f", 10, b"", VERSION), 0, b"\0", True)
+    group = Item(0, 131, 10, ((PLACE, b"f"),), 0)
+    copy = Copy(Identity(0, 7), Known(b"f", 10, b"", VERSION), 0, b"\0")
     bucket = bucket_of(131)
-    copied = readdress(task_of(InodeCopied(links, bucket), owner=bucket % 2, phase=Phase.FINISH), 5)
+    copied = readdress(task_of(InodeCopied(group, copy), owner=bucket % 2, phase=Phase.FINISH), 5)
     names = readdress(task_of(LinkNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)
     assert copied is not None
     assert names is not None

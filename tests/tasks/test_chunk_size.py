@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.tasks.chunks import CHUNKS_PER_RANK, LARGEST_CHUNK, MOST_CHUNKS, SMALLEST_CHUNK, chunk_size
+from pcopy.tasks.base.spreading import CHUNKS_PER_RANK, LARGEST_CHUNK, MOST_CHUNKS, SMALLEST_CHUNK, chunk_size
 
 BLOCKS = st.integers(12, 26).map(lambda power: 1 << power)
 MIB = 1 << 20
@@ -50,3 +50,10 @@ def test_no_file_has_chunks_without_number(asked: int, block: int, size: int) ->
     usual, chunk = chunk_size(asked, block, 0, size, 1), chunk_size(asked, block, size, size, 1)
     assert chunk * MOST_CHUNKS >= size
     assert chunk == usual or chunk * MOST_CHUNKS < 2 * size
+
+
+@pytest.mark.parametrize(
+    ("unit", "chunk"), [(0, 16 * MIB), (1 * MIB, 16 * MIB), (64 * MIB, 64 * MIB), (65 * MIB, 128 * MIB)]
+)
+def test_a_chunk_holds_whole_stripes(unit: int, chunk: int) -> None:
+    assert chunk_size(0, 4 * MIB, 0, 0, 1, unit) == chunk

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.task import Task
+from pcopy.fsio.identity import mark_of
+from pcopy.fsio.nodes import open_node
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.codec import encode
-from pcopy.tasks.job import Options
-from pcopy.tasks.phases import Phase
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.values import Item, Place, Unnamed
+from pcopy.tasks.links.copy_anew import CopyAnew
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.unnamed import unnamed_at
-from pcopy.tasks.values import CopyAnew, LinkGroup, Place
 from tests.tasks.one_rank import root_of, surroundings
 from tests.tasks.test_verify_links import run
 
@@ -37,11 +39,13 @@ def test_it_goes_unless_it_was_written_to(area: Path, kind: str, touched: bool) 
     make(copy)
     with surroundings([root_of(area / "source", area / "target")], Options(Preserve(), "skip")) as (context, _):
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
-        item = unnamed_at(context.open_target(place), b"name")
+        held = open_node(context.open_target(place), b"name", on_source=False)
+        item = Unnamed(b"name", copy.lstat().st_ino, mark_of(held, made=True))
+        os.close(held)
         known = size, copy.lstat().st_mtime_ns
         if touched:
             os.utime(copy, follow_symlinks=False)
-        group = LinkGroup(0, 1, size, ((place, b"name"),), 1)
+        group = Item(0, 1, size, ((place, b"name"),), 1)
         task = CopyAnew(group, item.inode, item.mark, known, is_whole=True)
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), encode(task), 0))
     assert os.path.lexists(copy) == touched

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.engine.task import Task
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.digest_level import DIFFERENCES_AT_ONCE
-from pcopy.tasks.job import Options
-from pcopy.tasks.phases import Phase
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.values import Entries, pack_names, pack_numbers
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.sign_values import DifferencesNote, DigestLevel, Entries, EntriesNote
-from pcopy.tasks.signing import ROWS_AT_ONCE
-from pcopy.tasks.values import pack_names, pack_numbers
+from pcopy.tasks.sign.digest_level import DIFFERENCES_AT_ONCE, DifferencesNote, DigestLevel
+from pcopy.tasks.sign.send_entries import EntriesNote
+from pcopy.tasks.sign.signing import ROWS_AT_ONCE
 from tests.tasks.one_rank import root_of, surroundings
 
 NAMES = [b"name-%05d" % number for number in range(12_000)]

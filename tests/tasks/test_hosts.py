@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.engine.task import ANYBODY
-from pcopy.tasks.hosts import Hosts
+from pcopy.tasks.base.spreading import Hosts
 
 CLUSTERS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_size=1, max_size=12)
 

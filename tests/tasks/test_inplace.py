@@ -11,11 +11,13 @@ import pytest
 
 from pcopy.engine.task import Task
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.job import Options
-from pcopy.tasks.open_files import discard_all
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.values import Item, Place
+from pcopy.tasks.files.chunk_ledger import ChunkLedger, CopyChunk, FileOpened, discard_all
+from pcopy.tasks.files.finish_file import FinishFile
+from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import CopyChunk, FileOpened, FinishFile, Place, SplitFile
 from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, once, root_of, surroundings
 
@@ -146,7 +148,8 @@ def test_an_early_stop_leaves_it(places: tuple[Path, Path]) -> None:
     with surroundings([root_of(source, target)], options, ranks=4) as (context, _):
         here = context.sources[0].identity(b""), context.targets[0].identity(b"")
         status = (source / "large").stat()
-        task = SplitFile(Place(0, b"", *here, False, False), b"large", here[0][0], status.st_ino, SIZE, 0)
+        place = Place(0, b"", *here, False, False)
+        task = SplitFile(Item(here[0][0], status.st_ino, SIZE, ((place, b"large"),), 0))
         run = TaskRunner(context)
         steps = run(Task((0, 0, 1), 0, encode(task), 0))
         with pytest.raises(StopIteration) as end:
@@ -155,7 +158,7 @@ def test_an_early_stop_leaves_it(places: tuple[Path, Path]) -> None:
         for spawn in end.value.value.spawned:
             if isinstance(decode(spawn.payload), FileOpened):
                 list(run(Task((0, 0, 2), 0, spawn.payload, 0)))
-        assert len(context.unfinished) == 1
+        assert len(context.own(ChunkLedger).awaited) == 1
         discard_all(context)
     assert os.listdir(target) == ["large"]
     assert stat.S_IMODE((target / "large").stat().st_mode) == 0o600

@@ -13,12 +13,17 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import TemporaryNames
-from pcopy.tasks import chunks
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.job import Options
-from pcopy.tasks.phases import Phase
+from pcopy.tasks.base import spreading
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.values import Item, OpenFile, Place
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.files.chunk_ledger import CopyChunk
+from pcopy.tasks.files.finish_file import FinishFile
+from pcopy.tasks.files.split_file import SplitFile
+from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import CopyChunk, FinishFile, OpenFile, Place, ReportFailures, ScanNames, SplitFile
 from tests.tasks.one_rank import consistent, copy, once, root_of, surroundings
 
 SIZE = 40 << 20
@@ -44,7 +49,7 @@ def test_the_chunks_of_a_file_have_an_upper_bound(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, found: int
 ) -> None:
     """All are tasks that are made at once; a file may have grown since it was found."""
-    monkeypatch.setattr(chunks, "MOST_CHUNKS", 3)
+    monkeypatch.setattr(spreading, "MOST_CHUNKS", 3)
     source, target = places
     os.truncate(source / "large", found)
     copied_chunks: list[int] = []
@@ -183,7 +188,8 @@ def test_a_close_that_fails_after_a_write_that_failed(
         raise OSError(95, "Operation not supported")
 
     (source / "small").write_bytes(b"1")
-    (target / "small").write_bytes(b"existing files take the careful way")
+    (target / "small").write_bytes(b"old")
+    os.truncate(source / "small", 1 << 20)  # files with holes take the careful way
     monkeypatch.setattr(os, "copy_file_range", no_copy)
     monkeypatch.setattr(os, "pwrite", pwrite)
     monkeypatch.setattr(os, "close", close)
@@ -204,8 +210,8 @@ def test_what_an_earlier_run_left_undone_is_no_attempt_of_this_run(
     with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
         context.job = context.job._replace(run=2)
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
-        split = SplitFile(place, b"large", 0, status.st_ino, SIZE, 1)
-        file = OpenFile(split, Version.of(status), TemporaryNames("test", made_in, 0).next(), Identity(0, 1))
+        item = Item(0, status.st_ino, SIZE, ((place, b"large"),), 1)
+        file = OpenFile(item, Version.of(status), TemporaryNames("test", made_in, 0).next(), Identity(0, 1))
         task = Task((made_in, 0, 1), int(Phase.LINK), encode(FinishFile(file, b"", BLOCK, b"\0")), 0)
         slices = TaskRunner(context)(task)
         with pytest.raises(StopIteration) as ended:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from pcopy.tasks import link_group, scan_dir
-from pcopy.tasks.values import LinkGroup, MakeLinks, SplitFile
+from pcopy.tasks.files.split_file import SplitFile
+from pcopy.tasks.links import link_group
+from pcopy.tasks.links.link_group import LinkGroup
+from pcopy.tasks.links.make_links import MakeLinks
+from pcopy.walk import listing
 from tests.tasks.one_rank import consistent, copy, root_of
 
 NAMES = ("a", "b", "c")
@@ -115,7 +118,7 @@ def touch_while_reading(monkeypatch: pytest.MonkeyPatch, path: Path, times: int)
 
 
 def test_a_first_name_that_vanished_gives_way_to_the_next(source: Path, target: Path) -> None:
-    hook = Once(LinkGroup, lambda group: (source / os.fsdecode(group.names[0][1])).unlink())
+    hook = Once(LinkGroup, lambda group: (source / os.fsdecode(group.item.names[0][1])).unlink())
     totals = consistent(copy(root_of(source, target), before=hook))
     assert (totals.files, totals.hardlinks, totals.failed, totals.vanished) == (1, 1, 1, 1)
     assert [len(group) for group in names_of_one_inode(target)] == [2]
@@ -123,13 +126,13 @@ def test_a_first_name_that_vanished_gives_way_to_the_next(source: Path, target: 
 
 def test_a_first_name_that_became_another_file_is_copied_as_that(source: Path, target: Path) -> None:
     def replace(group: LinkGroup) -> None:
-        path = source / os.fsdecode(group.names[0][1])
+        path = source / os.fsdecode(group.item.names[0][1])
         path.unlink()
         path.write_bytes(b"another")
 
     hook = Once(LinkGroup, replace)
     totals = consistent(copy(root_of(source, target), before=hook))
-    first = os.fsdecode(hook.value.names[0][1])
+    first = os.fsdecode(hook.value.item.names[0][1])
     assert (totals.files, totals.hardlinks, totals.failed) == (2, 1, 0)
     assert names_of_one_inode(target) == sorted([{first}, set(NAMES) - {first}], key=sorted)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {
@@ -216,7 +219,7 @@ def test_a_copy_that_was_replaced_by_another_is_not_linked(source: Path, target:
     """Somebody puts a file of his own under the first name: the links would be to that."""
 
     def swap(task: MakeLinks) -> None:
-        path = target / os.fsdecode(task.group.names[0][1])
+        path = target / os.fsdecode(task.item.names[0][1])
         path.unlink()
         path.write_bytes(b"planted")
 
@@ -242,7 +245,7 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
-    monkeypatch.setattr(scan_dir, "list_names", lambda directory: iter(found))
+    monkeypatch.setattr(listing, "list_names", lambda directory: iter(found))
     consistent(copy(root_of(source, target), existing=existing))
     assert names_of_one_inode(target) == together
 
@@ -263,7 +266,7 @@ def test_names_that_are_all_taken_take_one_task(
 
     def note(value: Any) -> None:
         if isinstance(value, LinkGroup | SplitFile):
-            groups.append(len(value.names) if isinstance(value, LinkGroup) else 0)
+            groups.append(len(value.item.names) if isinstance(value, LinkGroup) else 0)
 
     totals = consistent(copied := copy(root_of(source, target), before=note, existing=existing))
     fails = existing == "fail"

@@ -23,19 +23,19 @@ from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
 from pcopy.signature.algorithms import algorithm
-from pcopy.signature.manifest import ROOT, Entry, ManifestWriter
-from pcopy.signature.records import pack
-from pcopy.tasks import manifest_lines
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.context import Context
-from pcopy.tasks.hashing import split_digests
-from pcopy.tasks.job import Options
-from pcopy.tasks.manifest_lines import Line, Merging
-from pcopy.tasks.phases import Phase
+from pcopy.signature.manifest import ROOT, Entry, ManifestWriter, pack
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.hashing import split_digests
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import unpack_names, unpack_numbers
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.sign_values import EntriesNote, ReadManifest, SendLines, WriteManifest
-from pcopy.tasks.signing import Tally, owner_of
-from pcopy.tasks.values import unpack_names, unpack_numbers
+from pcopy.tasks.sign import manifest_lines
+from pcopy.tasks.sign.manifest_lines import ReadManifest, SendLines, WriteManifest
+from pcopy.tasks.sign.send_entries import EntriesNote, FoundEntries
+from pcopy.tasks.sign.sign_state import Line, Merging, SignState
+from pcopy.tasks.sign.signing import Tally, owner_of
 from tests.support import reference_signature as reference
 from tests.support.trees import random_tree
 from tests.tasks.one_rank import root_of, surroundings
@@ -134,7 +134,7 @@ def test_what_is_kept_in_memory_is_a_part_of_each_rank(area: Path, written: Writ
 class Cluster:
     """All ranks of a job that signs, without what carries messages between them."""
 
-    def __init__(self, contexts: Sequence[Context], random: Random) -> None:
+    def __init__(self, contexts: Sequence[Rank], random: Random) -> None:
         self.contexts = contexts
         self.asked: list[int] = []
         self._random = random
@@ -154,8 +154,8 @@ class Cluster:
             self._notes.append((spawn.owner, decode(spawn.payload)))
 
 
-def run(context: Context, phase: Phase, value: Any) -> Outcome:
-    slices = TaskRunner(context)(Task((1, context.rank, 1), phase, encode(value), 0))
+def run(context: Rank, phase: Phase, value: Any) -> Outcome:
+    slices = TaskRunner(context)(Task((1, context.number, 1), phase, encode(value), 0))
     while True:
         try:
             next(slices)
@@ -175,10 +175,10 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
         contexts = [stack.enter_context(surroundings([root], options, 3, rank))[0] for rank in range(3)]
         for path, (kind, digest, size) in written.entries.items():
             if path != b".":
-                lines = contexts[owner_of(path.rpartition(b"/")[0], 3)].sign.signing.lines
+                lines = contexts[owner_of(path.rpartition(b"/")[0], 3)].own(SignState).signing.lines
                 assert lines is not None
                 lines.add(*pack(Entry(kind, digest, size, path)))
-        contexts[0].sign.signatures[0] = (written.root.digest, Tally(directories=1))
+        contexts[0].own(SignState).signatures[0] = (written.root.digest, Tally(directories=1))
         yield Cluster(contexts, Random(1))
 
 
@@ -189,20 +189,21 @@ def test_all_ranks_lines_become_one_manifest(
     monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", part)
     cluster.begin()
     assert (area / "manifest").read_bytes() == written.manifest
-    assert cluster.contexts[0].sign.unwritten is None and cluster.contexts[0].sign.merging is None
+    assert cluster.contexts[0].own(SignState).unwritten is None and cluster.contexts[0].own(SignState).merging is None
     owners = Counter(owner_of(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
     assert Counter(cluster.asked) == {rank: owners[rank] // part + 1 for rank in range(3)}, "nobody is asked twice"
 
 
 def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> None:
     for context in cluster.contexts:
-        assert context.sign.signing.lines is not None
-        context.sign.signing.lines.close()
+        lines = context.own(SignState).signing.lines
+        assert lines is not None
+        lines.close()
     entry = Entry(b"f", reference.of_file(b"x", BLOCK), 1, ROOT)
-    lines = cluster.contexts[1].sign.signing.lines
+    lines = cluster.contexts[1].own(SignState).signing.lines
     assert lines is not None
     lines.add(*pack(entry))
-    cluster.contexts[0].sign.signatures[0] = (entry.digest, Tally(files=1, bytes=1))
+    cluster.contexts[0].own(SignState).signatures[0] = (entry.digest, Tally(files=1, bytes=1))
     cluster.begin()
     (area / "source" / "x").write_bytes(b"x")
     assert (area / "manifest").read_bytes() == reference.manifest(os.fsencode(area / "source" / "x"), BLOCK)
@@ -211,7 +212,7 @@ def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> Non
 def test_a_manifest_that_cannot_be_begun(area: Path, cluster: Cluster) -> None:
     (area / "manifest").mkdir()
     cluster.begin()
-    assert isinstance(cluster.contexts[0].sign.unwritten, OSError | Refused)
+    assert isinstance(cluster.contexts[0].own(SignState).unwritten, OSError | Refused)
     assert cluster.asked == []
 
 
@@ -221,13 +222,13 @@ def test_a_manifest_that_cannot_be_made_durable_leaves_the_old_one(
 ) -> None:
     (area / "manifest").write_text("old")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, call, fail)
     cluster.begin()
-    assert isinstance(cluster.contexts[0].sign.unwritten, OSError)
-    assert cluster.contexts[0].sign.merging is None
+    assert isinstance(cluster.contexts[0].own(SignState).unwritten, OSError)
+    assert cluster.contexts[0].own(SignState).merging is None
     assert (area / "manifest").read_text() == "old"
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
 
@@ -249,7 +250,7 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(ManifestWriter, "write", full)
     cluster.begin()
-    assert isinstance(cluster.contexts[0].sign.unwritten, OSError)
+    assert isinstance(cluster.contexts[0].own(SignState).unwritten, OSError)
     assert written == lines + 2, "it is not tried again"
     assert (area / "manifest").read_text() == "old"
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
@@ -260,13 +261,13 @@ def test_a_job_that_ends_early_leaves_the_old_one(area: Path, cluster: Cluster) 
     context = cluster.contexts[0]
     run(context, Phase.LEVEL, WriteManifest())
     assert len(os.listdir(area)) == 4, "a temporary file"
-    context.sign.close()
+    context.own(SignState).close()
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
     assert (area / "manifest").read_text() == "old"
 
 
 @pytest.fixture
-def reading(area: Path, written: Written) -> Iterator[Context]:
+def reading(area: Path, written: Written) -> Iterator[Rank]:
     """A rank that is to compare with the manifest."""
     (area / "old").write_bytes(written.manifest)
     (area / "source").mkdir()
@@ -278,13 +279,13 @@ def reading(area: Path, written: Written) -> Iterator[Context]:
 
 @pytest.mark.parametrize("part", [1, 7, 1000])
 def test_a_manifest_that_is_read_is_the_second_side(
-    reading: Context, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
+    reading: Rank, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", part)
     run(reading, Phase.COPY, ReadManifest())
     found: dict[bytes, tuple[bytes, bytes, int]] = {}
-    while reading.sign.entries.count:
-        for packed in reading.sign.entries.take_frame():
+    while reading.own(FoundEntries).waiting.count:
+        for packed in reading.own(FoundEntries).waiting.take_frame():
             note: EntriesNote = decode(packed.payload)
             for entries in note.parts:
                 assert (entries.side, entries.round) == (1, 0)
@@ -299,10 +300,10 @@ def test_a_manifest_that_is_read_is_the_second_side(
 
 
 @pytest.mark.parametrize("damage", [b"#pcopy-manifest 2 ", b"#pcopy-manifest 1 md5 ", b""])
-def test_a_damaged_manifest_stops_the_job(area: Path, reading: Context, written: Written, damage: bytes) -> None:
+def test_a_damaged_manifest_stops_the_job(area: Path, reading: Rank, written: Written, damage: bytes) -> None:
     if damage:
         (area / "old").write_bytes(damage + written.manifest[len(damage) :])
     else:
         (area / "old").write_bytes(written.manifest[:-20])
     run(reading, Phase.COPY, ReadManifest())
-    assert reading.stop_reason is not None and f"{area}/old" in reading.stop_reason
+    assert reading.stop_reason is not None and f"{area}/old" in reading.stop_reason.text

@@ -13,10 +13,10 @@ import pytest
 
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.identity import Likeness
-from pcopy.fsio.mount_roots import AUTOFS, MountRoot
+from pcopy.fsio.mounted import AUTOFS, MountRoot
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.job import Failure
-from pcopy.tasks.values import ScanDir
+from pcopy.tasks.base.job import Failure
+from pcopy.tasks.directories.scan_dir import ScanDir
 from tests.support.autofs import automounted
 from tests.support.files import write
 from tests.support.filesystems import mounted

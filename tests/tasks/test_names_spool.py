@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 import pytest
 
-from pcopy.tasks import names_spool
-from pcopy.tasks.names_spool import NamesSpool
+from pcopy.walk import names_spool
+from pcopy.walk.names_spool import NamesSpool
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])

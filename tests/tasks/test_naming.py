@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.tasks.values import NameItems
+from pcopy.tasks.files.name_items import NameItems
 from tests.tasks.one_rank import copy, once, root_of
 
 

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.values import NameItems, unpack_names
-from tests.tasks.one_rank import consistent, copy, root_of
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, unpack_names
+from pcopy.tasks.files.name_items import NameItems, Waiting
+from tests.tasks.one_rank import consistent, copy, root_of, surroundings
 from tests.tasks.test_links import Once
 
 FILES = 20
@@ -55,3 +59,18 @@ def test_links_and_fifos_of_a_batch_are_counted_as_what_they_are(area: Path) -> 
     os.mkfifo(source / "fifo")
     totals = consistent(copy(root_of(source, target), existing="newer", preserve=Preserve()))
     assert (totals.symlinks, totals.special, totals.files, totals.bytes) == (3, 1, 0, 0)
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, MemoryError, OSError])
+def test_items_of_a_task_that_does_not_end_are_removed(area: Path, error: type[BaseException]) -> None:
+    """Nobody else knows their temporary names."""
+    with surroundings([root_of(area, area)], Options(existing="skip")) as (rank, _):
+        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        temporary = rank.temporary_names.next()
+        result = Result(rank, int(Phase.COPY), (1, 0, 1), None)
+        waiting = Waiting(rank, place, 0)
+        with pytest.raises(error), waiting.spawned(result):
+            waiting.expect([temporary])
+            (area / os.fsdecode(temporary)).touch()
+            raise error
+        assert list(area.iterdir()) == []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pcopy.fsio import nodes
-from pcopy.tasks.values import NameGroup
+from pcopy.fsio.new_file import NewFile, NewNode
+from pcopy.fsio.nodes import Node
+from pcopy.tasks.files.name_items import NameGroup
 from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, root_of
 from tests.tasks.test_links import Once
@@ -34,14 +36,14 @@ def test_no_temporary_file_is_moved_to_another_directory(trees: tuple[Path, Path
     source, target = trees
 
     def plant(task: NameGroup) -> None:
-        home = target / os.fsdecode(task.split.place.path)
+        home = target / os.fsdecode(task.item.place.path)
         (home / "part").write_bytes(b"planted")
-        (home / "part").rename(home / os.fsdecode(task.unnamed.temporary))
+        (home / "part").rename(home / os.fsdecode(task.made.temporary))
         (home / "file").write_bytes(b"a name that is taken")
 
     once = Once(NameGroup, plant)
     consistent(copy(root_of(source, target), before=once, existing=existing))
-    home = os.fsdecode(once.value.split.place.path)
+    home = os.fsdecode(once.value.item.place.path)
     other = "ours" if home == "his" else "his"
     assert (target / home / "file").read_bytes() == b"a name that is taken"
     assert (target / other / "file").read_bytes() == b"the content"
@@ -74,18 +76,24 @@ def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch:
         (source / name / "file").unlink()
     os.mkfifo(source / "his" / "file", 0o600)
     os.link(source / "his" / "file", source / "ours" / "file")
-    real = nodes.copy_node
-    planted: list[int] = []
+    real = NewNode.made
+    swaps: list[Callable[[], None]] = []
 
-    def copy_and_swap(*words: Any, **more: Any) -> Any:
-        made = real(*words, **more)
-        if not planted:
-            os.unlink(words[4], dir_fd=words[3])
-            os.mkfifo(words[4], 0o666, dir_fd=words[3])
-            planted.append(os.stat(words[4], dir_fd=words[3]).st_ino)
-        return made
+    def noted(directory: int, name: bytes, node: Node, *, is_temporary: bool) -> NewNode:
+        def swap() -> None:
+            os.unlink(name, dir_fd=directory)
+            os.mkfifo(name, 0o666, dir_fd=directory)
 
-    monkeypatch.setattr("pcopy.tasks.copy_nodes.copy_node", copy_and_swap)
+        swaps.append(swap)
+        return real(directory, name, node, is_temporary=is_temporary)
+
+    def keep_and_swap(new: NewNode) -> None:
+        NewFile.keep(new)
+        if len(swaps) == 1:
+            swaps[0]()
+
+    monkeypatch.setattr(NewNode, "made", noted)
+    monkeypatch.setattr(NewNode, "keep", keep_and_swap)
     copied = copy(root_of(source, target), existing="skip")
     inodes = {path.stat().st_ino: path for path in target.glob("*/file")}
     assert len(inodes) == len(list(target.glob("*/file")))  # his stays where he has put it, and has one name

@@ -14,14 +14,18 @@ from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Spawn, Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.tasks import counts
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.context import CLOCK_GRACE, Context
-from pcopy.tasks.job import Options, Totals
-from pcopy.tasks.phases import Phase
-from pcopy.tasks.result import Result
-from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import FailDir, FinishDir, Place, ReportFailures, ScanNames, unpack_names
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options, Totals
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, unpack_names
+from pcopy.tasks.directories.fail_dir import FailDir, FailedDirectories
+from pcopy.tasks.directories.finish_dir import FinishDir
+from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.report_failures import ReportFailures
+from pcopy.tasks.runner import TaskRunner, outcome_of
 from tests.tasks.one_rank import root_of, surroundings
 
 BEGAN = 1_000_000_000 * 10**9
@@ -32,7 +36,7 @@ NOT_WRITTEN = Problem("write", errno.ENOSPC)
 
 
 @pytest.fixture
-def context(area: Path) -> Iterator[Context]:
+def context(area: Path) -> Iterator[Rank]:
     for name in ("source", "target"):
         (area / name).mkdir()
     with surroundings([root_of(area / "source", area / "target")], Options(existing="skip", sync=False)) as (made, _):
@@ -40,11 +44,11 @@ def context(area: Path) -> Iterator[Context]:
         yield made
 
 
-def here(context: Context) -> Place:
+def here(context: Rank) -> Place:
     return Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
 
 
-def run(context: Context, task: Task) -> Outcome:
+def run(context: Rank, task: Task) -> Outcome:
     slices = TaskRunner(context)(task)
     while True:
         try:
@@ -54,25 +58,25 @@ def run(context: Context, task: Task) -> Outcome:
             return outcome
 
 
-def note(context: Context, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> Spawn:
+def note(context: Rank, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> Spawn:
     result = Result(context, phase, (context.job.run, 0, 1))
     for name in names:
         result.fail(here(context), name, problem)
-    (spawned,) = result.outcome().spawned
+    (spawned,) = outcome_of(result, context).spawned
     assert isinstance(decode(spawned.payload), ReportFailures)
     return spawned
 
 
-def tried_again(context: Context, spawned: Spawn) -> list[Any]:
-    """What the next run makes of the note of this one."""
+def tried_again(context: Rank, spawned: Spawn, later: int = 1) -> list[Any]:
+    """What the next run makes of the note of this one, or one that is ``later`` still."""
     earlier = context.job.run
-    context.job = context.job._replace(run=earlier + 1, resumed=RESUMED + earlier)
+    context.job = context.job._replace(run=earlier + later, resumed=RESUMED + earlier)
     outcome = run(context, Task((earlier, 0, 2), *spawned))
     context.job = context.job._replace(run=earlier, resumed=0)
     return [decode(each.payload) for each in outcome.spawned]
 
 
-def test_names_of_one_directory_are_tried_together(context: Context) -> None:
+def test_names_of_one_directory_are_tried_together(context: Rank) -> None:
     names = [b"%d" % number for number in range(300)]
     scan, finish = tried_again(context, note(context, names, NOT_WRITTEN))
     assert (type(scan), type(finish)) == (ScanNames, FinishDir)
@@ -92,13 +96,19 @@ def test_names_of_one_directory_are_tried_together(context: Context) -> None:
     ],
 )
 def test_what_was_not_made_yet_is_not_the_jobs_own(
-    context: Context, problem: Problem, inplace: bool, run_number: int, began_now: bool
+    context: Rank, problem: Problem, inplace: bool, run_number: int, began_now: bool
 ) -> None:
     context.options = context.options._replace(inplace=inplace)
     context.job = context.job._replace(run=run_number, options=context.options)
     (scan, _) = tried_again(context, note(context, [b"name"], problem))
     since = (run_number + 1, RESUMED + run_number) if began_now else (0, 0)
     assert scan == ScanNames(here(context)._replace(since=since), b"name", 1)
+
+
+def test_what_a_run_between_may_have_made_can_be_the_jobs_own(context: Rank) -> None:
+    """It has tried the item, and was killed before that was on record: so the note is there for the run after it."""
+    (scan, _) = tried_again(context, note(context, [b"name"], UNREADABLE), later=2)
+    assert scan == ScanNames(here(context), b"name", 1)
 
 
 def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
@@ -116,7 +126,7 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
         status = os.stat_result([0] * 10 + [0, 0, changed // 10**9] + [0, 0, changed])
         assert status.st_ctime_ns == changed
         surroundings: Any = Surroundings()
-        return Context.is_ours(surroundings, place, status)
+        return Rank.is_ours(surroundings, place, status)
 
     before, after = RESUMED - 2 * CLOCK_GRACE, RESUMED + 1
     assert [is_ours(run, (0, 0), before) for run in (1, 2, 3)] == [False, True, True]
@@ -125,7 +135,7 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
     assert not is_ours(2, (0, 0), BEGAN - 2 * CLOCK_GRACE)
 
 
-def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Context) -> None:
+def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Rank) -> None:
     """It fails again there, before whatever else may fail it: so that it is known to count as failed already."""
     failing = FailDir(here(context), UNREADABLE.plain, None)
     totals: list[int] = [0] * len(Totals._fields)
@@ -133,7 +143,7 @@ def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: 
     outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode(failing), 0, False, 0))
     (spawned,) = outcome.spawned
     for _ in range(2):
-        context.failed_directories.clear()  # as in another process
+        context.own(FailedDirectories).clear()  # as in another process
         totals = [one + other for one, other in zip(totals, outcome.counts, strict=True)]
         assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (0, 1)
         context.job = context.job._replace(run=2)

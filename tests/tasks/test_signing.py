@@ -18,14 +18,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pcopy.signature.algorithms import algorithm
-from pcopy.signature.records import unpack
-from pcopy.tasks import signing
-from pcopy.tasks.codec import decode
-from pcopy.tasks.job import Options
-from pcopy.tasks.phases import Phase
-from pcopy.tasks.result import Result
-from pcopy.tasks.signing import Digested, Row, Signing, Tally, depth_of, owner_of
-from pcopy.tasks.values import Place
+from pcopy.signature.manifest import unpack
+from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.runner import outcome_of
+from pcopy.tasks.sign import signing
+from pcopy.tasks.sign.signing import Digested, Row, Signing, Tally, depth_of, owner_of
 from tests.support import reference_signature as reference
 from tests.tasks.one_rank import root_of, surroundings
 
@@ -254,7 +255,7 @@ def test_each_run_has_later_rounds_than_those_before(area: Path) -> None:
             for phase in (Phase.COPY, Phase.REPAIR):
                 result = Result(context, phase, (run, 0, 1))
                 result.found_directory(Place(0, b"", *identities, False, False))
-                (spawned,) = result.outcome().spawned
+                (spawned,) = outcome_of(result, context).spawned
                 rounds.append(decode(spawned.payload).entries.round)
     assert rounds == sorted(set(rounds))
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.values import CopyFiles, ScanDir
+from pcopy.tasks.directories.scan_dir import ScanDir
+from pcopy.tasks.files.copy_files import CopyFiles
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
 from tests.tasks.one_rank import consistent, copy, root_of
 

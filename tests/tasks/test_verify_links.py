@@ -13,13 +13,14 @@ from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
-from pcopy.tasks.codec import decode, encode
-from pcopy.tasks.hosts import Hosts
-from pcopy.tasks.job import Options
-from pcopy.tasks.phases import Phase
-from pcopy.tasks.read_values import VerifyLinks
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.spreading import Hosts
+from pcopy.tasks.base.values import Copy, Item, Known, Place
+from pcopy.tasks.links.make_links import MakeLinks
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.values import Known, LinkGroup, MakeLinks, Place
+from pcopy.tasks.verify.verify_items import VerifyLinks
 from tests.support.damages import flip
 from tests.tasks.one_rank import Copied, consistent, copy, once, root_of, surroundings
 
@@ -105,14 +106,14 @@ def test_whoever_makes_the_links_it_is_not_the_writer_who_reads(area: Path, writ
     with surroundings([root_of(source, target)], options, ranks=2) as (context, _):
         context.hosts = Hosts(["here", "there"], 0)
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
-        group = LinkGroup(0, 1, 3, ((place, b"one"), (place, b"two")), 0)
+        group = Item(0, 1, 3, ((place, b"one"), (place, b"two")), 0)
         known = Known(b"f", 3, bytes(16), Version(1, 3, 0, 0))
-        task = MakeLinks(group, made, known, 0, bytes((writer,)), False)
+        task = MakeLinks(group, Copy(made, known, 0, bytes((writer,))), False)
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
         (spawned,) = outcome.spawned
         value = decode(spawned.payload)
         assert isinstance(value, VerifyLinks)
-        assert (spawned.owner, value.writers) == (1 - writer, bytes((writer,)))
+        assert (spawned.owner, value.contents.writers) == (1 - writer, bytes((writer,)))
 
 
 def run(runner: TaskRunner, task: Task) -> Outcome:

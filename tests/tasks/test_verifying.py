@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.tasks.read_values import VerifyItems
+from pcopy.tasks.verify.verify_items import VerifyItems
 from tests.support.damages import flip
 from tests.support.files import replace_by_fifo
 from tests.tasks.one_rank import Copied, consistent, copy, once, root_of

@@ -10,18 +10,30 @@ import pytest
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import Version
-from pcopy.tasks.codec import encode
-from pcopy.tasks.job import Options
-from pcopy.tasks.read_values import Contents, ReadChunk, ReadItems, SplitRead, VerifyItems, VerifyLinks
-from pcopy.tasks.sign_values import DigestLevel, ReadManifest, WriteManifest
-from pcopy.tasks.values import Known, LinkGroup, Place
-from pcopy.tasks.whereabouts import whereabouts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import Contents, Item, Known, Place
+from pcopy.tasks.runner import TaskRunner, whereabouts
+from pcopy.tasks.sign.digest_level import DigestLevel
+from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
+from pcopy.tasks.verify.read_items import ReadItems
+from pcopy.tasks.verify.split_read import ReadChunk, SplitRead
+from pcopy.tasks.verify.verify_items import VerifyItems, VerifyLinks
 from tests.tasks.one_rank import root_of, surroundings
+
+
+def told_of(task: Kind, rank: Rank) -> str:
+    rank.running.task = Task((1, 0, 1), 0, encode(task), 0)
+    return whereabouts(rank)
+
 
 PLACE = Place(0, b"sub", Identity(0, 1), Identity(0, 2), False, False)
 KNOWN = Known(b"f", 3, b"digest", Version(1, 3, 0, 0))
 CONTENTS = Contents(PLACE, b"large", KNOWN, False, 0, 3, 0, b"\0")
-GROUP = LinkGroup(0, 1, 3, ((PLACE, b"one"), (PLACE, b"two")), 0)
+GROUP = Item(0, 1, 3, ((PLACE, b"one"), (PLACE, b"two")), 0)
+COPIES = Contents(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +41,7 @@ GROUP = LinkGroup(0, 1, 3, ((PLACE, b"one"), (PLACE, b"two")), 0)
     [
         (ReadItems(PLACE, b"", b"", b"", 0, 0), "reading files of SOURCE/sub"),
         (VerifyItems(PLACE, b"", b"", b"", b"", b"", b"", 0), "reading back the copies of SOURCE/sub"),
-        (VerifyLinks(GROUP, 1, KNOWN, 3, 0, b"\0"), "reading back the copies of SOURCE/sub/one"),
+        (VerifyLinks(COPIES, 1), "reading back the copies of SOURCE/sub/one"),
         (SplitRead(CONTENTS), "reading SOURCE/sub/large"),
         (ReadManifest(), "reading the manifest"),
         (DigestLevel(3), "digesting directories"),
@@ -41,11 +53,31 @@ def test_in_words(area: Path, task: Any, told: str) -> None:
     source.mkdir()
     target.mkdir()
     with surroundings([root_of(source, target)], Options(hash="xxh3-128")) as (context, _):
-        assert whereabouts(Task((1, 0, 1), 0, encode(task), 0), context) == told.replace("SOURCE", str(source))
+        assert told_of(task, context) == told.replace("SOURCE", str(source))
 
 
 def test_a_part_of_a_file(area: Path) -> None:
     with surroundings([root_of(area, area)], Options(hash="xxh3-128")) as (context, _):
-        names = dict.fromkeys(ReadChunk._fields, 0)
+        names = dict.fromkeys(ReadChunk.fields, 0)
         task = ReadChunk(**{**names, "contents": CONTENTS})  # type: ignore[arg-type]
-        assert whereabouts(Task((1, 0, 1), 0, encode(task), 0), context) == f"reading a part of {area}/sub/large"
+        assert told_of(task, context) == f"reading a part of {area}/sub/large"
+
+
+def test_of_tasks_that_take_turns_it_is_the_one_that_runs(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def run(_: Kind, rank: Rank, __: object) -> Steps:
+        while True:
+            told.append(whereabouts(rank))
+            yield None
+
+    for kind in (ReadManifest, WriteManifest):
+        monkeypatch.setattr(kind, "run", run)
+    with surroundings([root_of(area, area)], Options(hash="xxh3-128")) as (rank, _):
+        assert whereabouts(rank) == ""
+        reading, writing = (
+            TaskRunner(rank)(Task((1, 0, 1), 0, encode(kind()), 0)) for kind in (ReadManifest, WriteManifest)
+        )
+        for slices in (reading, writing, reading):
+            next(slices)
+    assert told == ["reading the manifest", "writing the manifest", "reading the manifest"]

@@ -1,0 +1,150 @@
+"""A job that one build of pcopy has stopped, and another one, with other kinds of tasks, is to go on with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pcopy.tasks import runner  # noqa: F401 (makes all kinds known)
+from pcopy.tasks.base.kind import FORMAT, KINDS
+from pcopy.tasks.remove import remove_tree  # noqa: F401 (as runner)
+from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
+from tests.support.command import REPOSITORY, pcopy, show, succeed
+
+ANOTHER_KIND = '''
+
+class ReadEntrails(OfPlace, code=199, doing="reading the entrails of", is_note=False):
+    """A kind that no build has yet."""
+
+    def run(self, rank: Rank, result: Result) -> None:
+        """Nobody spawns it."""
+'''
+
+
+class Edit(NamedTuple):
+    """In ``pcopy/<file>``, ``old`` becomes ``new``; an empty ``old`` is the end of the file."""
+
+    file: str
+    old: str
+    new: str
+
+
+OF_FORMAT = 5
+KNOWN: dict[int, tuple[str, str]] = {
+    1: ("ScanDir", "root path source_id parent since"),
+    2: ("ScanNames", "place names attempt"),
+    3: ("FinishDir", "place attributes counted entries again was"),
+    4: ("SealDir", "finish"),
+    5: ("SealDirs", ""),
+    6: ("FailDir", "place problem retry"),
+    7: ("SyncFiles", "place"),
+    10: ("CopyFiles", "place names rows attempt"),
+    11: ("CopyNodes", "place names inodes attempt"),
+    12: ("SplitFile", "item"),
+    13: ("FileOpened", "file chunks chunk"),
+    14: ("CopyChunk", "file start end part"),
+    15: ("ChunkDone", "temporary problem part root writer"),
+    16: ("FinishFile", "file digest chunk writers"),
+    17: ("Unmark", "place names inodes failed"),
+    18: ("NameItems", "place names temporaries inodes marks kinds sizes versions digests attempt writer"),
+    19: ("NameGroup", "item made known chunk writers shortcoming"),
+    30: ("LinkNote", "place names mounts inodes sizes attempt bucket"),
+    31: ("GroupLinks", "bucket"),
+    32: ("LinkGroup", "item"),
+    33: ("MakeLinks", "item copy more copied"),
+    34: ("InodeCopied", "item copy"),
+    35: ("CopyAnew", "item inode mark known is_whole"),
+    40: ("ReadItems", "place names kinds inodes attempt counter"),
+    41: ("VerifyItems", "place names kinds counters sizes versions digests writer"),
+    42: ("VerifyLinks", "contents made"),
+    43: ("SplitRead", "contents"),
+    44: ("ReadOpened", "contents number chunks"),
+    45: ("ReadChunk", "contents start end number part"),
+    46: ("ChunkRead", "number part root problem"),
+    50: ("StoredEntries", "entries"),
+    51: ("SendEntries", ""),
+    52: ("EntriesNote", "parts"),
+    53: ("DeepestNote", "depth"),
+    54: ("DigestLevel", "depth"),
+    55: ("DirectoriesNote", "rows"),
+    56: ("SignatureNote", "side digest tally"),
+    57: ("DifferencesNote", "rows"),
+    58: ("SendLines", ""),
+    59: ("LinesNote", "rank rows last"),
+    60: ("WriteManifest", ""),
+    61: ("ReadManifest", ""),
+    70: ("ReportFailures", "failures notices retries unknown"),
+    80: ("RemoveNames", "place awaited names"),
+    81: ("RemoveDir", "place awaited parent is_empty"),
+    83: ("PartRemoved", "number left"),
+}
+"""The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
+
+MORE = Edit("tasks/files/unmark.py", "", ANOTHER_KIND)
+FEWER = Edit("tasks/files/copy_files.py", "class CopyFiles(OfPlace, code=10,", "class CopyFiles(OfPlace, code=198,")
+SHAPE = Edit(
+    "tasks/files/copy_files.py",
+    "    attempt: int\n\n    def part",
+    "    attempt: int\n    more: int = 0\n\n    def part",
+)
+NEXT = Edit("tasks/base/kind.py", f"FORMAT = {FORMAT}\n", f"FORMAT = {FORMAT + 1}\n")
+
+Build = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def build(area: Path, env: dict[str, str]) -> Build:
+    """The environment in which pcopy is one with some edits."""
+
+    def made(*edits: Edit) -> dict[str, str]:
+        place = area / "build"
+        shutil.copytree(REPOSITORY / "pcopy", place / "pcopy", ignore=shutil.ignore_patterns("__pycache__"))
+        for edit in edits:
+            path = place / "pcopy" / edit.file
+            text = path.read_text()
+            assert not edit.old or text.count(edit.old) == 1, edit
+            path.write_text(text.replace(edit.old, edit.new) if edit.old else text + edit.new)
+        return {**env, "PYTHONPATH": str(place)}
+
+    return made
+
+
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize("edit", [MORE, FEWER, SHAPE], ids=["one kind more", "one fewer", "another shape"])
+def test_a_build_with_other_kinds_refuses_the_job_and_leaves_it_alone(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, build: Build, edit: Edit
+) -> None:
+    name = stop(tree, area / "copy")
+    other = build(edit, NEXT)
+    for words in (("--resume", name), ("--resume",)):
+        run = pcopy(*words, env=other)
+        assert run.returncode == REFUSED, show(run)
+        for told in (f"version {FORMAT};", f"version {FORMAT + 1};", "--discard"):
+            assert told.encode() in run.stderr, show(run)
+        assert len(run.stderr.splitlines()) == 3 - len(words), show(run)
+    assert [job["job"] for job in listed(env)] == [name]
+    succeed("--resume", name, env=env)
+    check_equal(tree, area / "copy")
+
+
+@pytest.mark.in_turn(1)
+@pytest.mark.parametrize("edit", [FEWER, SHAPE], ids=["one kind fewer", "another shape"])
+def test_a_build_whose_version_was_forgotten_takes_no_task_for_another(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, build: Build, edit: Edit
+) -> None:
+    name = stop(tree, area / "copy")
+    run = pcopy("--resume", name, env=build(edit))
+    assert run.returncode == REFUSED, show(run)
+    assert f"version {FORMAT}".encode() in run.stderr, show(run)
+    assert len(run.stderr.splitlines()) == 1, show(run)
+    succeed("--resume", name, env=env)
+    check_equal(tree, area / "copy")
+
+
+def test_codes_are_never_given_again() -> None:
+    assert {code: (kind.__name__, " ".join(kind.fields)) for code, kind in KINDS.items()} == KNOWN
+    assert FORMAT == OF_FORMAT

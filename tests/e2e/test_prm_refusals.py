@@ -1,0 +1,161 @@
+"""What ``prm`` refuses, what it asks, and what it says of paths that are not there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_prm import prm
+from tests.support.command import RUN, show
+from tests.support.faults import Fault
+from tests.support.filesystems import Place
+
+REFUSED = {
+    "/": "is the root directory, which is never removed",
+    "//": "is the root directory, which is never removed",
+    "/.": ". is never removed",
+    ".": ". is never removed",
+    "./": ". is never removed",
+    "..": ".. is never removed",
+    "../here/../here": "is the working directory, which is never removed",
+    "../../around": "is a directory above the working directory, which is never removed",
+    "inner/..": ".. is never removed",
+    "link/": "is a symbolic link; to remove that, leave out the slash",
+    "file/": "is no directory; to remove it, leave out the slash",
+    "": "a path is the empty string",
+}
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_never_removed(area: Path, path: str) -> None:
+    here = area / "around/here"
+    (here / "inner").mkdir(parents=True)
+    (here / "file").touch()
+    (here / "link").symlink_to("inner")
+    (area / "around/fine").touch()
+    run = prm("-f", "../fine", path, cwd=here)
+    assert run.returncode == 2, show(run)
+    assert REFUSED[path] in run.stderr.decode()
+    assert sorted(os.listdir(here)) == ["file", "inner", "link"]
+    assert (area / "around/fine").exists()
+
+
+def test_the_errors_file_is_not_removed(area: Path) -> None:
+    (area / "tree/inner").mkdir(parents=True)
+    (area / "link").symlink_to("tree")
+    for errors in (area / "tree/inner/errors", area / "link/errors"):
+        run = prm("--yes", "--errors", errors, area / "tree")
+        assert run.returncode == 2, show(run)
+        assert b"which is removed; name another" in run.stderr
+    assert prm("--yes", "--errors", area / "tree-errors", area / "tree").returncode == 0
+
+
+def test_a_path_that_is_not_there(area: Path) -> None:
+    (area / "there").touch()
+    run = prm("--yes", "there", "gone", "gone/below", cwd=area)
+    assert run.returncode == 1, show(run)
+    assert run.stderr.decode().splitlines() == [
+        f"prm: {path}: stat: No such file or directory (ENOENT)" for path in ("gone", "gone/below")
+    ]
+    assert b"3 found = 1 removed + 0 not empty + 2 failed" in run.stdout
+    assert os.listdir(area) == []
+    assert prm("--yes", "gone", cwd=area).returncode == 1
+    run = prm("-rf", "gone", cwd=area)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def answered(answer: bytes, *words: str, cwd: Path) -> tuple[int, bytes]:
+    """The status and all that is shown on a terminal on which the user gives ``answer``."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(cwd)
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+        os.environ["TERM"] = "dumb"
+        os.execv(sys.executable, [sys.executable, *RUN["prm"], *words])
+    shown = b""
+    while b"[y/N] " not in shown:
+        shown += os.read(terminal, 1024)
+    os.write(terminal, answer)
+    try:
+        while data := os.read(terminal, 1024):
+            shown += data
+    except OSError:  # the end of what has a terminal
+        pass
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown
+
+
+def test_asks_on_a_terminal(area: Path) -> None:
+    (area / "tree\n\x1b[2J").mkdir()
+    status, told = answered(b"n\n", "tree\n\x1b[2J", cwd=area)
+    assert (status, len(os.listdir(area))) == (2, 1)
+    assert b"nothing was removed" in told
+    assert b"\x1b" not in told
+    assert answered(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
+    status, told = answered(b"y\n", "tree\n\x1b[2J", cwd=area)
+    assert (status, os.listdir(area)) == (0, []), told
+
+
+def test_wants_yes_where_nobody_can_be_asked(area: Path) -> None:
+    (area / "tree").mkdir()
+    run = prm(area / "tree")
+    assert run.returncode == 2
+    assert b"--yes removes without a question" in run.stderr
+    assert os.listdir(area) == ["tree"]
+
+
+def test_below_a_file_nothing_is_there(area: Path) -> None:
+    (area / "file").touch()
+    run = prm("--yes", "file/below", cwd=area)
+    assert (run.returncode, run.stderr) == (1, b"prm: file/below: stat: Not a directory (ENOTDIR)\n"), show(run)
+    run = prm("-f", "file/below", cwd=area)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    assert (area / "file").exists()
+
+
+def test_a_subvolume_is_refused_as_what_it_is(on: Place) -> None:
+    around = on("btrfs")
+    (around / "tree").mkdir()
+    for path in (around / "other", around / "tree/inner"):
+        subprocess.run(["btrfs", "-q", "subvolume", "create", path], check=True)
+    run = prm("--yes", around / "other")
+    assert run.returncode == 2 and b"or it is a subvolume; unmount or delete that, or name what" in run.stderr, show(
+        run
+    )
+    run = prm("--yes", around / "tree")
+    assert (
+        run.returncode == 1
+        and b"/inner: stat: another file system is mounted here, or it is a subvolume: it stays" in run.stderr
+    ), show(run)
+
+
+@pytest.mark.parametrize("error", ["EINTR", "EAGAIN"])
+@pytest.mark.parametrize("path", ["tree", "tree/inner"])
+def test_what_is_interrupted_is_done_once_more(area: Path, path: str, error: str) -> None:
+    """Names in the directory, and the directory itself."""
+    (area / "tree/inner").mkdir(parents=True)
+    for number in range(4):
+        (area / path / f"{number}").touch()
+    fault = Fault(area / "log", ["unlinkat"], area / path, error, when="2..3")
+    run = prm("--yes", area / "tree", ranks=1, wrap=fault.wrap())
+    fault.check()
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    assert not (area / "tree").exists()
+
+
+@pytest.mark.parametrize("error", ["EBUSY", "ENOMEM", "EMFILE", "ENOSPC", "EROFS"])
+def test_a_directory_that_cannot_be_looked_at_has_failed(area: Path, error: str) -> None:
+    """Each look at it in turn: none stops the run."""
+    for number in range(1, 8):
+        (area / "tree/inner").mkdir(parents=True, exist_ok=True)
+        (area / "tree/inner/file").touch()
+        fault = Fault(area / "log", ["newfstatat", "fstat", "statx"], area / "tree", error, when=str(number))
+        run = prm("--yes", "tree", cwd=area, ranks=1, wrap=fault.wrap())
+        assert run.returncode in (0, 1), show(run)
+        assert (run.returncode == 1) == (b"prm: tree" in run.stderr), show(run)
+        assert run.returncode == 0 or error.encode() in run.stderr, show(run)

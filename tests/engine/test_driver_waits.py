@@ -1,0 +1,267 @@
+"""The driver waits for tickets beside its transport, one rule at a time (``pcopy.engine.ticket``)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from pcopy.engine.driver import Driver, Outcome, Slices
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Close, Halt, Message, Reply, Request, Signal, Start, Stop, Work
+from pcopy.engine.task import Spawn, Task
+from pcopy.engine.termination import ISSUED
+from pcopy.engine.ticket import Wake
+from pcopy.errors import INTERNAL, JobAborted
+from tests.engine.spoken import Directions, Spoken, node_of
+from tests.engine.test_epochs import FakeJournal
+from tests.engine.test_tickets import TWO
+
+
+class Chosen:
+    """A ticket that becomes done when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.cancelled = 0
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+class Stage:
+    """One driver on rank 1 of 3 whose polls hand out what the test has prepared, and which notes what it runs."""
+
+    rank, size, unsent = 1, 3, False
+
+    def __init__(self, limits: Limits, *steps: Callable[[], Iterable[Message]]) -> None:
+        self._steps = deque(steps)
+        self._left = 5000  # polls after the last step
+        self.now = 0.0
+        self.said: list[Message] = []
+        self.story: list[str] = []
+        self.tickets: dict[bytes, list[Chosen]] = {}
+        self.journal = FakeJournal()
+        self.node = node_of(1, 3, limits, journal=self.journal)
+        self.reason: Halt | None = None
+        self.driver = Driver(
+            self.node, self, self.run_task, host="here", clock=self.clock, stop_reason=lambda: self.reason, wake=self
+        )
+
+    def clock(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    # The task, whose payload is a letter for each step: s(lice), w(ait), f(ail), x (spawns itself).
+
+    def run_task(self, task: Task) -> Slices:
+        name = task.payload[:1].decode()
+        tickets = self.tickets.setdefault(task.payload[:1], [])
+        spawned = []
+        try:
+            for letter in task.payload[1:].decode():
+                self.story.append(name + letter)
+                if letter == "s":
+                    self.now += 1.0
+                    yield None
+                elif letter == "w":
+                    tickets.append(Chosen())
+                    yield tickets[-1]
+                elif letter == "x":
+                    spawned.append(Spawn(0, b"z", 1))
+                else:
+                    raise ValueError("the reason of it all")
+            self.story.append(name + ".")
+            return Outcome(spawned, (1,))
+        finally:
+            assert all(ticket.is_done for ticket in tickets), "closed while a ticket is under way"
+            self.story.append(name + "/")
+
+    # The transport, and the wake.
+
+    def send(self, destination: int, message: Message) -> None:
+        self.said.append(message)
+
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+        self.timeout = timeout
+        assert wake is self or self.node.aborted is not None
+        self._left -= not self._steps
+        assert self._left, "the test has nothing more to say"
+        arrived = [(0, message) for message in self._steps.popleft()()] if self._steps else []
+        self.story.append("|")
+        return arrived
+
+    def fileno(self) -> int:
+        return -1
+
+    def clear(self) -> None:
+        self.story.append("-")
+
+    def forgive(self, rank: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def done(self, name: bytes) -> list[Message]:
+        self.tickets[name][-1].is_done = True
+        return []
+
+    @property
+    def told(self) -> str:
+        return "".join(each for each in self.story if each not in "|-")
+
+
+def begin(*payloads: bytes, owner: int = -1) -> Callable[[], list[Message]]:
+    tasks = tuple(Task((1, 0, number), 0, payload, 1, False, owner) for number, payload in enumerate(payloads, 1))
+    return lambda: [Start(0), Work(0, tasks)]
+
+
+def nothing() -> list[Message]:
+    return []
+
+
+END: tuple[Callable[[], list[Message]], ...] = (lambda: [Stop(0)], lambda: [Close()])
+
+
+def ends(stage: Stage, status: int = 0) -> None:
+    """The requests of a rank that is idle are refused, or else it would not close."""
+    send = stage.send
+
+    def refusing(destination: int, message: Message) -> None:
+        if isinstance(message, Request):
+            stage._steps.appendleft(lambda: [Reply(message.phase, message.sequence, ())])
+        send(destination, message)
+
+    stage.send = refusing  # type: ignore[method-assign]
+    assert stage.driver.run() == status
+
+
+def test_other_tasks_go_on_meanwhile_and_each_after_its_ticket() -> None:
+    first = begin(b"zw", b"aw", b"bw", b"c")  # of which the newest is begun first
+    stage: Stage
+    done = (lambda: stage.done(b"b"), lambda: stage.done(b"a"), lambda: stage.done(b"z"))
+    stage = Stage(TWO, first, nothing, *done, *END)
+    ends(stage)
+    assert stage.told == "c.c/bwawb.b/zwa.a/z.z/"
+    assert stage.node.counters == [4]
+
+
+def test_a_ticket_that_is_done_already_costs_no_turn() -> None:
+    class Done(Chosen):
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_done = True
+
+    stage = Stage(TWO, begin(b"aww"), *END)
+
+    def run_task(task: Task) -> Slices:
+        yield Done()
+        yield Done()
+        return Outcome((), (1,))
+
+    stage.driver._run_task = run_task
+    ends(stage)
+    assert stage.node.counters == [1]
+
+
+def test_a_rank_that_only_waits_sleeps_until_it_is_woken() -> None:
+    timeouts: list[float] = []
+
+    def asleep() -> list[Message]:
+        timeouts.append(stage.timeout)
+        return []
+
+    one = Limits(fan_out=2, slots=1)
+    stage = Stage(one, begin(b"aw"), asleep, asleep, lambda: asleep() or stage.done(b"a"), *END)
+    ends(stage)
+    assert min(timeouts) > 0.1
+    assert stage.told == "awa.a/"
+    for before, after in zip(stage.story, stage.story[1:], strict=False):
+        assert before != "|" or after == "-"  # cleared before a ticket is looked at
+
+
+def test_a_task_is_no_fact_before_all_of_it_is_done() -> None:
+    def nothing_told() -> list[Message]:
+        assert stage.journal.told == []
+        assert stage.node.counters == [0]
+        return stage.done(b"a")
+
+    stage = Stage(TWO, begin(b"axwxw"), nothing_told, nothing_told, *END)
+    ends(stage)
+    assert [fact[0] for fact in stage.journal.told][:3] == ["spawned", "spawned", "done"]
+
+
+def test_a_note_never_waits() -> None:
+    """It fails as what breaks a rule does, and is closed only when its ticket is done."""
+    stage = Stage(TWO, begin(b"nw", owner=1), nothing, lambda: stage.done(b"n"))
+    with pytest.raises(JobAborted) as caught:
+        stage.driver.run()
+    assert caught.value.status == INTERNAL
+    assert stage.node.aborted is not None
+    assert "a note waits on rank 1" in stage.node.aborted.text
+    assert stage.tickets[b"n"][0].cancelled
+    assert stage.told == "nwn/"
+
+
+def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -> None:
+    """b waits when the order comes; a is between two slices; b spawns what is left of it, and may even wait again."""
+
+    stage: Stage
+
+    def still_waits() -> list[Message]:
+        assert all(ticket.cancelled for ticket in stage.tickets[b"b"])
+        assert "b/" not in stage.told
+        return []
+
+    halt = (nothing, lambda: [Halt("signal")], still_waits, lambda: stage.done(b"b"), nothing, still_waits)
+    stage = Stage(TWO, begin(b"assssss", b"bwsxw"), *halt, lambda: stage.done(b"b"), *END)
+    ends(stage)
+    assert re.fullmatch(r"bw(as)+a/bsbxbwb\.b/", stage.told)
+    assert stage.node.counters == [1]
+    assert stage.node.dropped == 2  # a, and what b has left
+    assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
+
+
+def test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_under_way() -> None:
+    stage = Stage(TWO, begin(b"cf", b"bw"), *[nothing] * 4000)  # more than the time for which it tells others
+
+    def heard() -> list[Message]:
+        assert "Abort" in [type(message).__name__ for message in stage.said]
+        assert stage.tickets[b"b"][0].cancelled == 1
+        assert "b/" not in stage.told
+        return stage.done(b"b")
+
+    stage._steps[-1] = heard
+    with pytest.raises(JobAborted, match="the reason of it all"):
+        stage.driver.run()
+    assert stage.told == "bwcfc/b/"
+
+
+def test_a_transport_that_fails_closes_nothing_whose_ticket_is_under_way() -> None:
+    def fail() -> list[Message]:
+        if time.monotonic() > began + 0.05:
+            stage.done(b"b")
+        raise OSError("no network")
+
+    began = time.monotonic()
+    stage = Stage(TWO, begin(b"bw"), *[fail] * 100)
+    with pytest.raises(JobAborted):
+        stage.driver.run()
+    assert stage.told == "bwb/"
+
+
+def test_an_account_is_settled_only_after_the_ticket() -> None:
+    """A root whose only task waits does not collect its sums."""
+    spoken = Spoken(0, 3, Directions(first=1), limits=TWO)
+    spoken.node.start(0.0)
+    taken = spoken.node.take()
+    assert taken is not None
+    spoken.node.under_way.suspend(taken)
+    for rank in (1, 2):
+        spoken.hear(rank, Signal(0, ISSUED))
+    assert not spoken.node._detector.terminated
+    spoken.node.under_way.resume(taken)
+    spoken.node.finished(taken, Outcome((), (1,)), 0.0)
+    assert spoken.node._detector.terminated

@@ -1,0 +1,195 @@
+"""A phase of a job that is kept is over once it is on storage; so is a job that is told to stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcopy.engine.journal import LOST
+from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Signal, Start, Stop
+from pcopy.engine.states import State
+from pcopy.engine.task import Spawn
+from pcopy.engine.termination import ISSUED
+from pcopy.engine.ticket import Outcome
+from tests.engine.spoken import Directions, Spoken, task, without
+from tests.engine.test_epochs import FakeJournal, heard, make, working
+
+
+def ended_phase(directions: Directions) -> tuple[Spoken, FakeJournal]:
+    """A root of two ranks; the first phase is over, but the counters are not collected."""
+    root, journal = make(0, 2, directions)
+    root.node.start(0.0)
+    root.said()
+    return root, journal
+
+
+def answer(root: Spoken, said: list[tuple[int, Message]], durable: int, now: float) -> list[tuple[int, Message]]:
+    """What the root says once rank 1 has answered its last query."""
+    query = [message for _, message in said if isinstance(message, Query)][-1]
+    return root.hear(1, Answer(query.sequence, (0,), (), durable), now=now)
+
+
+def wait(root: Spoken, now: float) -> list[tuple[int, Message]]:
+    root.node.tick(now)
+    return root.said()
+
+
+def test_a_phase_waits_until_all_ranks_are_durable() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert journal.told[-2:] == [("cut", 1, 0), ("cut", 2, 0)]
+    assert not any(isinstance(message, Start) for _, message in said)
+    journal.durable = 2
+    said = answer(root, wait(root, 0.2), 1, 0.3)  # rank 1 has more to do
+    assert root.node.phase == 0
+    said = answer(root, wait(root, 0.4), 2, 0.5)
+    assert any(isinstance(message, Start) for _, message in said)
+    assert journal.cuts == [1, 2]
+
+
+def test_once_a_rank_can_record_nothing_all_give_up() -> None:
+    spoken, journal = working(1, 7)
+    spoken.hear(2, Epoch(2))
+    journal.has_failed = True
+    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1, owner=5)]), 0.0)
+    spoken.node.tick(0.1)
+    spoken.node.tick(0.2)
+    spoken.hear(2, Epoch(3), Epoch(LAST_EPOCH))
+    assert journal.told[-1] == ("gave up",)
+    assert journal.told.count(("gave up",)) == 1
+    assert journal.cuts == [1]
+    said = spoken.hear(0, Query(1, (0,)))
+    assert heard(said, 3)[0] == Epoch(LAST_EPOCH)
+    other, journal = working(3, 7)
+    other.hear(1, Epoch(LAST_EPOCH))
+    assert journal.told == [("gave up",)]
+    assert heard(without(other.hear(1, Query(1, (0,)))), 1)[0] == Epoch(LAST_EPOCH)
+
+
+def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
+    spoken, journal = working()
+    spoken.hear(0, Halt("signal"))
+    journal.has_failed = True
+    spoken.node.tick(0.1)
+    assert journal.told == []
+
+
+def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
+    """And no longer: not for other ranks."""
+    root, journal = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    journal.durable = 2
+    said = root.hear(1, Epoch(LAST_EPOCH))
+    assert journal.told[-1] == ("gave up",)
+    said = answer(root, wait(root, 0.2), LAST_EPOCH, 0.3)
+    assert not any(isinstance(message, Start) for _, message in said)
+    journal.durable = LAST_EPOCH
+    said = answer(root, wait(root, 0.4), 0, 0.5)
+    assert any(isinstance(message, Start) for _, message in said)
+
+
+def test_a_rank_alone_sees_when_it_is_durable() -> None:
+    root, journal = make(0, 1, Directions(first=1, phases=2))
+    root.node.start(0.0)
+    taken = root.node.take()
+    assert taken is not None
+    journal.wants_cut = True
+    root.node.tick(0.0)
+    assert journal.cuts == [1]
+    root.node.finished(taken, Outcome(), 0.0)
+    for tick in range(100):
+        root.node.tick(tick * 0.01)
+        assert root.node.phase == 0
+    journal.durable = 2
+    for tick in range(100, 200):
+        root.node.tick(tick * 0.01)
+    assert root.node.phase == 1
+    journal.durable = 3
+    for tick in range(200, 300):
+        root.node.tick(tick * 0.01)
+    assert root.node.state is State.CLOSED
+
+
+def test_without_a_cut_nothing_waits() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert any(isinstance(message, Start) for _, message in said)
+    said = answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
+    assert (1, Stop(0)) in said
+    assert journal.cuts == []
+
+
+def test_each_phase_of_a_resumed_job_waits() -> None:
+    root, journal = make(0, 2, Directions(phases=3))
+    root.node.restore(1, [], ())
+    root.node.start(0.0)
+    answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
+    assert root.node.phase == 1
+    assert journal.cuts == [1]
+
+
+def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.node.halt(Halt("signal"), 0.0)
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert journal.cuts == [1]
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 2.9), 0, 3.0)
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 3.2), 0, 3.3)
+    assert (1, Stop(75)) in said
+
+
+def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop() -> None:
+    root, _ = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, wait(root, 10.0), 0, 10.1)
+    root.node.halt(Halt("signal"), 10.2)
+    said = answer(root, wait(root, 10.3), 0, 10.4)
+    said += answer(root, wait(root, 13.1), 0, 13.2)
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 13.5), 0, 13.6)
+    assert (1, Stop(75)) in said
+
+
+def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.node.halt(Halt("signal"), 0.0)
+    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    assert (1, Stop(75)) not in said
+    said = answer(root, wait(root, 0.2), LOST, 0.3)
+    assert (1, Stop(75)) in said
+    assert journal.cuts == [1]
+
+
+def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
+    root, journal = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    journal.is_lost = True
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, wait(root, 0.2), 0, 0.3)
+    assert (root.node.state, root.node.phase) == (State.WORKING, 0)
+    root.node.halt(Halt("the destination could not be synced"), 0.4)
+    said = answer(root, wait(root, 0.5), 0, 0.6)
+    assert (1, Stop(75)) in said
+
+
+@pytest.mark.parametrize(("durable", "status"), [(2, 0), (LOST, 75)])
+def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(durable: int, status: int) -> None:
+    root, journal = ended_phase(Directions())
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.node.halt(Halt("the destination could not be synced, or a signal"), 0.2)
+    journal.durable = 2
+    said = answer(root, wait(root, 0.3), durable, 0.4)
+    assert (1, Stop(status)) in said
+
+
+def test_a_job_that_goes_on_waits_for_ever() -> None:
+    root, _ = ended_phase(Directions(phases=2))
+    root.hear(1, Epoch(2))
+    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    answer(root, wait(root, 100.0), 0, 100.1)
+    assert (root.node.state, root.node.phase) == (State.WORKING, 0)

@@ -1,0 +1,115 @@
+"""Two directories and a kernel between them, for all tests of kernels. A new kernel is added to ``KERNELS``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pcopy.fsio.identity import mark_of
+from pcopy.fsio.kernel.batches import SYNC, Batch, Copy, Plan
+from pcopy.fsio.kernel.columns import FOUND, Code, Rows, pack_names
+from pcopy.fsio.kernel.interface import Digest, Kernel, Settings
+from pcopy.fsio.kernel.python import make_kernel
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import Version
+from tests.support.fake_kernel import FakeKernel, LateKernel
+
+KERNELS: dict[str, Callable[[Settings], Kernel]] = {"python": make_kernel, "fake": FakeKernel, "late": LateKernel}
+
+Told = int | Code | Problem
+"""A verdict: the size if the file was copied (the rest has been looked at), what went wrong, or else the code."""
+
+
+def done(kernel: Kernel, batch: Batch[Any]) -> Any:
+    """The result of a batch, alone."""
+    ticket = kernel.submit(batch)
+    while not ticket.is_done:
+        kernel.poll()
+    return ticket.result
+
+
+def found(place: Path, names: Sequence[str], mask: int = FOUND) -> Rows:
+    """What a scan would tell of ``names``."""
+    return Rows.of([(place / name).lstat() for name in names], mask)
+
+
+class Bench:
+    """Two directories and a kernel between them, which copies by one plan."""
+
+    def __init__(self, kernel: Callable[[Settings], Kernel], plan: int, place: Path) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.source, self.target = place / "source", place / "target"
+        self.source.mkdir()
+        self.target.mkdir()
+
+    def add(self, name: str, content: bytes = b"content") -> Path:
+        path = self.source / name
+        path.write_bytes(content)
+        return path
+
+    def copy(
+        self,
+        *names: str,
+        plans: Sequence[int] | None = None,
+        preserve: Preserve | None = None,
+        rows: Rows | None = None,
+        inherits: bool = False,
+        new_names: Sequence[bytes] | None = None,
+        digest: Digest | None = None,
+    ) -> list[Told]:
+        """One for each of ``names``, with the file's version and digest as they should be.
+
+        What has a temporary name gets its own then, if it is the inode that was made.
+        """
+        kernel = self.kernel(Settings(preserve or Preserve(), 0o022, digest=digest))
+        source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
+        self.temporaries = [b".temporary-%d" % row for row in range(len(names))]
+        before = len(os.listdir("/proc/self/fd"))
+        batch = Copy(
+            source,
+            target,
+            pack_names(map(os.fsencode, names)),
+            bytes(plans or [self.plan] * len(names)),
+            found(self.source, names) if rows is None else rows,
+            pack_names(new_names or ()),
+            pack_names(self.temporaries),
+            inherits=inherits,
+        )
+        try:
+            self.result = result = done(kernel, batch)
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        finally:
+            os.close(source)
+            os.close(target)
+            kernel.close()
+        assert len(result.verdicts) == len(names)
+        self.applied = list(result.applied.values())
+        final = new_names or [os.fsencode(name) for name in names]
+        return [self._told(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
+
+    def _told(self, row: int, name: str, new_name: str, digest: Digest | None) -> Told:
+        result = self.result
+        code = Code(result.verdicts.codes[row])
+        assert code is not Code.PENDING
+        temporary = self.target / os.fsdecode(self.temporaries[row])
+        if code in (Code.DONE, Code.LACKS) and self.plan & ~SYNC == Plan.TEMPORARY:
+            assert temporary.lstat().st_ino == result.made[row]
+            held = os.open(temporary, os.O_PATH)
+            assert result.marks[row] == mark_of(held, made=True)
+            os.close(held)
+            temporary.rename(self.target / new_name)
+        if code is Code.DONE:
+            assert result.seen.version(row) == Version.of((self.source / name).lstat())
+            assert result.digests[row] == (digest((self.source / name).read_bytes()) if digest else b"")
+            return int(result.verdicts.bytes[row])
+        if code in (Code.SKIPPED, Code.CARE, Code.ANEW, Code.CANCELLED):
+            return code
+        problem: Problem = result.verdicts.problem(row)
+        return problem
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.target.iterdir())

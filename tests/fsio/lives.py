@@ -1,0 +1,106 @@
+"""Lives of a new item, in each of the ways that ``pcopy.fsio.new_file`` knows."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.data import write_all
+from pcopy.fsio.in_place import open_over
+from pcopy.fsio.layout import Recipe
+from pcopy.fsio.new_file import NewFile, NewNode
+from pcopy.fsio.nodes import Node
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import Problem
+
+NAME, TEMPORARY = b"name", b".pcopy-temporary"
+CONTENTS, OLD = b"the new contents", b"old"
+MODE, TIME = 0o640, 1_000_000_000 * 10**9
+LAYOUT = Recipe(attribute=("user.layout", b"striped"))
+PRESERVE = Preserve()
+ATTRIBUTES = Attributes(stat.S_IFREG | MODE, os.geteuid(), os.getegid(), TIME, TIME, (("user.test", b"value"),))
+
+
+def present(directory: int) -> os.stat_result | None:
+    try:
+        return os.stat(NAME, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Problem.of("stat", error) from error
+
+
+def fill_and_dress(new: NewFile) -> None:
+    write_all(new.descriptor, CONTENTS, 0)
+    new.dress(ATTRIBUTES, PRESERVE, 0o022)
+
+
+def at(directory: int) -> NewFile:
+    with NewFile.at(directory, NAME) as new:
+        fill_and_dress(new)
+        new.keep()
+    return new
+
+
+def beside(directory: int) -> NewFile:
+    before = present(directory)
+    with NewFile.beside(directory, TEMPORARY) as new:
+        fill_and_dress(new)
+        new.commit(NAME, before)
+    return new
+
+
+def synced(directory: int) -> NewFile:
+    with NewFile.beside(directory, TEMPORARY, layout=LAYOUT) as new:
+        fill_and_dress(new)
+        new.commit(NAME, sync=True)
+    return new
+
+
+def again(directory: int) -> NewFile:
+    with NewFile.beside(directory, TEMPORARY) as begun:
+        made = begun.identity(0)
+        write_all(begun.descriptor, CONTENTS, 0)
+        begun.keep()
+    with NewFile.again(directory, TEMPORARY, made) as new:
+        new.reopen(len(CONTENTS))
+        new.dress(ATTRIBUTES, PRESERVE, 0o022)
+        new.commit(NAME, present(directory))
+    return new
+
+
+def over(directory: int) -> NewFile:
+    before, source = present(directory), os.stat_result((0,) * 10)
+    assert before is not None
+    opened = open_over(directory, NAME, before, source, PRESERVE, "job", TEMPORARY)
+    assert opened is not None
+    with NewFile.beside(directory, TEMPORARY, over=opened) as new:
+        fill_and_dress(new)
+        new.keep(sync=True)
+    return new
+
+
+def node(directory: int) -> NewFile:
+    attributes = ATTRIBUTES._replace(mode=stat.S_IFIFO | MODE, xattrs=())
+    status = os.stat_result((attributes.mode, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+    before = present(directory)
+    with NewNode.made(directory, TEMPORARY, Node(status, attributes, b""), is_temporary=True) as new:
+        new.dress(attributes, PRESERVE, 0o022)
+        new.commit(NAME, before)
+    return new
+
+
+LIVES: dict[str, Callable[[int], NewFile]] = {
+    life.__name__: life for life in (at, beside, synced, again, over, node)
+}  # fmt: skip
+
+
+def outcome_of(life: str, directory: int) -> str:
+    """``done``, or what went wrong."""
+    try:
+        new = LIVES[life](directory)
+    except Problem as problem:
+        return f"{problem.operation}: {problem.strerror}"
+    return "done" if new.shortcoming is None else f"not all metadata: {new.shortcoming.operation}"

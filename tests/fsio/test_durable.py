@@ -1,0 +1,118 @@
+"""A file of pcopy's own is the old one or the new one, and an error tells which step was refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.durable import Synced, replacing, sync_directory
+from pcopy.fsio.problem import Problem
+from tests.support.filesystems import mounted
+
+
+@pytest.mark.parametrize(
+    ("synced", "wanted"),
+    [
+        (Synced.NAME, ["fsync file of 8192", "rename", "fsync directory"]),
+        (Synced.CONTENTS, ["fsync file of 8192", "rename"]),
+        (Synced.NOTHING, ["rename"]),
+    ],
+)
+def test_contents_come_before_the_name(
+    area: Path, directory: int, monkeypatch: pytest.MonkeyPatch, synced: Synced, wanted: list[str]
+) -> None:
+    (area / "name").write_bytes(b"old")
+    fsync, rename = os.fsync, os.rename
+    calls: list[str] = []
+
+    def noted_fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        calls.append("fsync directory" if stat.S_ISDIR(status.st_mode) else f"fsync file of {status.st_size}")
+        fsync(descriptor)
+
+    def noted_rename(old: bytes, new: bytes, **directories: int) -> None:
+        calls.append("rename")
+        assert (area / "name").read_bytes() == b"old"
+        assert (area / os.fsdecode(old)).stat().st_size == 8192
+        rename(old, new, **directories)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    with replacing(directory, b"name", b"new", synced=synced) as stream:
+        stream.write(bytes(8192))
+    assert calls == wanted
+    assert os.listdir(area) == ["name"]
+    assert (area / "name").read_bytes() == bytes(8192)
+    assert stat.S_IMODE((area / "name").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("operation", ["create", "fsync", "rename"])
+def test_after_an_error_the_old_one_is_there(
+    area: Path, directory: int, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    (area / "name").write_bytes(b"old")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, {"create": "open"}.get(operation, operation), fail)
+    with pytest.raises(Problem) as raised, replacing(directory, b"name", b"new") as stream:
+        stream.write(b"new")
+    monkeypatch.undo()
+    assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
+    assert os.listdir(area) == ["name"]
+    assert (area / "name").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("size", [100 << 10, 1 << 20], ids=["flushed", "written"])
+def test_a_full_disk_leaves_the_old_one(session_scratch: Path, size: int) -> None:
+    """The stream can't be closed either then: that is not what is told."""
+    with mounted("tmpfs", session_scratch, size=64 << 10) as place:
+        (place / "name").write_bytes(b"old")
+        directory = os.open(place, os.O_RDONLY)
+        try:
+            with pytest.raises(OSError) as raised, replacing(directory, b"name", b"new") as stream:
+                stream.write(bytes(size))
+        finally:
+            os.close(directory)
+        assert raised.value.errno == errno.ENOSPC
+        assert os.listdir(place) == ["name"]
+        assert (place / "name").read_bytes() == b"old"
+
+
+def test_whoever_gives_up_leaves_the_old_one(area: Path, directory: int) -> None:
+    (area / "name").write_bytes(b"old")
+
+    with pytest.raises(KeyboardInterrupt), replacing(directory, b"name", b"new") as stream:
+        stream.write(b"half")
+        raise KeyboardInterrupt
+    assert os.listdir(area) == ["name"]
+    assert (area / "name").read_bytes() == b"old"
+
+
+def test_what_has_the_temporary_name_is_not_written_to(area: Path, directory: int) -> None:
+    (area / "elsewhere").write_bytes(b"another's")
+    (area / "new").symlink_to("elsewhere")
+    with pytest.raises(Problem, match="exists"), replacing(directory, b"name", b"new"):
+        pass
+    assert sorted(os.listdir(area)) == ["elsewhere", "new"]
+    assert (area / "elsewhere").read_bytes() == b"another's"
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(errno.EIO, True), (errno.EINVAL, False), (errno.EOPNOTSUPP, False)])
+def test_some_file_systems_sync_no_directories(
+    directory: int, monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if is_told:
+        with pytest.raises(Problem):
+            sync_directory(directory)
+    else:
+        sync_directory(directory)

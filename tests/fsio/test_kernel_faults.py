@@ -1,0 +1,90 @@
+"""Every system call of a copy fails once, by each plan: the verdict names it, and nothing half done is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pcopy.fsio.kernel.batches import SYNC, Plan
+from pcopy.fsio.kernel.columns import Code
+from tests.support.faults import require_strace
+
+PROGRAM = Path(__file__).with_name("one_batch.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+NEW, REPLACE, TEMPORARY = Plan.NEW, Plan.REPLACE, Plan.TEMPORARY
+EVERY = (NEW, REPLACE, TEMPORARY, NEW | SYNC, REPLACE | SYNC, TEMPORARY | SYNC)
+
+
+class Fault(NamedTuple):
+    """``call`` fails with ``error`` on the source, on the file that is made, or on its directory (``side``)."""
+
+    call: str
+    side: str
+    error: int
+    code: Code
+    operation: str
+    plans: tuple[int, ...] = EVERY
+    when: str = "1+"
+
+
+FAULTS = (
+    Fault("openat", "source", errno.EACCES, Code.UNREAD, "open"),
+    Fault("openat", "source", errno.ENOENT, Code.CHANGED, "open"),
+    Fault("read", "source", errno.EIO, Code.UNREAD, "read"),
+    Fault("flistxattr", "source", errno.EACCES, Code.UNREAD, "listxattr"),
+    Fault("newfstatat", "source", errno.EACCES, Code.UNREAD, "fstat", when="2+"),  # the first is the scan's
+    Fault("close", "source", errno.EIO, Code.UNREAD, "close"),
+    Fault("openat", "made", errno.ENOSPC, Code.FAILED, "create"),
+    Fault("openat", "made", errno.EEXIST, Code.ANEW, "create", (NEW, NEW | SYNC)),
+    Fault("openat", "made", errno.EEXIST, Code.FAILED, "create", (REPLACE, TEMPORARY)),
+    Fault("write", "made", errno.EDQUOT, Code.FAILED, "write"),
+    Fault("fchown", "made", errno.EIO, Code.LACKS, "chown"),
+    Fault("fchmod", "made", errno.EIO, Code.LACKS, "chmod"),
+    Fault("utimensat", "made", errno.EIO, Code.LACKS, "utimensat"),
+    Fault("fsync", "made", errno.EIO, Code.FAILED, "fsync", (NEW | SYNC, REPLACE | SYNC, TEMPORARY | SYNC)),
+    Fault("close", "made", errno.EDQUOT, Code.FAILED, "close"),
+    Fault("rename,renameat,renameat2", "made", errno.EIO, Code.FAILED, "rename", (REPLACE, REPLACE | SYNC)),
+)
+CASES = [(fault, plan) for fault in FAULTS for plan in fault.plans]
+
+
+def _name(case: tuple[Fault, int]) -> str:
+    fault, plan = case
+    synced = "-synced" if plan & SYNC else ""
+    return f"{fault.call}-{fault.side}-{errno.errorcode[fault.error]}-{Plan(plan & ~SYNC).name}{synced}"
+
+
+@pytest.mark.in_turn(41)
+@pytest.mark.parametrize(("fault", "plan"), CASES, ids=map(_name, CASES))
+def test_a_call_that_fails(fault: Fault, plan: int, area: Path) -> None:
+    require_strace()
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "file").write_bytes(b"content")
+    over = plan & ~SYNC == REPLACE
+    if over:
+        (target / "copy").write_bytes(b"old")
+    made_as = target / ("copy" if plan & ~SYNC == NEW else ".temporary")
+    path = source / "file" if fault.side == "source" else made_as
+    trace = area / "trace"
+    line = ["strace", "-f", "-qq", "-o", str(trace), "-P", str(path), "-P", path.name, "-e", f"trace={fault.call}"]
+    line += ["-e", f"inject={fault.call}:error={errno.errorcode[fault.error]}:when={fault.when}"]
+    command = [*line, sys.executable, str(PROGRAM), str(source), str(target), str(plan)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert "(INJECTED)" in trace.read_text(), "a fault that never happened proves nothing"
+    code, number, operation = Code(int(told[0])), int(told[1]), " ".join(told[2:])
+    assert (code, number, operation) == (fault.code, fault.error, fault.operation)
+    left = {path.name: path.read_bytes() for path in target.iterdir()}
+    if fault.code is Code.LACKS:
+        assert left == {"copy" if over else made_as.name: b"content"}
+    else:
+        assert left == ({"copy": b"old"} if over else {})

@@ -1,0 +1,286 @@
+"""What every kernel does with items that exist: lists, looks at, dresses and removes them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.kernel.batches import Batch, Dress, List, Remove, Stat
+from pcopy.fsio.kernel.columns import (
+    ATIME,
+    FOUND,
+    GROUP,
+    INODE,
+    MODE,
+    MTIME,
+    OWNER,
+    Code,
+    Rows,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import MetadataProblem, Problem
+from tests.fsio.kernel_bench import KERNELS, done, found
+from tests.fsio.test_kernel_deciding import status
+from tests.support.users import NOBODY, as_user, is_root
+
+EVERYTHING = FOUND | OWNER | GROUP | ATIME
+
+
+class Items:
+    """A directory with items of all kinds, and a kernel."""
+
+    def __init__(self, kernel: Callable[[Settings], Kernel], place: Path) -> None:
+        self._kernel = kernel
+        self.place = place / "items"
+        self.outside = place / "outside"
+        self.outside.write_bytes(b"outside")
+        self.place.mkdir()
+        (self.place / "file").write_bytes(b"content")
+        (self.place / "a\nb\udcff").write_bytes(b"")
+        (self.place / "directory").mkdir()
+        (self.place / "full").mkdir()
+        (self.place / "full/file").touch()
+        (self.place / "link").symlink_to(self.outside)
+        (self.place / "dangling").symlink_to("nowhere")
+        os.mkfifo(self.place / "fifo")
+        self.names = sorted(os.listdir(self.place))
+
+    def do(self, make: Callable[[int], Batch[Any]]) -> Any:
+        directory = os.open(self.place, os.O_RDONLY)
+        kernel = self._kernel(Settings(Preserve(), 0o022))
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            result = done(kernel, make(directory))
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+            return result
+        finally:
+            kernel.close()
+            os.close(directory)
+
+    def rows(self, names: Sequence[str], mask: int = FOUND) -> Rows:
+        return found(self.place, names, mask)
+
+
+@pytest.fixture(params=KERNELS)
+def items(request: pytest.FixtureRequest, on: Any) -> Items:
+    return Items(KERNELS[request.param], on("ext4"))
+
+
+def packed(names: Sequence[str]) -> bytes:
+    return pack_names(map(os.fsencode, names))
+
+
+def codes(result: Any) -> list[Code]:
+    return [Code(code) for code in result.verdicts.codes]
+
+
+@pytest.mark.parametrize("on_source", [False, True])
+def test_stat(items: Items, on_source: bool) -> None:
+    names = [*items.names, "absent"]
+    told = items.do(lambda directory: Stat(directory, packed(names), EVERYTHING, on_source))
+    assert codes(told) == [Code.DONE] * len(items.names) + [Code.UNREAD if on_source else Code.FAILED]
+    problem = told.verdicts.problem(len(items.names))
+    assert (problem.operation, problem.errno, problem.on_source) == ("stat", errno.ENOENT, on_source)
+    rows = told.rows
+    for row, name in enumerate(items.names):
+        there = (items.place / name).lstat()
+        assert rows.mode[row] == there.st_mode
+        assert (rows.uid[row], rows.gid[row]) == (there.st_uid, there.st_gid)
+        assert (rows.inode[row], rows.device[row], rows.size[row]) == (there.st_ino, there.st_dev, there.st_size)
+        assert (rows.atime[row], rows.mtime[row], rows.ctime[row]) == (
+            there.st_atime_ns, there.st_mtime_ns, there.st_ctime_ns
+        )  # fmt: skip
+
+
+def test_stat_of_what_is_asked_for(items: Items) -> None:
+    told = items.do(lambda directory: Stat(directory, packed(["file", "fifo"]), INODE))
+    assert list(told.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
+    assert not told.rows.mode and not told.rows.mtime and len(told.rows) == 2
+    assert items.do(lambda directory: Stat(directory, b"")).verdicts.codes == b""
+
+
+def test_stat_follows_links_if_told_to(items: Items) -> None:
+    told = items.do(lambda directory: Stat(directory, packed(["link", "dangling"]), INODE, follow=True))
+    assert told.rows.inode[0] == items.outside.stat().st_ino
+    assert codes(told) == [Code.DONE, Code.UNREAD]
+
+
+@pytest.mark.parametrize("most", [1, 3, 2048])
+def test_list(items: Items, most: int) -> None:
+    kinds: dict[bytes, bytes] = {}
+    inodes: dict[bytes, int] = {}
+    directory = os.open(items.place, os.O_RDONLY)
+    kernel = items._kernel(Settings(Preserve(), 0o022))
+    part: List | None = List(directory, most, detailed=True)
+    while part is not None:
+        listed = done(kernel, part)
+        assert codes(listed) == [Code.DONE] and listed.number <= most
+        names = unpack_names(listed.names, listed.number)
+        kinds.update(zip(names, (bytes([kind]) for kind in listed.kinds), strict=True))
+        inodes.update(zip(names, listed.inodes, strict=True))
+        part = listed.rest
+    kernel.close()
+    os.close(directory)
+    assert sorted(map(os.fsdecode, kinds)) == items.names
+    assert inodes == {os.fsencode(name): (items.place / name).lstat().st_ino for name in items.names}
+    wanted = {stat.S_IFREG: b"f", stat.S_IFDIR: b"d", stat.S_IFLNK: b"l"}
+    for name, kind in kinds.items():
+        assert kind == wanted.get(stat.S_IFMT((items.place / os.fsdecode(name)).lstat().st_mode), b"?")
+
+
+def test_list_of_what_is_no_directory(items: Items) -> None:
+    items.place /= "file"
+    told = items.do(List)
+    problem = told.verdicts.problem(0)
+    assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
+    assert told.number == 0 and told.rest is None
+
+
+def wanted(like: Any, mask: int) -> Rows:
+    rows = Rows(1, mask)
+    rows.put(0, [like])
+    return rows
+
+
+def test_times_that_no_64_bits_hold_are_set_by_others(items: Items) -> None:
+    far = wanted(status(st_atime_ns=10**9, st_mtime_ns=5 * 10**20), ATIME | MTIME)
+    before = (items.place / "file").stat()
+    assert codes(items.do(lambda directory: Dress(directory, b"file", items.rows(["file"]), far))) == [Code.CARE]
+    assert (items.place / "file").stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("name", ["file", "directory", "link", "fifo"])
+def test_dress(items: Items, name: str) -> None:
+    """Of a symbolic link it is the link's own metadata, and what it leads to stays as it is."""
+    if not is_root():
+        pytest.skip("only root gives files away")
+    path, before = items.place / name, items.outside.stat()
+    like = status(st_mode=0o750, st_uid=NOBODY, st_gid=4242, st_atime_ns=10**9, st_mtime_ns=2 * 10**9)
+    mask = MODE | OWNER | GROUP | ATIME | MTIME
+    rows = items.rows([name])
+    told = items.do(lambda directory: Dress(directory, os.fsencode(name), rows, wanted(like, mask)))
+    assert codes(told) == [Code.DONE]
+    after = path.lstat()
+    assert (after.st_uid, after.st_gid, after.st_atime, after.st_mtime) == (NOBODY, 4242, 1, 2)
+    assert stat.S_IMODE(after.st_mode) == (0o777 if name == "link" else 0o750)
+    unchanged = items.outside.stat()
+    assert (unchanged.st_mode, unchanged.st_uid, unchanged.st_ctime_ns) == (
+        before.st_mode, before.st_uid, before.st_ctime_ns
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", [MODE, OWNER | GROUP, ATIME | MTIME])
+def test_dress_with_what_there_are_columns_of(items: Items, mask: int) -> None:
+    path = items.place / "file"
+    path.chmod(0o4711)
+    os.utime(path, (5, 6))
+    before = path.stat()
+    uid, gid = (NOBODY, 4242) if is_root() else (os.geteuid(), os.getegid())
+    like = status(st_mode=0o750, st_uid=uid, st_gid=gid, st_atime_ns=10**9, st_mtime_ns=2 * 10**9)
+    told = items.do(lambda directory: Dress(directory, b"file", items.rows(["file"]), wanted(like, mask)))
+    assert codes(told) == [Code.DONE]
+    after = path.stat()
+    assert stat.S_IMODE(after.st_mode) == (0o750 if mask & MODE else 0o711 if mask & OWNER else 0o4711)
+    assert (after.st_uid, after.st_gid) == ((uid, gid) if mask & OWNER else (before.st_uid, before.st_gid))
+    assert (after.st_atime, after.st_mtime) == ((1, 2) if mask & MTIME else (5, 6))
+
+
+@pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
+def test_another_item_is_not_dressed(items: Items, kind: str) -> None:
+    path, rows = items.place / "file", items.rows(["file", "fifo"], INODE | MODE)
+    path.rename(items.place / "aside")
+    make: dict[str, Callable[[], object]] = {
+        "another file": lambda: path.write_bytes(b"another"),
+        "symlink": lambda: path.symlink_to("aside"),
+        "directory": path.mkdir,
+    }
+    make[kind]()
+    before = path.lstat(), (items.place / "aside").lstat()
+    like = Rows(2, MODE)
+    like.mode[:] = type(like.mode)("I", [0o700, 0o700])
+    told = items.do(lambda directory: Dress(directory, b"file/fifo", rows, like))
+    assert codes(told) == [Code.ANEW, Code.DONE]
+    assert [item.st_mode for item in before] == [path.lstat().st_mode, (items.place / "aside").lstat().st_mode]
+    assert stat.S_IMODE((items.place / "fifo").stat().st_mode) == 0o700
+
+
+def test_what_cannot_be_dressed(items: Items) -> None:
+    if not is_root():
+        pytest.skip("needs a file of another user")
+    rows, like = items.rows(["file", "absent"][:1]), Rows(1, MODE)
+    told: list[Any] = []
+    as_user(lambda: _check_refused(items.do(lambda directory: Dress(directory, b"file", rows, like))))
+    told.append(items.do(lambda directory: Dress(directory, b"absent", Rows(1, 0), like)))
+    assert codes(told[0]) == [Code.FAILED] and told[0].verdicts.problem(0).errno == errno.ENOENT
+
+
+def _check_refused(told: Any) -> None:
+    problem = told.verdicts.problem(0)
+    assert isinstance(problem, MetadataProblem) and (problem.operation, problem.errno) == ("chmod", errno.EPERM)
+
+
+def test_remove(items: Items) -> None:
+    rows = items.rows(items.names)
+    told = items.do(lambda directory: Remove(directory, packed(items.names), rows))
+    by_name = dict(zip(items.names, codes(told), strict=True))
+    assert by_name.pop("full") is Code.FAILED
+    assert set(by_name.values()) == {Code.DONE}
+    problem = told.verdicts.problem(items.names.index("full"))
+    assert (problem.operation, problem.errno) == ("rmdir", errno.ENOTEMPTY)
+    assert os.listdir(items.place) == ["full"] and items.outside.read_bytes() == b"outside"
+    told = items.do(lambda directory: Remove(directory, b"file", Rows(1, 0)))
+    assert told.verdicts.problem(0).errno == errno.ENOENT
+
+
+@pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
+def test_another_item_is_not_removed(items: Items, kind: str) -> None:
+    path, rows = items.place / "file", items.rows(["file", "fifo"])
+    path.rename(items.place / "aside")
+    make: dict[str, Callable[[], object]] = {
+        "another file": lambda: path.write_bytes(b"another"),
+        "symlink": lambda: path.symlink_to("directory"),
+        "directory": path.mkdir,
+    }
+    make[kind]()
+    told = items.do(lambda directory: Remove(directory, b"file/fifo", rows))
+    assert codes(told) == [Code.ANEW, Code.DONE]
+    assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
+
+
+def test_without_its_mode_nothing_is_a_directory(items: Items) -> None:
+    told = items.do(lambda directory: Remove(directory, b"directory/link", Rows(2, 0)))
+    assert told.verdicts.problem(0).operation == "unlink" and codes(told)[1] is Code.DONE
+    assert (items.place / "directory").is_dir() and items.outside.exists()
+
+
+def test_verdicts_keep_what_went_wrong(items: Items) -> None:
+    """Operation, attribute, errno and text of a problem survive the columns."""
+    from pcopy.fsio.kernel.columns import Verdicts
+
+    problems: Iterator[Problem] = iter(
+        [
+            Problem("open", errno.ESTALE, on_source=True, changed=True),
+            Problem("read", 0, on_source=True, changed=True, text="the file grew while it was copied"),
+            Problem("read", errno.EIO, on_source=True),
+            Problem("getxattr user.a b", errno.EIO, on_source=True),
+            Problem("rename", errno.ESTALE, text="something else"),
+            MetadataProblem("setxattr user.large", errno.ENOSPC),
+        ]
+    )
+    verdicts = Verdicts(6)
+    for row, problem in enumerate(problems):
+        verdicts.fail(row, problem)
+        again = verdicts.problem(row)
+        assert (type(again), again.plain) == (type(problem), problem.plain)
+    assert codes(type("Told", (), {"verdicts": verdicts})) == [
+        Code.CHANGED, Code.CHANGED, Code.UNREAD, Code.UNREAD, Code.FAILED, Code.LACKS
+    ]  # fmt: skip

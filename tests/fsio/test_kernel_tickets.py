@@ -1,0 +1,210 @@
+"""Tickets: they are done when they are done, hold their directories open, and can be cancelled between rows."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.directories import LEAST, Directories, OpenDirectories
+from pcopy.fsio.kernel.batches import Copy, Plan, Remove, Stat
+from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names
+from pcopy.fsio.kernel.interface import Kernel, Settings, waited
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.kernel_bench import KERNELS, found
+from tests.support.fake_kernel import FakeKernel, LateKernel
+
+FILES = 40
+NAMES = [f"{number}" for number in range(FILES)]
+PACKED = pack_names(map(os.fsencode, NAMES))
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    made = KERNELS[request.param](Settings(Preserve(), 0o022))
+    yield made
+    made.close()
+    assert not len(made.pins)
+
+
+@pytest.fixture
+def files(area: Path) -> Path:
+    """Directories with files."""
+    for directory in ("a", "b", "target"):
+        (area / directory).mkdir()
+    for name in NAMES:
+        (area / "a" / name).write_text(f"a{name}")
+        (area / "b" / name).write_text(f"b{name}")
+    return area
+
+
+def is_readable(kernel: Kernel) -> bool:
+    assert kernel.wake is not None
+    return bool(select.select([kernel.wake], [], [], 0)[0])
+
+
+def clear(kernel: Kernel) -> None:
+    assert kernel.wake is not None
+    kernel.wake.clear()
+
+
+def opened(path: Path) -> int:
+    return os.open(path, os.O_RDONLY)
+
+
+@pytest.mark.parametrize("make", [FakeKernel, LateKernel])
+def test_waiting_on_the_wake(make: Callable[[Settings], Kernel], files: Path) -> None:
+    """Whoever sleeps until the wake is readable, clears it and polls, sees every ticket done, once."""
+    kernel = make(Settings(Preserve(), 0o022))
+    directories = [opened(files / name) for name in "ab"]
+    assert not is_readable(kernel) and kernel.poll() == []
+    tickets = [kernel.submit(Stat(directory, PACKED, INODE)) for directory in directories * 3]
+    assert all(ticket.is_done is False for ticket in tickets)
+    told: list[Any] = []
+    while len(told) < len(tickets):
+        assert kernel.wake is not None
+        assert select.select([kernel.wake], [], [], 60)[0], "it would sleep for ever"
+        clear(kernel)
+        now = kernel.poll()
+        assert all(ticket.is_done for ticket in now)
+        told += now
+    assert {id(ticket) for ticket in told} == {id(ticket) for ticket in tickets}
+    clear(kernel)
+    assert not is_readable(kernel) and kernel.poll() == []
+    for ticket, name in zip(tickets, "ababab", strict=True):
+        assert list(ticket.result.rows.inode) == [(files / name / number).stat().st_ino for number in NAMES]
+    for directory in directories:
+        os.close(directory)
+    kernel.close()
+
+
+def test_a_fake_does_them_in_another_order(files: Path) -> None:
+    directory = opened(files / "a")
+    orders = set()
+    for seed in range(5):
+        kernel = FakeKernel(Settings(Preserve(), 0o022), seed)
+        tickets = [kernel.submit(Stat(directory, PACKED, INODE)) for _ in range(6)]
+        order: list[int] = []
+        while len(order) < len(tickets):
+            order += [tickets.index(ticket) for ticket in kernel.poll()]
+        orders.add(tuple(order))
+        kernel.close()
+    os.close(directory)
+    assert len(orders) > 3
+
+
+def copying(files: Path, source: int, target: int) -> Copy:
+    return Copy(source, target, PACKED, bytes([Plan.NEW]) * FILES, found(files / "a", NAMES))
+
+
+@pytest.mark.parametrize("polls", [0, 1, 2, 3])
+def test_what_is_cancelled_ends_between_rows(kernel: Kernel, files: Path, polls: int) -> None:
+    """Each row is whole or was never begun, and says which."""
+    source, target = opened(files / "a"), opened(files / "target")
+    ticket = kernel.submit(copying(files, source, target))
+    for _ in range(polls):
+        kernel.poll()
+    (kernel.cancel if polls % 2 else lambda ticket: ticket.cancel())(ticket)
+    while not ticket.is_done:
+        kernel.poll()
+    codes = ticket.result.verdicts.codes
+    copied = [name for name, code in zip(NAMES, codes, strict=True) if code == Code.DONE]
+    assert set(codes) <= {Code.DONE, Code.CANCELLED} and len(copied) < FILES
+    assert sorted(copied) == sorted(os.listdir(files / "target"))
+    assert all((files / "target" / name).read_text() == f"a{name}" for name in copied)
+    ticket.cancel()
+    assert not len(kernel.pins)
+    os.close(source)
+    os.close(target)
+
+
+def test_a_task_that_is_closed_leaves_nothing_under_way(kernel: Kernel, files: Path) -> None:
+    source, target = opened(files / "a"), opened(files / "target")
+    ticket = kernel.submit(copying(files, source, target))
+    task = waited(kernel, ticket)
+    next(task)
+    task.close()
+    assert ticket.is_done and Code.CANCELLED in ticket.result.verdicts.codes
+    os.close(source)
+    os.close(target)
+
+
+def test_a_task_that_waits_gets_the_result(kernel: Kernel, files: Path) -> None:
+    directory = opened(files / "a")
+
+    def task() -> Iterator[object]:
+        told.append((yield from waited(kernel, kernel.submit(Stat(directory, PACKED, INODE)))))
+
+    told: list[Any] = []
+    yielded = set(task())
+    assert len(yielded) == 1, "it yields between slices"
+    assert (None in yielded) == (kernel.wake is None), "it is suspended where there is somebody to wake it"
+    assert list(told[0].verdicts.codes) == [Code.DONE] * FILES
+    os.close(directory)
+
+
+def test_closing_cancels(files: Path) -> None:
+    for make in KERNELS.values():
+        at_first = len(os.listdir("/proc/self/fd"))
+        kernel = make(Settings(Preserve(), 0o022))
+        directory = opened(files / "a")
+        ticket = kernel.submit(Remove(directory, PACKED, Rows(FILES, 0)))
+        kernel.close()
+        assert ticket.is_done and not len(kernel.pins)
+        os.close(directory)
+        assert len(os.listdir("/proc/self/fd")) == at_first
+
+
+def test_directories_stay_open_under_a_ticket(kernel: Kernel, files: Path) -> None:
+    """The cache closes what was used longest ago; the next one would get its number, and the files."""
+    for number in range(4 * LEAST):
+        (files / f"other{number}").mkdir()
+    base = opened(files)
+    kept = OpenDirectories(LEAST, kernel.pins)
+    directories = Directories(base, 0, on_source=False, kept=kept)
+    source, target = directories.open(b"a"), directories.open(b"target")
+    ticket = kernel.submit(copying(files, source, target))
+    number = 0
+    while not ticket.is_done:
+        directories.open(b"other%d" % (number % (4 * LEAST)))
+        directories.forget(b"a")
+        number += 1
+        if number > LEAST:
+            kernel.poll()
+    assert number > LEAST
+    assert list(ticket.result.verdicts.codes) == [Code.DONE] * FILES
+    assert sorted(os.listdir(files / "target")) == sorted(NAMES)
+    directories.close()
+    os.close(base)
+    for descriptor in (source, target):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_what_is_no_batch(kernel: Kernel) -> None:
+    batch: Any = object()
+    with pytest.raises((TypeError, AttributeError)):
+        kernel.submit(batch)
+
+
+def test_memory_that_runs_out_is_nobodys_verdict(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank has to know; nothing half copied is left, and the ticket is done."""
+    from pcopy.fsio.kernel import copy_rows
+
+    def fail(*_: object) -> int:
+        raise MemoryError
+
+    kernel: Kernel = KERNELS["python"](Settings(Preserve(), 0o022))
+    source, target = opened(files / "a"), opened(files / "target")
+    ticket = kernel.submit(copying(files, source, target))
+    monkeypatch.setattr(copy_rows, "_write", fail)
+    with pytest.raises(MemoryError):
+        kernel.poll()
+    assert ticket.is_done and not len(kernel.pins) and os.listdir(files / "target") == []
+    kernel.close()
+    os.close(source)
+    os.close(target)

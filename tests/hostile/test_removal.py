@@ -1,0 +1,69 @@
+"""An ordinary user exchanges directories and files for links as fast as he can, while root removes his tree."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.rules import RULES
+from tests.hostile.test_race import ATTEMPTS, swapping
+from tests.hostile.test_rules import without
+from tests.support.command import pcopy, show
+from tests.support.files import write
+from tests.support.filesystems import Place, remove
+from tests.support.users import NOBODY, require_root
+
+SWAPS = 2000
+DIRECTORIES, FILES = 60, 20
+TOGETHER = (
+    "directories are entered without following links",
+    "a directory that is opened again is the one that was found",
+)
+"""Each of these rules is enough."""
+
+
+def attacked(around: Path, scratch: Path, package: Path | None = None) -> tuple[int, list[str]]:
+    """Removes a tree once, while names in it are exchanged for links: how often, and what is missing outside."""
+    lair, tree, safe = around / "lair", around / "lair/tree", around / "safe"
+    for earlier in (lair, safe):
+        remove(earlier)
+    pairs = []
+    for number in range(DIRECTORIES):
+        link = lair / f"link-{number}"
+        write(tree / f"{number}/inner/0", b"plain")
+        for file in range(FILES):
+            write(tree / f"{number}/{file}", b"plain")
+            write(safe / f"{file}", b"canary")
+            write(safe / f"inner/{file}", b"canary")
+        link.symlink_to(safe)
+        pairs += [tree / f"{number}", link]
+    subprocess.run(["chown", "-hR", f"{NOBODY}:{NOBODY}", lair], check=True)
+    count = scratch / "count"
+    with swapping(pairs, count):
+        environment = {"PYTHONPATH": str(package)} if package else {}
+        run = pcopy("--yes", tree, ranks=2, env=environment, program="prm", timeout=60)
+        swaps = int(count.read_bytes() or b"0")
+    assert run.returncode in (0, 1), show(run)
+    wanted = {"inner", *(f"{outer}{file}" for outer in ("", "inner/") for file in range(FILES))}
+    return swaps, sorted(wanted - {str(path.relative_to(safe)) for path in safe.rglob("*")})
+
+
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
+def test_nothing_outside_is_removed(kind: str, on: Place, area: Path) -> None:
+    require_root("be attacked by an ordinary user")
+    around, swaps = on(kind), 0
+    while swaps < SWAPS:
+        more, missing = attacked(around, area)
+        swaps += more
+        assert missing == []
+
+
+def test_without_the_rule_there_is_harm(on: Place, area: Path, tmp_path: Path) -> None:
+    require_root("be attacked by an ordinary user")
+    both = [rule for rule in RULES if rule.name in TOGETHER]
+    assert len(both) == len(TOGETHER)
+    package = without(both[0]._replace(edits=both[0].edits + both[1].edits), tmp_path / "package")
+    around = on("ext4")
+    assert any(attacked(around, area, package)[1] for _ in range(ATTEMPTS))

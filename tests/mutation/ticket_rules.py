@@ -1,0 +1,106 @@
+"""The rules of tasks that wait for tickets."""
+
+from __future__ import annotations
+
+from tests.mutation.rule import Rule
+
+TICKETS = "engine/test_tickets.py::"
+DRIVER_WAITS = "engine/test_driver_waits.py::"
+BEGINS = TICKETS + "test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot"
+STOPPED = DRIVER_WAITS + "test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped"
+
+
+WAITS = (
+    Rule(
+        "a task is begun only when no other can run",
+        "under_way.py",
+        "        self._running.append(task)\n        self.has_room = False\n        if",
+        "        self._running.append(task)\n        if",
+        (BEGINS,),
+    ),
+    Rule(
+        "a task is begun only when a slot is free",
+        "under_way.py",
+        "        self._waiting.append(task)\n"
+        "        self.has_room = not self._running and len(self._waiting) < self._slots",
+        "        self._waiting.append(task)\n        self.has_room = not self._running",
+        (BEGINS,),
+    ),
+    Rule(
+        "a note needs no slot",
+        "node.py",
+        "        return self.under_way.only_waits and self.queue.has_note",
+        "        return False",
+        (TICKETS + "test_a_note_needs_no_slot",),
+    ),
+    Rule(
+        "only a note needs no slot",
+        "queue.py",
+        "        return bool(self._notes) and not self.is_work(self._notes[0])",
+        "        return bool(self._notes)",
+        (TICKETS + "test_a_note_needs_no_slot",),
+    ),
+    Rule(
+        "a rank that can't begin a task asks for none",
+        "node.py",
+        "if self.state is State.WORKING and self.under_way.has_room and not len(self.queue):\n            self._seek",
+        "if self.state is State.WORKING and not len(self.queue):\n            self._seek",
+        (TICKETS + "test_who_waits_and_has_a_slot_asks_for_work",),
+    ),
+    Rule(
+        "a rank with a task under way is not idle",
+        "node.py",
+        "        if not len(self.under_way):\n            self._send_all",
+        "        if True:\n            self._send_all",
+        (TICKETS + "test_a_phase_is_not_over_while_a_task_waits[tree]",),
+    ),
+    Rule(
+        "a task that waits is not over",
+        "under_way.py",
+        "            self._running.remove(task)\n        except",
+        "            (self._running if task in self._running else self._waiting).remove(task)\n        except",
+        (TICKETS + "test_a_task_that_waits_is_not_over",),
+    ),
+    Rule(
+        "a task goes on when its ticket is done, and not before",
+        "driver.py",
+        "if each.ticket.is_done]:\n            self._suspended.remove(each)",
+        "]:\n            self._suspended.remove(each)",
+        (DRIVER_WAITS + "test_a_rank_that_only_waits_sleeps_until_it_is_woken",),
+    ),
+    Rule(
+        "a wake is cleared before tickets are looked at",
+        "driver.py",
+        "            self._wake.clear()  # before",
+        "            pass  # before",
+        (DRIVER_WAITS + "test_a_rank_that_only_waits_sleeps_until_it_is_woken",),
+    ),
+    Rule(
+        "a note never waits",
+        "driver.py",
+        "        if not node.queue.is_work(task):\n            raise",
+        "        if False:\n            raise",
+        (DRIVER_WAITS + "test_a_note_never_waits",),
+    ),
+    Rule(
+        "tickets are cancelled when the job is told to stop",
+        "driver.py",
+        "        self._is_ending = True\n        self._cancel()\n",
+        "        self._is_ending = True\n",
+        (STOPPED,),
+    ),
+    Rule(
+        "a ticket that comes later is cancelled, too",
+        "driver.py",
+        "        if self._is_ending:\n            ticket.cancel()",
+        "        pass",
+        (STOPPED,),
+    ),
+    Rule(
+        "nothing is closed while its ticket is under way",
+        "driver.py",
+        "if each.ticket.is_done]:\n                self._suspended.remove(each)",
+        "]:\n                self._suspended.remove(each)",
+        (DRIVER_WAITS + "test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_under_way",),
+    ),
+)

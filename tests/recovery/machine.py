@@ -1,0 +1,216 @@
+"""Puts the real code of pcopy onto the simulated machine: its system calls, its clock and its threads.
+
+All of pcopy reaches files by functions of ``os`` and ``fcntl``, by ``open``, and by six calls of the C library that
+``os`` does not have. While all this is ``installed`` each of them looks who calls: a strand gets the simulated one (the
+``calls`` of its world), everybody else the real one. Modules of pcopy that have bound such a function to a name of
+their own get that exchanged as well.
+"""
+
+from __future__ import annotations
+
+import builtins
+import fcntl
+import gc
+import importlib
+import io
+import os
+import pkgutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+import pcopy
+from pcopy import libc
+from pcopy.beside import Beside as RealBeside
+from pcopy.fsio import identity, naming, preserve, syncer
+from tests.recovery.disk import USER
+from tests.recovery.lookup import FIRST_DESCRIPTOR
+from tests.recovery.world import Beside, Ended, Queue, World, current
+
+T0 = 1_700_000_000.0
+"""When the world begins, in seconds since 1970."""
+
+STATE_HOME = b"/home/.local/state"
+
+_OF_OS = (
+    "access", "chmod", "chown", "close", "copy_file_range", "dup", "fchmod", "fchown", "fstat", "fstatvfs", "fsync",
+    "ftruncate", "getxattr", "link", "listdir", "listxattr", "lseek", "lstat", "mkdir", "mknod", "open",
+    "posix_fadvise", "pread", "preadv", "pwrite", "read", "readlink", "removexattr", "rename", "rmdir", "scandir",
+    "setxattr", "stat", "statvfs", "symlink", "unlink", "utime", "write",
+)  # fmt: skip
+_OTHER_NAMES = {"fchmod": "chmod", "fchown": "chown", "fstatvfs": "statvfs"}
+
+_UNWANTED = ("pcopy.engine.transports.mpi", "pcopy.__main__")
+
+
+Simulated = Callable[[World], Callable[..., Any]]
+
+
+def _exchanged(real: Callable[..., Any], simulated: Simulated) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        if (strand := current()) is not None:
+            return simulated(strand.world)(*arguments, **options)
+        if arguments and type(arguments[0]) is int and arguments[0] >= FIRST_DESCRIPTOR:
+            return None  # something of a world that has ended is given back, and closes its files
+        return real(*arguments, **options)
+
+    return call
+
+
+def _by_name(name: str) -> Simulated:
+    return lambda world: getattr(world.calls, name)
+
+
+def _returning(value: Any) -> Simulated:
+    return lambda world: lambda *_, **__: value
+
+
+def _here() -> World:
+    strand = current()
+    assert strand is not None
+    return strand.world
+
+
+class _Syncer:
+    """In the place of the process that syncs."""
+
+    def start(self) -> None:
+        pass
+
+    def sync(self, descriptor: int) -> None:
+        _here().calls.syncfs(descriptor)
+
+    def close(self) -> None:
+        pass
+
+
+def _give_name(namer: naming.Namer, flag: int, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
+    given: bool = _here().calls.give_name(flag, directory, temporary, name)
+    return given
+
+
+def _table() -> list[tuple[Any, str, Simulated]]:
+    """(where it is, its name, the simulated one)."""
+    table: list[tuple[Any, str, Simulated]] = [(os, name, _by_name(_OTHER_NAMES.get(name, name))) for name in _OF_OS]
+    return [
+        *table,
+        (builtins, "open", _by_name("file")),
+        (os, "fdopen", _by_name("file")),
+        (os, "geteuid", _returning(USER)),
+        (os, "getegid", _returning(USER)),
+        (os, "getcwdb", _returning(b"/")),
+        (os, "getcwd", _returning("/")),
+        (os, "umask", _returning(0o022)),
+        (os, "urandom", lambda world: world.random.randbytes),
+        (os, "register_at_fork", _returning(None)),
+        (fcntl, "flock", _by_name("flock")),
+        (fcntl, "ioctl", _by_name("ioctl")),
+        (time, "monotonic", lambda world: lambda: world.now),
+        (time, "time", lambda world: lambda: world.now),
+        (time, "time_ns", lambda world: lambda: int(world.now * 1e9)),
+        (time, "sleep", lambda world: world.sleep),
+        (libc, "birth_of", _by_name("birth_of")),
+        (identity, "mark_of", _by_name("mark_of")),
+        (libc, "type_of_file_system", _by_name("type_of_file_system")),
+        (syncer, "sync_file_system", _by_name("syncfs")),
+        (preserve, "capable", _returning(False)),
+    ]
+
+
+@cache
+def modules() -> tuple[ModuleType, ...]:
+    """All of pcopy, loaded: nothing is to be imported in the midst of a world."""
+    names = [found.name for found in pkgutil.walk_packages(pcopy.__path__, "pcopy.")]
+    return tuple(importlib.import_module(name) for name in names if name not in _UNWANTED)
+
+
+@cache
+def _users() -> tuple[tuple[ModuleType, str, int], ...]:
+    """Every name in pcopy: (module, name, identity of its value)."""
+    return tuple((module, name, id(value)) for module in modules() for name, value in vars(module).items())
+
+
+def _unraisable(real: Callable[[Any], object], told: Any) -> None:
+    """A task that is given back when its world has ended wants to clear up, and can't: that is no news."""
+    if not isinstance(told.exc_value, Ended):
+        real(told)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Makes it possible that strands run pcopy."""
+    changed: list[tuple[Any, str, Any]] = []
+
+    def change(where: Any, name: str, value: Any) -> None:
+        changed.append((where, name, vars(where)[name]))
+        setattr(where, name, value)
+
+    users = _users()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # it would close files of strands, sooner or later
+    state = os.environb.get(b"XDG_STATE_HOME")
+    os.environb[b"XDG_STATE_HOME"] = STATE_HOME
+    try:
+        for where, name, simulated in _table():
+            real = getattr(where, name)
+            call = _exchanged(real, simulated)
+            change(where, name, call)
+            for module, own, value in users:
+                if value == id(real) and vars(module)[own] is real:
+                    change(module, own, call)
+        for real_class, simulated_class in ((syncer.Syncer, _Syncer), (RealBeside, _beside)):
+            for module, own, value in users:
+                if value == id(real_class):
+                    change(module, own, simulated_class)
+        change(naming.Namer, "_rename", _give_name)
+        change(sys.modules["pcopy.checkpoint.journal"], "queue", _Queues)
+        change(sys, "unraisablehook", partial(_unraisable, sys.unraisablehook))
+        yield
+    finally:
+        forget()
+        gc.enable()
+        del os.environb[b"XDG_STATE_HOME"]
+        if state is not None:
+            os.environb[b"XDG_STATE_HOME"] = state
+        for where, name, value in reversed(changed):
+            setattr(where, name, value)
+
+
+def _beside(action: Callable[[], object]) -> Beside:
+    return Beside(_here(), action)
+
+
+class _Queues:
+    """In the place of the module ``queue``."""
+
+    @staticmethod
+    def SimpleQueue() -> Queue:  # noqa: N802 (its name there)
+        return Queue(_here())
+
+    def __class_getitem__(cls, _: object) -> type[_Queues]:
+        return cls
+
+
+def forget() -> None:
+    """What a process has asked the system once, the next one asks anew."""
+    gc.collect()
+    for cached in _caches():
+        cached.cache_clear()
+
+
+@cache
+def _caches() -> tuple[Any, ...]:
+    found = {
+        id(value): value for module in modules() for value in vars(module).values() if hasattr(value, "cache_clear")
+    }
+    return tuple(found.values())
+
+
+def spool(_: object = None) -> Callable[[], io.BytesIO]:
+    """Files for what does not fit into memory: they end with the process, and need not be simulated."""
+    return io.BytesIO

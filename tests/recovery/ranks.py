@@ -1,0 +1,308 @@
+"""One run of a job as it is started: rank 0 reads the command line, then all ranks run, and rank 0 tells the end.
+
+This is all that the campaign knows of how pcopy puts a rank together: what ``pcopy.launch.run`` does, with
+strands in the place of processes and a simulated network. All else is real.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pcopy.checkpoint import framing, journal
+from pcopy.cli.pcopy import parse
+from pcopy.engine import driver
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Halt, Message
+from pcopy.engine.node import Node
+from pcopy.engine.ticket import Wake
+from pcopy.fsio import directories
+from pcopy.fsio.kernel import interface, python
+from pcopy.jobs import lifecycle
+from pcopy.jobs.directories import NoJob
+from pcopy.launch import rank, tool
+from pcopy.launch.group import Group
+from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots
+from pcopy.launch.tool import Ended, RankPlace
+from pcopy.launch.watch.signals import StopSignals
+from pcopy.tasks import copying
+from pcopy.tasks.base import spreading
+from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tools.copy import COPY, CopyPreparation
+from pcopy.walk import listing
+from tests.recovery.machine import modules, spool
+from tests.recovery.waits import DriverWake, Waits
+from tests.recovery.world import Signal, World
+
+STOP = Halt("SIGTERM", 15)
+HOST = "host"
+
+Change = tuple[Any, str, Any]
+"""Where something is, its name there, and what is there instead for a while."""
+
+
+class Sizes(NamedTuple):
+    """Numbers of pcopy's that a run shrinks, so that few and small files reach every boundary.
+
+    ``waits``: as in ``tests.recovery.waits``, where there is a kernel to wait for, with ``slots`` for tasks.
+    """
+
+    limits: Limits
+    small_file: int
+    chunk: int
+    batch: int
+    names: int
+    slice: float
+    facts_wanted: int
+    facts_full: int
+    files_at_once: int
+    open_directories: int
+    slots: int
+    waits: float
+
+
+@contextmanager
+def shrunk(sizes: Sizes) -> Iterator[Waits]:
+    """Makes runs of these sizes; what waits for tickets then is told."""
+
+    waits = Waits(sizes.waits)
+
+    def limits(size: int, on_host: float, keeping: Any) -> Limits:
+        return sizes.limits
+
+    def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:
+        return sizes.chunk
+
+    changes = [
+        (rank, "limits_of", limits),
+        (rank, "spool_in", spool),
+        (lifecycle, "spool_in", spool),
+        (rank, "Watchdog", _NoWatchdog),
+        (rank, "Driver", partial(waits.make_driver if sizes.waits else driver.Driver, clock=time.monotonic)),
+        (copying, "BATCH_FILES", sizes.batch),
+        (listing, "NAMES_AT_ONCE", sizes.names),
+        (driver, "SLICE", sizes.slice),
+        (python, "FILES_AT_ONCE", sizes.files_at_once),
+        (journal, "FACTS_BEFORE_CUT", sizes.facts_wanted),
+        (journal, "FACTS_BEFORE_WAIT", sizes.facts_full),
+        *_everywhere("affordable", directories.affordable, lambda: sizes.open_directories),
+        *_everywhere("chunk_size", spreading.chunk_size, chunk_size),
+        *_everywhere("SMALL_FILE", interface.SMALL_FILE, sizes.small_file),
+    ]
+    if sizes.waits:
+        changes += [(tool, "make_kernel", waits.make_kernel), (rank, "SLOTS", sizes.slots)]
+    with patched(changes):
+        yield waits
+
+
+def _everywhere(name: str, real: Any, value: Any) -> list[Change]:
+    """What several modules know by the same name."""
+    return [(module, name, value) for module in modules() if vars(module).get(name) is real]
+
+
+@contextmanager
+def patched(changes: Sequence[Change]) -> Iterator[None]:
+    """Gives attributes other values for a while. Raises ``AttributeError`` for one that is not there itself.
+
+    Only a builtin may be hidden from a module that has none of this name: who calls it is told by the module.
+    """
+    before = []
+    try:
+        for where, name, value in changes:
+            if name not in vars(where) and not (isinstance(where, ModuleType) and hasattr(builtins, name)):
+                raise AttributeError(f"nothing to change: {where!r} has no {name} of its own")
+            before.append((where, name, vars(where).get(name, patched)))
+            setattr(where, name, value)
+        yield
+    finally:
+        for where, name, value in reversed(before):
+            if value is patched:
+                delattr(where, name)
+            else:
+                setattr(where, name, value)
+
+
+class _NoWatchdog:
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class Sink:
+    """What the job tells on rank 0."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        pass
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        self.told += [f"{failure.path!r}: {failure.operation}: {failure.message}" for failure in failures]
+
+    def notice(self, text: str) -> None:
+        self.told.append(text)
+
+
+class Network:
+    """Messages between the ranks; two of one sender to one receiver keep their order."""
+
+    def __init__(self, world: World, size: int, latency: float) -> None:
+        self.size = size
+        self.world, self._latency = world, latency
+        self._inboxes: list[list[tuple[int, Message]]] = [[] for _ in range(size)]
+        self._arrived = [Signal(world) for _ in range(size)]
+        self._last: dict[tuple[int, int], float] = {}
+
+    def send(self, source: int, destination: int, message: Message) -> None:
+        world = self.world
+        at = world.now + world.random.uniform(0.05, 1.0) * self._latency
+        at = self._last[source, destination] = max(at, self._last.get((source, destination), 0.0))
+        world.later(at - world.now, partial(self._arrive, source, destination, message))
+
+    def _arrive(self, source: int, destination: int, message: Message) -> None:
+        self._inboxes[destination].append((source, message))
+        self._arrived[destination].set()
+
+    def take(self, rank: int, timeout: float) -> list[tuple[int, Message]]:
+        self.world.call()
+        if timeout > 0.0 and not self._inboxes[rank]:
+            self._arrived[rank].wait(timeout)
+        arrived, self._inboxes[rank] = self._inboxes[rank], []
+        return arrived
+
+
+class Transport:
+    """One rank's end; fills ``pcopy.engine.transport.Transport``."""
+
+    def __init__(self, network: Network, rank: int) -> None:
+        self._network, self.rank = network, rank
+        self.world = network.world
+        self.size = network.size
+        self.unsent = False
+
+    def send(self, destination: int, message: Message) -> None:
+        self._network.send(self.rank, destination, message)
+
+    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+        if isinstance(wake, DriverWake):
+            timeout = min(timeout, max(0.0, wake.due - self.world.now))
+        return self._network.take(self.rank, timeout)
+
+    def forgive(self, rank: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Run:
+    """One run on ``size`` ranks. ``begin`` is rank 0's whole life; what came of it is there when the world is over."""
+
+    def __init__(self, world: World, words: Sequence[str], size: int, clients: int, latency: float) -> None:
+        self.world, self.size, self.clients = world, size, clients
+        self.status: int | None = None
+        self.totals = Totals()
+        self.is_complete = False
+        """Have the ranks done all, and rank 0 but to tell of it?"""
+        self.sink = Sink()
+        self.signals = [StopSignals() for _ in range(size)]
+        self.nodes: list[Node] = []
+        self.records = 0
+        self.name = ""
+        self.number = 0
+        self.has_no_job = False
+        """Is there nothing to resume?"""
+        self._words = words
+        self._network = Network(world, size, latency)
+
+    @property
+    def phase(self) -> int:
+        return self.nodes[0].phase if self.nodes else -1
+
+    def start(self) -> None:
+        self.world.spawn("rank 0", 0, self._begin)
+
+    def _begin(self) -> None:
+        try:
+            preparation = CopyPreparation(self._words, parse(self._words))
+        except NoJob:
+            self.has_no_job = True
+            return
+        preparation.begin(self.size)
+        job, kept = preparation.job, preparation.kept
+        with closing(Mounts.of(job, open_roots(job), targets=True)) as below:
+            job = job._replace(mounts=agree_on_mounts(job, below, Group()))
+        if kept is not None:
+            kept.note_mounts(job.mounts)
+        self.name, self.number = job.name, job.run
+
+        def begin(number: int, **leading: Any) -> Ended:
+            leaders = range(min(self.size, self.clients))
+            place = RankPlace(number, self.size, open_roots(job), leaders, self._hosts)
+            transport, signals = Transport(self._network, number), self.signals[number]
+            setup = rank.RankSetup(COPY, job, preparation.keeping, transport, place, signals, **leading)
+            return rank.run_rank(setup)
+
+        others = [
+            self.world.spawn(f"rank {number}", number % self.clients, partial(begin, number))
+            for number in range(1, self.size)
+        ]
+        ended = begin(0, sink=self.sink, settle=preparation.settle, kept=kept)
+        self.totals, self.is_complete = ended.totals, ended.status in (0, 1)
+        for strand in others:  # as the parent of forked ranks does
+            while not strand.is_over:
+                strand.over.wait()
+        self.status = preparation.tell_end(ended, self.size)
+
+    @property
+    def _hosts(self) -> list[str]:
+        return [f"{HOST}{number % self.clients}" for number in range(self.size)]
+
+
+@contextmanager
+def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
+    """Lets ``run`` know of its nodes and records; ``storing`` is called with one that is written and not synced."""
+    make_node, append = Node.__init__, framing.SegmentWriter.append
+    write_frame = framing.write_frame
+
+    def made(node: Node, *arguments: Any, **options: Any) -> None:
+        make_node(node, *arguments, **options)
+        run.nodes.append(node)
+        run.nodes.sort(key=lambda each: each.rank)
+
+    def appended(writer: framing.SegmentWriter, record: Any) -> None:
+        append(writer, record)
+        run.records += 1
+
+    def written(file: Any, payload: bytes) -> None:
+        write_frame(file, payload)
+        storing()
+
+    with patched(
+        [
+            (Node, "__init__", made),
+            (framing.SegmentWriter, "append", appended),
+            (framing, "write_frame", written),
+        ]
+    ):
+        yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What pcopy prints is for nobody."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield

@@ -1,0 +1,133 @@
+"""What the tasks of a rank wait for: a kernel that does their batches later, and tickets that the campaign adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bench.simulation.tickets import SimulatedWake
+from pcopy.engine.driver import Driver
+from pcopy.engine.node import Node
+from pcopy.engine.task import Task
+from pcopy.engine.ticket import Outcome, Slices, Wake
+from pcopy.engine.transport import Transport
+from pcopy.fsio.kernel.batches import Batch
+from pcopy.fsio.kernel.interface import Kernel, Settings, Ticket
+from tests.recovery.world import NEVER, Strand, World, current
+from tests.support.fake_kernel import FakeKernel
+
+LONGEST_WAIT = 0.01
+"""Seconds that a ticket of the campaign's takes at most."""
+
+LONGEST_PAUSE = 0.002
+"""Seconds at most until the kernel has something to go on with."""
+
+
+Result = TypeVar("Result")
+
+
+class RankWake(SimulatedWake):
+    """Wakes one rank for its kernel, and for the tickets of the campaign."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(lambda: world.now)
+        self._world = world
+        self._kernel_due = NEVER
+
+    def set(self) -> None:
+        """The kernel will have something to go on with."""
+        self._kernel_due = min(self._kernel_due, self._world.now + self._world.random.random() * LONGEST_PAUSE)
+
+    @property
+    def due(self) -> float:
+        return min(super().due, self._kernel_due)
+
+    def clear(self) -> None:
+        super().clear()
+        if self._kernel_due <= self._world.now:
+            self._kernel_due = NEVER
+
+    def close(self) -> None:
+        self._kernel_due = NEVER
+
+
+class DriverWake:
+    """What the driver waits for; ``told`` is what the rank itself would have it wait for, if anything."""
+
+    def __init__(self, wake: RankWake, told: Wake | None) -> None:
+        self._wake, self._told = wake, told
+
+    @property
+    def due(self) -> float:
+        """When it is readable, in seconds."""
+        return self._wake.due
+
+    def fileno(self) -> int:
+        return self._wake.fileno()
+
+    def clear(self) -> None:
+        self._wake.clear()
+        if self._told is not None:
+            self._told.clear()
+
+
+class SlowKernel(FakeKernel):
+    """Works in its world's time: a poll takes some, and none is made in a world that has ended."""
+
+    def __init__(self, settings: Settings, world: World, wake: RankWake, waits: Waits) -> None:
+        super().__init__(settings, world.random.getrandbits(32), wake)
+        self._world, self._waits = world, waits
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        ticket = super().submit(batch)
+        self._waits.most = max(self._waits.most, len(self._under_way))
+        return ticket
+
+    def poll(self) -> list[Ticket[Any]]:
+        self._world.call()
+        return super().poll()
+
+
+class Waits:
+    """Those of one run. ``share``: how often a task waits where it could be told that its slice is over."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.most = 0
+        """Batches that a rank's kernel had under way at once."""
+        self._wakes: dict[Strand, RankWake] = {}
+
+    def make_kernel(self, settings: Settings) -> Kernel:
+        """For the rank that runs."""
+        strand = current()
+        assert strand is not None
+        wake = self._wakes[strand] = RankWake(strand.world)
+        return SlowKernel(settings, strand.world, wake, self)
+
+    def make_driver(
+        self, node: Node, transport: Transport, run_task: Callable[[Task], Slices], **options: Any
+    ) -> Driver:
+        """For the rank that runs, which has its kernel."""
+        strand = current()
+        assert strand is not None
+        wake, random, share = self._wakes[strand], strand.world.random, self._share
+
+        def run(task: Task) -> Slices:
+            """Work waits before it begins, and where it has run a slice: others go on meanwhile, and end before it."""
+            slices = run_task(task)
+            can_wait = node.queue.is_work(task)
+            try:
+                while True:
+                    if can_wait and random.random() < share:
+                        yield wake.submit(random.random() * LONGEST_WAIT)
+                    yield next(slices)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+            finally:
+                slices.close()
+            if can_wait and random.random() < share:
+                yield wake.submit(random.random() * LONGEST_WAIT)
+            return outcome
+
+        options["wake"] = DriverWake(wake, options.get("wake"))
+        return Driver(node, transport, run, **options)

@@ -1,0 +1,249 @@
+"""Virtual time, in which the threads of a job take turns, until they have ended or the world is ended.
+
+A ``Strand`` is a real thread that runs real code of pcopy: a rank, or the thread beside a rank that writes its journal.
+One strand at a time runs, and all else stands still, so that a seed decides everything. A strand goes on until it
+waits for something, sleeps, or has made some system calls (``World.call``); each costs a little of its time.
+
+When the world ends, each strand is woken once more and gets ``Ended``, and so does each system call that it makes on
+its way out: what a program does while it is being killed has no effect.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+NEVER = float("inf")
+MOST_EVENTS = 60_000
+
+
+class Ended(BaseException):
+    """The world has ended; no code of pcopy knows what to do about that."""
+
+
+class Strand:
+    """One thread of the job, on the host ``client``; made by ``World.spawn``."""
+
+    def __init__(self, world: World, name: str, client: int, action: Callable[[], object]) -> None:
+        self.name = name
+        self.client = client
+        self.is_over = False
+        self.trouble = ""
+        self.waits = 0
+        """The number of its wait: what would end an earlier one comes too late."""
+        self.over = Signal(world)
+        self.world = world
+        self._action = action
+        self._turn, self._back = threading.Lock(), threading.Lock()
+        self._turn.acquire()
+        self._back.acquire()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        self._turn.acquire()
+        _local.strand = self
+        try:
+            if not self.world.is_over:
+                self._action()
+        except Ended:
+            pass
+        except BaseException:
+            self.trouble = f"{self.name}: {traceback.format_exc()}"
+        finally:
+            self._action = _nothing  # what it holds goes now, and not in the midst of another world
+            self.is_over = True
+            if not self.world.is_over:
+                self.over.set()
+            _local.strand = None
+            self._back.release()
+
+    def resume(self) -> None:
+        """Lets it run until it waits, or has ended; called by the world's own thread."""
+        if not self.is_over:
+            self._turn.release()
+            self._back.acquire()
+
+    def leave(self) -> None:
+        """Its turn is over; returns with its next one. Raises ``Ended``."""
+        self._back.release()
+        self._turn.acquire()
+        if self.world.is_over:
+            raise Ended
+
+
+class Signal:
+    """What strands wait for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: list[tuple[Strand, int]] = []
+
+    def wait(self, timeout: float = NEVER) -> None:
+        """Until ``set``, or some seconds have passed."""
+        strand = self._world.strand
+        self._waiting.append((strand, strand.waits + 1))
+        self._world.sleep(timeout)
+
+    def set(self) -> None:
+        """All that wait go on."""
+        waiting, self._waiting = self._waiting, []
+        for strand, number in waiting:
+            self._world.wake(strand, number)
+
+
+class World:
+    """The clock (``now``, in seconds), and whose turn it is."""
+
+    def __init__(self, random: Random, now: float, *, grain: int, cost: float) -> None:
+        """A strand makes up to ``grain`` system calls in one go, each of which takes up to ``cost`` seconds."""
+        self.now = now
+        self.is_over = False
+        self.events = 0
+        self.count = 0
+        """The system calls so far."""
+        self.calls: Any = None
+        """Those that its strands make (``tests.recovery.calls``)."""
+        self.on_event: Callable[[], None] = _nothing
+        self.on_call: Callable[[], None] = _nothing
+        self.random = random
+        self._grain, self._cost = grain, cost
+        self._left = 1
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._strands: list[Strand] = []
+
+    @property
+    def strand(self) -> Strand:
+        """The one that runs."""
+        strand = current()
+        assert strand is not None
+        return strand
+
+    def spawn(self, name: str, client: int, action: Callable[[], object]) -> Strand:
+        """A new thread, which begins at once."""
+        strand = Strand(self, name, client, action)
+        self._strands.append(strand)
+        self.later(0.0, strand.resume)
+        return strand
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._scheduled += 1
+        heapq.heappush(self._events, (self.now + seconds, self._scheduled, call))
+
+    def play(self) -> str:
+        """Until all strands have ended, or the world has; returns what went wrong."""
+        while not all(strand.is_over for strand in self._strands) and not self.is_over:
+            if not self._events:
+                return self._stop(f"they wait for ever: {[each.name for each in self._strands if not each.is_over]}")
+            at, _, call = heapq.heappop(self._events)
+            self.now = max(self.now, at)
+            self.events += 1
+            if self.events > MOST_EVENTS:
+                return self._stop(f"it never ends: {[each.name for each in self._strands if not each.is_over]}")
+            self.on_event()
+            if not self.is_over:
+                call()
+            if trouble := self._trouble():
+                return self._stop(trouble)
+        return self._stop("")
+
+    def _trouble(self) -> str:
+        return next((strand.trouble for strand in self._strands if strand.trouble), "")
+
+    def _stop(self, trouble: str) -> str:
+        self.is_over = True
+        for strand in self._strands:
+            while not strand.is_over:
+                strand.resume()
+        return trouble or self._trouble()
+
+    def end(self) -> None:
+        """Everything ends now; raises ``Ended`` in a strand."""
+        self.is_over = True
+        if current() is not None:
+            raise Ended
+
+    # What strands do.
+
+    def sleep(self, seconds: float) -> None:
+        """Others have their turns until some seconds have passed, or something wakes this strand."""
+        if self.is_over:
+            raise Ended
+        strand = self.strand
+        strand.waits += 1
+        if seconds < NEVER:
+            number = strand.waits
+            self.later(max(0.0, seconds), lambda: self._go_on(strand, number))
+        strand.leave()
+
+    def wake(self, strand: Strand, number: int) -> None:
+        if strand.waits == number:
+            self.later(0.0, lambda: self._go_on(strand, number))
+
+    def _go_on(self, strand: Strand, number: int) -> None:
+        if strand.waits == number:
+            strand.waits += 1
+            self._left = self.random.randint(1, self._grain)
+            strand.resume()
+
+    def call(self) -> None:
+        """A system call begins. Raises ``Ended``."""
+        if self.is_over:
+            raise Ended
+        self.count += 1
+        self.on_call()
+        self.now += self.random.random() * self._cost
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self.random.randint(1, self._grain)
+            if self._events and self._events[0][0] <= self.now:
+                self.sleep(0.0)
+
+
+class Queue:
+    """In the place of ``queue.SimpleQueue``."""
+
+    def __init__(self, world: World) -> None:
+        self._items: deque[Any] = deque()
+        self._filled = Signal(world)
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._filled.set()
+
+    def get(self) -> Any:
+        while not self._items:
+            self._filled.wait()
+        return self._items.popleft()
+
+
+class Beside:
+    """In the place of ``pcopy.beside.Beside``."""
+
+    def __init__(self, world: World, action: Callable[[], object]) -> None:
+        above = world.strand
+        self._strand = world.spawn(f"beside {above.name}", above.client, action)
+        self._world = world
+
+    def is_over(self, patience: float | None) -> bool:
+        end = self._world.now + (NEVER if patience is None else patience)
+        while not self._strand.is_over and self._world.now < end:
+            self._strand.over.wait(end - self._world.now)
+        return self._strand.is_over
+
+
+def current() -> Strand | None:
+    """The strand that this thread is, if it is one."""
+    return getattr(_local, "strand", None)
+
+
+def _nothing() -> None:
+    pass
+
+
+_local = threading.local()

@@ -1,0 +1,257 @@
+"""Runs that are forked from a process which has imported the program: most of a short run's time is its start.
+
+Such a run is a process like any other: a child of whoever asked for it (``CLONE_PARENT``), with its own arguments,
+environment, working directory, umask and standard streams, and with the interpreter's own signal handlers. It closes
+what the server has open. What looks for its token in /proc finds it, since that shows the memory where the server's own
+environment began. strace is attached before the run begins, so that it sees all calls but those of the start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import inspect
+import io
+import os
+import pickle
+import pkgutil
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple, NoReturn
+
+TOKEN = "PCOPY_TEST_TOKEN"
+"""Marks the environment of every process of a run, so that survivors can be found."""
+
+TOKEN_LENGTH = 32
+GO = signal.SIGUSR2
+"""Tells a run that it is traced by now. It is blocked until then, so that it is never too early."""
+
+_PID = struct.Struct("=i")
+_CLONE_PARENT = 0x8000
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+
+
+def is_possible() -> bool:
+    return os.uname().machine in _SYS_CLONE
+
+
+class Request(NamedTuple):
+    """What a run is given beside its standard streams."""
+
+    program: str
+    arguments: list[str | bytes]
+    environment: dict[str, str]
+    directory: str | bytes
+    umask: int
+    """-1: that of whoever asks."""
+
+    traced: bool
+
+
+class Server:
+    """The side that asks."""
+
+    def __init__(self, python: str, environment: Mapping[str, str]) -> None:
+        here, there = socket.socketpair()
+        own = {**environment, TOKEN: "0" * TOKEN_LENGTH}
+        code = "import sys; sys.path.append(sys.argv[1]); from tests.support.warm import serve; serve(int(sys.argv[2]))"
+        with there:
+            self._process = subprocess.Popen(
+                [python, "-c", code, _repository(), str(there.fileno())],
+                env=own,
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+            )
+        self._socket = here
+        self._turn = threading.Lock()
+
+    def fork(self, request: Request, streams: Sequence[int]) -> int:
+        """Starts a run; returns the id of the process, which is a child of this one."""
+        told = os.memfd_create("request")
+        try:
+            os.write(told, pickle.dumps(request))
+            with self._turn:
+                socket.send_fds(self._socket, [b"\0"], [told, *streams])
+                answer = self._socket.recv(_PID.size, socket.MSG_WAITALL)
+        finally:
+            os.close(told)
+        if len(answer) < _PID.size:
+            raise RuntimeError("the process that runs are forked from has ended")
+        (process,) = _PID.unpack(answer)
+        return int(process)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+class Program(subprocess.Popen[bytes]):
+    """A run that is forked by a server, with strace attached to it if there are words for that."""
+
+    def __init__(self, server: Server, request: Request, strace: Sequence[Any], **streams: Any) -> None:
+        self._server, self._request, self._strace = server, request, strace
+        self._tracer: subprocess.Popen[bytes] | None = None
+        super().__init__(["pcopy", *request.arguments], **streams)
+
+    def _execute_child(self, *arguments: Any) -> None:
+        """In place of a fork and an exec of our own; ``Popen`` has the pipes by now, and closes them on our side."""
+        ours = dict(zip(_PARAMETERS, arguments, strict=True))
+        pipes = [ours[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        streams = [pipes[0], pipes[3], pipes[5]]
+        self.pid = self._server.fork(self._request, [number if at < 0 else at for number, at in enumerate(streams)])
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        if self._strace:
+            self._tracer = _attach(self._strace, self.pid)
+            os.kill(self.pid, GO)
+
+    def poll(self) -> int | None:
+        """A run has ended once what traces it has: by then all is in its log."""
+        if self._tracer is not None and self._tracer.poll() is None:
+            return None
+        return super().poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        until = None if timeout is None else time.monotonic() + timeout
+        if self._tracer is not None:
+            try:
+                self._tracer.wait(timeout)
+            except subprocess.TimeoutExpired as expired:
+                raise subprocess.TimeoutExpired(self.args, expired.timeout) from None
+        return super().wait(None if until is None else max(0.0, until - time.monotonic()))
+
+
+_PARAMETERS = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
+
+
+def _attach(strace: Sequence[Any], process: int) -> subprocess.Popen[bytes]:
+    line = [word for word in strace if word not in ("-qq", "--seccomp-bpf")]
+    tracer = subprocess.Popen(
+        [*line, "-p", str(process)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert tracer.stderr is not None
+    told = tracer.stderr.readline()
+    assert b"attached" in told, told
+    threading.Thread(target=_drain, args=(tracer.stderr,), daemon=True).start()
+    return tracer
+
+
+def _drain(stream: IO[bytes]) -> None:
+    with stream:
+        while stream.read(4096):
+            pass
+
+
+def _repository() -> str:
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+# The server.
+
+
+def serve(number: int) -> NoReturn:
+    """Forks a run for each request, until nobody is there any more."""
+    _load()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [GO])
+    gc.collect()
+    gc.freeze()
+    asking = socket.socket(fileno=number)
+    while True:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(asking, 1, 4)
+        except KeyboardInterrupt:
+            os._exit(130)
+        if not descriptors:
+            os._exit(0)
+        process = _fork()
+        if process == 0:
+            asking.close()
+            _become(*descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        asking.send(_PID.pack(process))
+
+
+def _load() -> None:
+    """All that a run may import, but for what belongs to MPI."""
+    import pcopy
+
+    for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
+        if not re.search(r"mpi|simulat|__main__", module.name):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+    for name in ("argparse", "blake3", "ctypes", "gettext", "lmdb", "subprocess", "xxhash"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _fork() -> int:
+    """As ``os.fork``, but for the parent of the new process, which is that of this one."""
+    call = ctypes.PyDLL(None).syscall
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    process = int(call(_SYS_CLONE[os.uname().machine], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if process:
+        python.PyOS_AfterFork_Parent()
+    else:
+        python.PyOS_AfterFork_Child()
+    return process
+
+
+def _become(told: int, *streams: int) -> NoReturn:
+    """The new process: becomes the run."""
+    try:
+        with open(told, "rb") as file:
+            file.seek(0)
+            request: Request = pickle.loads(file.read())
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, max(streams) + 1)
+        _take_environment(request.environment)
+        os.chdir(request.directory)
+        if request.umask >= 0:
+            os.umask(request.umask)
+        sys.argv = [request.program, *map(os.fsdecode, request.arguments)]
+        sys.stdin, sys.stdout, sys.stderr = (_opened(number) for number in range(3))
+        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+        if request.traced:
+            signal.sigwait([GO])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [GO])
+        from pcopy.cli import script
+
+        getattr(script, request.program)()
+    except BaseException:
+        os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
+    os._exit(99)
+
+
+def _take_environment(environment: Mapping[str, str]) -> None:
+    token = environment[TOKEN].encode()
+    assert len(token) == TOKEN_LENGTH
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    ctypes.memmove(getenv(TOKEN.encode()), token, TOKEN_LENGTH)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _opened(number: int) -> io.TextIOWrapper:
+    """A standard stream as Python opens it."""
+    like = (sys.stdin, sys.stdout, sys.stderr)[number]
+    buffer = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
+    lines = number == 2 or buffer.isatty()
+    return io.TextIOWrapper(buffer, encoding=like.encoding, errors=like.errors, line_buffering=lines)

@@ -1,0 +1,49 @@
+"""Whatever a copy creates asks for its layout, before anything is written to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.attributes import Handle
+from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.layout import Recipe
+from tests.tasks.one_rank import consistent, copy, root_of
+
+SIZE = SMALL_FILE + 1
+
+
+class ByName:
+    """Fills ``pcopy.fsio.layout.Layout``: what a source says of itself decides."""
+
+    def of_file(self, source: int, status: os.stat_result) -> Recipe:
+        assert status.st_size == SIZE
+        return self.of_directory(source)
+
+    def of_small_files(self, source: int) -> Recipe:
+        return Recipe(attribute=("user.layout", b"small, in " + os.getxattr(source, "user.wanted")))
+
+    def of_directory(self, source: Handle) -> Recipe:
+        return Recipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_files_and_directories_get_theirs(area: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    """One rank copies the file whole, two split it."""
+    source, target = area / "source", area / "target"
+    (source / "directory").mkdir(parents=True)
+    target.mkdir()
+    (source / "directory" / "file").write_bytes(bytes(SIZE))
+    (source / "directory" / "small").write_bytes(b"content")
+    for path in (source, source / "directory", source / "directory" / "file"):
+        os.setxattr(path, "user.wanted", path.name.encode())
+    monkeypatch.setattr("pcopy.tasks.base.rank.NoLayout", ByName)
+    copied = copy(root_of(source, target), ranks=ranks, chunk_size=1 << 20, block_size=1 << 20)
+    consistent(copied)
+    assert ("CopyChunk" in copied.kinds) == (ranks > 1)
+    assert os.getxattr(target / "directory" / "small", "user.layout") == b"small, in directory"
+    assert os.listxattr(target) == ["user.wanted"]  # it was there
+    for name in ("directory", "directory/file"):
+        assert os.getxattr(target / name, "user.layout") == os.path.basename(name).encode()

@@ -1,0 +1,64 @@
+"""What an earlier run left in a directory is removed before that is finished, whatever its mode is by then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pcopy.fsio import preserve
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.temporary import remove_leftovers
+from pcopy.tasks.directories import finish_dir
+
+JOB = "0123456789"
+SOMEBODY = 65534
+
+
+def finished(area: Path, owner: int) -> int:
+    """An open directory that has the mode of its source, and in which there is a temporary file of the first run."""
+    directory = area / "finished"
+    directory.mkdir()
+    (directory / f".pcopy-{JOB}-1-0.1").touch()
+    if os.geteuid() == 0:
+        os.chown(directory, owner, owner)
+    directory.chmod(0o555)
+    return os.open(directory, os.O_RDONLY)
+
+
+def cleared(target: int) -> str:
+    """Has an ordinary user, in a process of his own, removed what was left? Else what was in his way."""
+    rank: Any = SimpleNamespace(remove_leftovers=lambda target: remove_leftovers(target, JOB, 2))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if os.geteuid() == 0:
+                os.setuid(SOMEBODY)
+            preserve.capable.cache_clear()
+            finish_dir._remove_leftovers(rank, target)
+            status = 0
+        except Problem as problem:
+            status = problem.errno or 1
+        finally:
+            os._exit(status)
+    return os.strerror(status) if (status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) else ""
+
+
+def test_a_directory_that_has_been_finished_is_opened_up(area: Path) -> None:
+    """Its mode has outlived a loss of power, and the removal has not."""
+    target = finished(area, SOMEBODY)
+    assert cleared(target) == ""
+    assert os.listdir(target) == []
+    os.close(target)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory of somebody else's")
+def test_a_directory_of_somebody_else_stays_as_it_is(area: Path) -> None:
+    target = finished(area, 1)
+    assert cleared(target) == "Permission denied"
+    assert os.fstat(target).st_mode & 0o777 == 0o555
+    os.close(target)

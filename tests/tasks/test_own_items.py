@@ -1,0 +1,53 @@
+"""Is what is there the job's own? The table of ``pcopy.tasks.files.existing``, row by row, read from its text."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.identity import Identity
+from pcopy.tasks.base.job import Job, Options
+from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.files import existing
+from pcopy.tasks.files.existing import Existing
+
+BEGAN = 1_700_000_000 * 10**9
+TIMES = {"before": BEGAN - 2 * CLOCK_GRACE, "after": BEGAN + 1, "unknown": 0, "-": 0}
+
+
+def rows() -> list[list[str]]:
+    """The cells of the table in the module's docstring."""
+    assert existing.__doc__
+    lines = [line for line in existing.__doc__.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+@pytest.mark.parametrize("cells", rows(), ids=" ".join)
+def test_the_table_is_true(cells: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, option, changed, born, links, own = cells
+    monkeypatch.setattr(existing, "birth_of", lambda directory, name: TIMES[born])
+    for keeps in ("newer", "skip", "fail") if option == "keeping" else ("replace", "changed"):
+        for number in (1,) if run == "first" else (2, 3):
+            for count in (1, 2) if links == "-" else (1,) if links == "1" else (2, 3):
+                options = Options(existing=keeps, inplace=option == "--inplace")
+
+                class Surroundings:
+                    job = Job("name", number, (), options, began=BEGAN)
+                    is_ours = Rank.is_ours
+
+                surroundings: Any = Surroundings()
+                surroundings.options, surroundings.keeps = options, options.keeps
+                times = [TIMES[changed] // 10**9] * 3
+                fields = [stat.S_IFREG | 0o644, 1, 1, count, 0, 0, 0, *times]
+                status = os.stat_result([*fields, *times, *[TIMES[changed]] * 3])
+                place = Place(0, b"", Identity(0, 1), Identity(0, 2), False, False)
+                assert Existing(surroundings, place, -1, b"name", status).is_made() == (own == "yes")
+
+
+def test_the_table_has_every_answer() -> None:
+    assert {cells[-1] for cells in rows()} == {"yes", "no"}
+    assert len(rows()) == 8

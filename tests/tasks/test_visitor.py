@@ -1,0 +1,122 @@
+"""What is found in a directory reaches the visitor once, in the column of its sort, and nobody else decides on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.problem import Problem
+from pcopy.walk import visitor
+from pcopy.walk.visitor import Found, visit
+
+
+class Noting:
+    """A tool's own visitor: fills ``pcopy.walk.visitor.Visitor``."""
+
+    def __init__(self, directory: Path, *, links_apart: bool, but: bytes = b"") -> None:
+        self.device: int | None = directory.stat().st_dev
+        self.links_apart = links_apart
+        self.found: dict[str, list[bytes]] = {}
+        self._but = but
+        self.finished = 0
+        self.settled: list[bool] = []
+
+    def _note(self, sort: str, found: Found, rows: Sequence[int]) -> None:
+        assert rows
+        self.found.setdefault(sort, []).extend(found.names[row] for row in rows)
+
+    def failed(self, name: bytes, problem: Problem) -> None:
+        assert problem.changed
+        self.found.setdefault("failed", []).append(name)
+
+    def chosen(self, found: Found) -> Iterable[int]:
+        return [row for row, name in enumerate(found.names) if name != self._but]
+
+    def directories(self, found: Found, rows: Sequence[int]) -> None:
+        self._note("directories", found, rows)
+
+    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+        self._note("small", found, rows)
+        assert all(found.size[row] <= 3 for row in rows)
+
+    def large_files(self, found: Found, rows: Sequence[int]) -> None:
+        self._note("large", found, rows)
+
+    def nodes(self, found: Found, rows: Sequence[int]) -> None:
+        self._note("nodes", found, rows)
+
+    def linked(self, found: Found, rows: Sequence[int]) -> None:
+        self._note("linked", found, rows)
+
+    def settle(self, *, last: bool) -> Generator[None, None, None]:
+        self.settled.append(last)
+        yield from ()
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+@pytest.fixture
+def tree(area: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(visitor, "SMALL_FILE", 3)
+    monkeypatch.setattr(visitor, "NAMES_PER_SLICE", 3)
+    (area / "below").mkdir()
+    (area / "small").write_bytes(b"123")
+    (area / "large").write_bytes(b"1234")
+    (area / "link").symlink_to("large")
+    (area / "twice").write_bytes(b"1")
+    os.link(area / "twice", area / "again")
+    os.mkfifo(area / "fifo")
+    return area
+
+
+NAMES = (b"below", b"gone", b"small", b"large", b"link", b"again", b"twice", b"fifo")
+
+
+def visited(tree: Path, noting: Noting, *, follow: bool = False) -> dict[str, list[bytes]]:
+    descriptor = os.open(tree, os.O_RDONLY)
+    try:
+        slices = sum(1 for _ in visit(descriptor, NAMES, noting, follow=follow))
+    finally:
+        os.close(descriptor)
+    assert (slices, noting.finished, noting.settled) == (3, 1, [False, False, True])
+    return noting.found
+
+
+def test_each_sort_is_handed_over_for_itself(tree: Path) -> None:
+    assert visited(tree, Noting(tree, links_apart=True)) == {
+        "directories": [b"below"],
+        "failed": [b"gone"],
+        "small": [b"small"],
+        "large": [b"large"],
+        "nodes": [b"link", b"fifo"],
+        "linked": [b"again", b"twice"],
+    }
+
+
+def test_without_links_apart_names_of_one_inode_are_files(tree: Path) -> None:
+    found = visited(tree, Noting(tree, links_apart=False))
+    assert found["small"] == [b"small", b"again", b"twice"]
+    assert "linked" not in found
+
+
+def test_links_that_are_followed_are_what_they_lead_to(tree: Path) -> None:
+    found = visited(tree, Noting(tree, links_apart=False), follow=True)
+    assert (found["large"], found["nodes"]) == ([b"large", b"link"], [b"fifo"])
+
+
+def test_a_file_of_another_file_system_is_none_of_the_small_ones(tree: Path) -> None:
+    noting = Noting(tree, links_apart=True)
+    noting.device = None
+    found = visited(tree, noting)
+    assert found["large"] == [b"small", b"large"]
+    assert "small" not in found
+
+
+def test_what_is_not_chosen_is_not_visited(tree: Path) -> None:
+    found = visited(tree, Noting(tree, links_apart=True, but=b"below"))
+    assert "directories" not in found
+    assert found["small"] == [b"small"]
