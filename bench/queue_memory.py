@@ -12,6 +12,7 @@ import multiprocessing.connection
 import sys
 import tempfile
 import time
+from array import array
 from pathlib import Path
 
 from bench.timing import table
@@ -20,8 +21,10 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
-from pcopy.tasks.codec import encode
-from pcopy.tasks.values import CopyFiles, Place, pack_names, pack_numbers
+from pcopy.fsio.kernel.columns import VERSION, Rows
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.values import Place, pack_names
+from pcopy.tasks.files.copy_files import CopyFiles
 
 MIB = 1 << 20
 BATCH = 256
@@ -58,8 +61,9 @@ def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int
         before, began = _resident(), time.monotonic()
         for number in range(entries // BATCH):
             names = [b"a-file-of-run-%010d" % (number * BATCH + index) for index in range(BATCH)]
-            numbers = pack_numbers(list(range(number * BATCH, (number + 1) * BATCH)))
-            payload = encode(CopyFiles(place, pack_names(names), numbers, numbers, 0))
+            rows = Rows(BATCH, VERSION)
+            rows.inode = rows.size = array("Q", range(number * BATCH, (number + 1) * BATCH))
+            payload = encode(CopyFiles(place, pack_names(names), rows.packed(), 0))
             queue.push(Task((1, 0, number), 0, payload, BATCH << 16))
         grown, filled = _resident() - before, time.monotonic() - began
         began = time.monotonic()

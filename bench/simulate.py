@@ -1,0 +1,209 @@
+"""``python -m bench.simulate``: how the engine does on more ranks than anybody has at hand.
+
+Real nodes, queues, thieves and detectors run a synthetic job in virtual time, on a network with seeded latencies. One
+line of a table comes for each shape of job, termination detector and number of ranks. The same options give the same
+table; how fast the simulation itself was goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, TextIO
+
+from bench.simulation.cluster import Cluster, Machine, Measured
+from bench.simulation.latencies import LATENCIES
+from bench.simulation.plot import Panel, draw
+from bench.simulation.workloads import SHAPES, Shape
+from pcopy.engine.limits import Limits
+from pcopy.engine.safra import DETECTORS
+
+MOST_RANKS = 16_384
+
+_COLUMNS = (
+    ("shape", "what the job is like"),
+    ("detector", "of the end of the phase"),
+    ("ranks", ""),
+    ("tasks", "of all ranks"),
+    ("seconds", "virtual, until the last rank is told to stop"),
+    ("efficiency", "the work over what all ranks, slow ones at their speed, could have done in that time"),
+    ("steals", "requests answered with tasks"),
+    ("refused", "requests answered with none"),
+    ("messages", "per rank, on average"),
+    ("most", "messages that one rank received"),
+    ("queued", "tasks in one rank's queue, at most"),
+    ("KiB", "in memory of one rank's queue, at most"),
+    ("detected", "latencies (handling included) from the last task's end until the root knows"),
+    ("counted", "... until it has the exact sums of all counters"),
+    ("stopped", "... until the last rank knows"),
+)
+
+
+class Result(NamedTuple):
+    """One line of the table.
+
+    ``hop`` is the mean time, in seconds, that a message needs to be heard; ``elapsed`` real seconds of processor time.
+    """
+
+    shape: str
+    termination: str
+    hop: float
+    measured: Measured
+    elapsed: float
+
+    def hops(self, at: float) -> float:
+        """From the last task's end to ``at``, in times that a message needs."""
+        return (at - self.measured.last_end) / self.hop
+
+    def cells(self) -> list[str]:
+        """The columns' texts."""
+        run = self.measured
+        return [
+            self.shape,
+            self.termination,
+            f"{run.size}",
+            f"{run.tasks}",
+            f"{run.stopped:.2f}",
+            f"{run.efficiency:.1%}",
+            f"{run.steals}",
+            f"{run.refused}",
+            f"{run.messages / run.size:.0f}",
+            f"{run.most_messages}",
+            f"{run.most_tasks}",
+            f"{run.most_bytes / 1024:.0f}",
+            *(f"{self.hops(at):.1f}" for at in (run.detected, run.counted, run.stopped)),
+        ]
+
+
+def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: int) -> Result:
+    """Runs one job. Raises ``InvariantBroken`` if the engine does anything that it must not."""
+    begin = time.process_time()
+    tasks = options.total_tasks or options.tasks * ranks
+    job = Shape(tasks, options.seconds, options.misjudged, options.payload)
+    workload = SHAPES[shape](job, Random(options.seed))
+    machine = Machine(
+        ranks,
+        LATENCIES[options.spread](options.latency),
+        options.handling,
+        options.block,
+        round(options.slow * ranks),
+        options.slowness,
+    )
+    limits = Limits(
+        fan_out=options.fan_out,
+        steal_backoff_cap=options.backoff_cap,
+        in_core=options.memory,
+        scan_ahead=options.memory // 2,
+    )
+    measured = Cluster(workload, machine, options.seed, limits, termination).run()
+    return Result(shape, termination, options.latency + options.handling, measured, time.process_time() - begin)
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results as a Markdown table whose columns are aligned."""
+    rows = [[name for name, _ in _COLUMNS], *(result.cells() for result in results)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    dashes = ["-" * (width - 1) + ("-" if index < 2 else ":") for index, width in enumerate(widths)]
+    aligned = [
+        [
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in (rows[0], dashes, *rows[1:])
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in aligned)
+
+
+def plot(results: Sequence[Result]) -> str:
+    """Efficiency, and latencies until all know of the end, over the number of ranks, as SVG."""
+    efficiency: dict[str, list[tuple[float, float]]] = {}
+    stopped: dict[str, list[tuple[float, float]]] = {}
+    for result in results:
+        name, size = f"{result.shape}, {result.termination}", result.measured.size
+        efficiency.setdefault(name, []).append((size, 100 * result.measured.efficiency))
+        stopped.setdefault(name, []).append((size, result.hops(result.measured.stopped)))
+    return draw(
+        [
+            Panel("efficiency, %", efficiency, range(0, 101, 20)),
+            Panel("last task's end to last rank's stop, latencies", stopped, (1, 10, 100, 1000, 10_000, 100_000), True),
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> int:
+    """Prints the table to ``out`` (standard output), and the simulation's speed to standard error."""
+    options = _parser().parse_args(arguments)
+    results = []
+    for shape in options.shape:
+        for termination in options.termination:
+            for ranks in options.ranks:
+                result = simulate(options, shape, termination, ranks)
+                results.append(result)
+                rate = result.measured.events / max(result.elapsed, 1e-3)
+                sys.stderr.write(
+                    f"{shape}, {termination}, {ranks} ranks: {result.measured.events} events "
+                    f"in {result.elapsed:.1f} s, {rate:.0f} events/s\n"
+                )
+    (out or sys.stdout).write(table(results))
+    if options.svg:
+        Path(options.svg).write_text(plot(results))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    limits = Limits()
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.simulate",
+        description=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="columns:\n" + "".join(f"  {name:<11} {text}\n" for name, text in _COLUMNS if text),
+    )
+    add = parser.add_argument
+    add("--ranks", type=_sizes, default=(64,), metavar="N,...", help=f"1 to {MOST_RANKS}")
+    add("--shape", type=_one_of(SHAPES), default=("tree",), metavar="NAME,...", help=", ".join(SHAPES))
+    add("--termination", type=_one_of(DETECTORS), default=("tree",), metavar="NAME,...", help=", ".join(DETECTORS))
+    add("--tasks", type=int, default=200, help="tasks per rank (default %(default)s)")
+    add("--total-tasks", type=int, metavar="TASKS", help="tasks of all ranks together, instead")
+    add("--seconds", type=float, default=0.02, help="a task's mean time (default %(default)s)")
+    add("--misjudged", type=float, default=2.0, metavar="FACTOR", help="estimates are wrong by up to this")
+    add("--payload", type=int, default=100, metavar="BYTES", help="of a task (default %(default)s)")
+    add("--latency", type=float, default=1e-4, metavar="SECONDS", help="a message's mean (default %(default)s)")
+    add("--spread", choices=sorted(LATENCIES), default="uniform", help="of the latencies (default %(default)s)")
+    add("--handling", type=float, default=2e-5, metavar="SECONDS", help="to take a message (default %(default)s)")
+    add("--block", type=float, default=1e-3, metavar="SECONDS", help="between a task's yields (default %(default)s)")
+    add("--slow", type=float, default=0.0, metavar="SHARE", help="of the ranks that are slow, 0 to 1")
+    add("--slowness", type=float, default=10.0, metavar="FACTOR", help="of the slow ranks (default %(default)s)")
+    add("--fan-out", type=int, default=limits.fan_out, help="children of a rank in the tree (default %(default)s)")
+    add("--backoff-cap", type=float, default=limits.steal_backoff_cap, metavar="SECONDS", help="an idle rank's pause")
+    add("--memory", type=int, default=limits.in_core, metavar="BYTES", help="of a rank's queue (default %(default)s)")
+    add("--seed", type=int, default=1)
+    add("--svg", metavar="FILE", help="draws efficiency and detection over the number of ranks")
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) for part in text.split(","))
+    if not all(1 <= size <= MOST_RANKS for size in sizes):
+        raise argparse.ArgumentTypeError(f"from 1 to {MOST_RANKS}")
+    return sizes
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """Reads a list of some of ``names``."""
+    known = tuple(names)
+
+    def read(text: str) -> tuple[str, ...]:
+        chosen = tuple(text.split(","))
+        if not set(chosen) <= set(known):
+            raise argparse.ArgumentTypeError(f"from {', '.join(known)}")
+        return chosen
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

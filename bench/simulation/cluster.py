@@ -1,0 +1,319 @@
+"""The event loop: real nodes on a simulated network, each with a driver that lives in virtual time.
+
+A rank does what ``pcopy.engine.driver`` does: it takes what has come, says what there is to say, then runs tasks and
+slices of tasks until 5 ms have passed or a task's end leaves something to say. Meanwhile it hears nothing, so that the
+whole slice can be played in one go when it begins. A task that takes many slices is not woken for each of them: the
+rank looks up at the end of that slice in which a message came. So the loop has an event for each message, for each
+slice with a task's end, and for each time when an idle rank tries again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import NamedTuple
+
+from bench.simulation.network import SimulatedNetwork
+from bench.simulation.workloads import Workload
+from pcopy.engine.driver import SLICE
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Halt, Message, Query, Reply, Stop
+from pcopy.engine.node import Node
+from pcopy.engine.queue import TaskQueue
+from pcopy.engine.states import State
+from pcopy.engine.task import Spawn, Task
+from pcopy.engine.ticket import Outcome
+from pcopy.errors import InvariantBroken
+
+NEVER = math.inf
+
+
+class Machine(NamedTuple):
+    """``size`` ranks, of which ``slow`` take ``slowness`` times as long for everything.
+
+    ``latency`` gives a message's travelling time. To take a message costs a rank ``handling`` seconds, and a task
+    looks up (yields) every ``block`` seconds.
+    """
+
+    size: int
+    latency: Callable[[Random], float]
+    handling: float = 20e-6
+    block: float = 1e-3
+    slow: int = 0
+    slowness: float = 10.0
+
+
+class _Rank:
+    """A node with its driver's state. All times are virtual seconds."""
+
+    __slots__ = (
+        "busy",
+        "clock",
+        "end",
+        "first",
+        "inbox",
+        "most_tasks",
+        "node",
+        "received",
+        "slowness",
+        "stride",
+        "task",
+        "wake",
+    )
+
+    def __init__(self, node: Node, slowness: float, block: float) -> None:
+        self.node = node
+        self.slowness = slowness
+        self.clock = 0.0  # up to which its doings are settled; beyond the present while it runs a slice
+        self.inbox: deque[tuple[int, Message]] = deque()
+        self.wake = NEVER
+        self.busy = False  # in a slice, until ``wake``; or in
+        self.task: Task | None = None  # one of many slices, which
+        self.end = 0.0  # ends then,
+        self.first = 0.0  # looks up then,
+        self.stride = block * slowness * math.ceil(SLICE / (block * slowness))  # and then each time after that
+        self.received = 0
+        self.most_tasks = 0
+
+    def looks_up(self, at: float) -> float:
+        """When a task of many slices first looks up after ``at``; infinite if it ends before."""
+        look_up = self.first if at <= self.first else at + (self.first - at) % self.stride
+        return look_up if look_up < self.end else NEVER
+
+
+class Measured(NamedTuple):
+    """What a run was like. Times are virtual seconds since the start.
+
+    ``work`` is in seconds of a rank of usual speed, ``speed`` the sum over all ranks, of which a usual one adds 1.
+    The last task ended at ``last_end``; the root's detector saw that at ``detected``, its director had exact totals at
+    ``counted``, the last rank was told at ``stopped``. Of messages and the queue, ``most_…`` are one rank's.
+    """
+
+    size: int
+    tasks: int
+    work: float
+    speed: float
+    last_end: float
+    detected: float
+    counted: float
+    stopped: float
+    steals: int
+    refused: int
+    messages: int
+    most_messages: int
+    most_tasks: int
+    most_bytes: int
+    events: int
+
+    @property
+    def efficiency(self) -> float:
+        """The work, over what all ranks at their speeds could have done until the last of them was told to stop."""
+        return self.work / (self.speed * self.stopped)
+
+
+class Cluster:
+    """One job; its own director, with one phase."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        machine: Machine,
+        seed: int,
+        limits: Limits = Limits(),  # noqa: B008 (an immutable value)
+        termination: str = "tree",
+    ) -> None:
+        random = Random(seed)
+        self.workload = workload
+        self.machine = machine
+        self.network = SimulatedNetwork(machine.size, random, machine.latency)
+        slow = set(random.sample(range(machine.size), machine.slow))
+        self._ranks = [
+            _Rank(self._node(rank, limits, seed, termination), machine.slowness if rank in slow else 1.0, machine.block)
+            for rank in range(machine.size)
+        ]
+        self._timers: list[tuple[float, int]] = []
+        self._last_end = self._asked = self._detected = self._counted = self._stopped = 0.0
+        self._steals = self._refused = self._events = 0
+
+    def _node(self, rank: int, limits: Limits, seed: int, termination: str) -> Node:
+        return Node(
+            rank,
+            self.machine.size,
+            run=0,
+            counters=1,
+            director=self,
+            random=Random(seed * self.machine.size + rank),
+            queue=TaskQueue(limits),
+            limits=limits,
+            termination=termination,
+        )
+
+    # The director.
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        return self.workload.first()
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> None:
+        """There is none. Raises ``InvariantBroken`` if the phase has not been over, or a task has not been counted."""
+        if self.workload.unfinished or totals != (self.workload.tasks,):
+            raise InvariantBroken(f"{totals} tasks counted, {self.workload.unfinished} of {self.workload.tasks} left")
+        self._counted = self._ranks[0].clock
+        self._detected = min(max(self._asked, self._last_end), self._counted)
+
+    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+        self._stopped = self._counted
+        return 0
+
+    # The events.
+
+    def run(self) -> Measured:
+        """Plays the job to its end; raises ``InvariantBroken`` if that is not the end of everything."""
+        root = self._ranks[0]
+        root.node.start(0.0)
+        self._go_on(root)
+        network, timers, ranks = self.network, self._timers, self._ranks
+        while True:
+            if timers and timers[0][0] < network.next_event_time():
+                at, number = heapq.heappop(timers)
+                rank = ranks[number]
+                if rank.wake == at:
+                    self._events += 1
+                    rank.wake = NEVER
+                    self._wake(rank, at)
+            else:
+                for at, number, source, message in network.deliver(network.next_event_time()):
+                    self._events += 1
+                    self._deliver(ranks[number], at, source, message)
+                if not timers and math.isinf(network.next_event_time()):
+                    break
+        return self._measure()
+
+    def _deliver(self, rank: _Rank, at: float, source: int, message: Message) -> None:
+        rank.received += 1
+        if not rank.busy:
+            self._take(rank, source, message, max(at, rank.clock))
+            self._go_on(rank)
+            return
+        rank.inbox.append((source, message))
+        if rank.task is not None and (look_up := rank.looks_up(at)) < rank.wake:
+            self._set_timer(rank, look_up)
+
+    def _take(self, rank: _Rank, source: int, message: Message, at: float) -> None:
+        rank.clock = at + self.machine.handling * rank.slowness
+        rank.node.receive(source, message, rank.clock)
+        if isinstance(message, Reply) and message.tasks:
+            rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
+        elif isinstance(message, Stop):
+            self._stopped = max(self._stopped, rank.clock)
+
+    def _wake(self, rank: _Rank, at: float) -> None:
+        node = rank.node
+        rank.clock = max(rank.clock, at)
+        if rank.task is not None and at >= rank.end:
+            task, rank.task = rank.task, None
+            self._finish(rank, task)
+            self._flush(rank)
+        elif rank.task is not None:
+            node.under_way.sliced(rank.task)
+        inbox = rank.inbox
+        while inbox:
+            source, message = inbox.popleft()
+            self._take(rank, source, message, rank.clock)
+        node.tick(rank.clock)
+        if rank.task is None:
+            self._go_on(rank)
+        else:
+            self._flush(rank)
+            rank.end += rank.clock - at
+            rank.first = rank.clock + rank.stride
+            self._set_timer(rank, self._next_look(rank))
+
+    def _go_on(self, rank: _Rank) -> None:
+        """What follows once all that came has been taken: says what there is to say, then runs a slice."""
+        node, slowness = rank.node, rank.slowness
+        if node.outbox:
+            self._flush(rank)
+        begin = rank.clock
+        deadline = begin + SLICE
+        while (task := node.take()) is not None:
+            left = self.workload.time(task.payload) * slowness
+            if left > SLICE:  # only then is it worth a closer look
+                look_up = self._blocks(rank, deadline - rank.clock)
+                if left > look_up:
+                    rank.task = task
+                    rank.end, rank.first = rank.clock + left, rank.clock + look_up
+                    rank.busy = True
+                    self._set_timer(rank, self._next_look(rank))
+                    return
+            rank.clock += left
+            self._finish(rank, task)
+            if node.outbox or rank.clock >= deadline:
+                break
+        rank.busy = rank.clock > begin
+        if rank.busy:
+            self._flush(rank)
+            self._set_timer(rank, rank.clock)
+        elif (wake := node.wake_at()) != rank.wake:
+            self._set_timer(rank, wake)
+
+    def _blocks(self, rank: _Rank, seconds: float) -> float:
+        """``seconds``, and until the end of the block of a task in which they pass."""
+        block = self.machine.block * rank.slowness
+        return block * math.ceil(seconds / block)
+
+    def _next_look(self, rank: _Rank) -> float:
+        """When a rank with a task of many slices has something to do if no message comes."""
+        return rank.end if rank.node.rank else min(rank.end, rank.looks_up(rank.node.wake_at()))
+
+    def _finish(self, rank: _Rank, task: Task) -> None:
+        spawned = self.workload.run(task.payload)
+        self._events += 1
+        self._last_end = max(self._last_end, rank.clock)
+        rank.node.finished(task, Outcome(spawned, (1,)), rank.clock)
+        if spawned:
+            rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
+
+    def _flush(self, rank: _Rank) -> None:
+        outbox = rank.node.outbox
+        while outbox:
+            destination, message = outbox.popleft()
+            if isinstance(message, Reply):
+                if message.tasks:
+                    self._steals += 1
+                else:
+                    self._refused += 1
+            elif rank.node.rank == 0 and isinstance(message, Query):
+                self._asked = rank.clock  # the last time: for what all ranks have counted, since the phase is over
+            self.network.send(rank.node.rank, destination, message, rank.clock)
+
+    def _set_timer(self, rank: _Rank, at: float) -> None:
+        rank.wake = at
+        if at < NEVER:
+            heapq.heappush(self._timers, (at, rank.node.rank))
+
+    def _measure(self) -> Measured:
+        network = self.network
+        if network.messages_sent != network.messages_delivered:
+            raise InvariantBroken(f"{network.messages_sent - network.messages_delivered} messages are left")
+        if any(rank.node.state is not State.CLOSED or len(rank.node.queue) for rank in self._ranks):
+            raise InvariantBroken("a rank has not closed, or not run its tasks")
+        return Measured(
+            size=network.size,
+            tasks=self.workload.tasks,
+            work=math.fsum(self.workload.seconds),
+            speed=math.fsum(1.0 / rank.slowness for rank in self._ranks),
+            last_end=self._last_end,
+            detected=self._detected,
+            counted=self._counted,
+            stopped=self._stopped,
+            steals=self._steals,
+            refused=self._refused,
+            messages=network.messages_sent,
+            most_messages=max(rank.received for rank in self._ranks),
+            most_tasks=max(rank.most_tasks for rank in self._ranks),
+            most_bytes=max(rank.node.queue.peak for rank in self._ranks),
+            events=self._events,
+        )

@@ -1,0 +1,78 @@
+"""Curves over the number of ranks as a small SVG, written by hand: panels side by side, both axes as asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT = 360, 260
+"""Of one panel, in user units."""
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 40
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_FONT = "font-family='sans-serif' font-size='11'"
+
+
+class Panel(NamedTuple):
+    """``curves`` by name, each of points (ranks, value). ``marks`` are the values with a grid line.
+
+    The marks' ends are those of the axis, whose scale is logarithmic if the lowest is above 0 and ``logarithmic`` set.
+    """
+
+    title: str
+    curves: Mapping[str, Sequence[tuple[float, float]]]
+    marks: Sequence[float]
+    logarithmic: bool = False
+
+
+def draw(panels: Sequence[Panel]) -> str:
+    """The SVG's text, which ends in a newline."""
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(names)}
+    width, height = WIDTH * len(panels), HEIGHT + 24
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>",
+        f"<rect width='{width}' height='{height}' fill='white'/>",
+    ]
+    for index, panel in enumerate(panels):
+        parts.append(f"<g transform='translate({index * WIDTH},0)' {_FONT}>")
+        parts += _panel(panel, colours)
+        parts.append("</g>")
+    for index, name in enumerate(names):
+        x = _LEFT + 110 * index
+        parts.append(f"<path d='M{x} {HEIGHT + 8}h20' stroke='{colours[name]}' stroke-width='2'/>")
+        parts.append(f"<text x='{x + 25}' y='{HEIGHT + 12}' {_FONT}>{escape(name)}</text>")
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(panel: Panel, colours: Mapping[str, str]) -> list[str]:
+    ranks = sorted({x for curve in panel.curves.values() for x, _ in curve})
+    least, most = math.log2(ranks[0]), math.log2(max(ranks[-1], ranks[0] * 2))
+    bottom, top = _scaled(panel, panel.marks[0]), _scaled(panel, panel.marks[-1])
+
+    def across(x: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (math.log2(x) - least) / (most - least)
+
+    def up(y: float) -> float:
+        inside = min(max(y, panel.marks[0]), panel.marks[-1])
+        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (_scaled(panel, inside) - bottom) / (top - bottom)
+
+    parts = [f"<text x='{WIDTH / 2:.0f}' y='16' text-anchor='middle'>{escape(panel.title)}</text>"]
+    for mark in panel.marks:
+        parts.append(f"<path d='M{_LEFT} {up(mark):.1f}H{WIDTH - _RIGHT}' stroke='#ddd'/>")
+        parts.append(f"<text x='{_LEFT - 5}' y='{up(mark) + 4:.1f}' text-anchor='end'>{mark:g}</text>")
+    for x in ranks:
+        parts.append(f"<path d='M{across(x):.1f} {HEIGHT - _BOTTOM}v4' stroke='black'/>")
+        parts.append(f"<text x='{across(x):.1f}' y='{HEIGHT - _BOTTOM + 16}' text-anchor='middle'>{x:g}</text>")
+    parts.append(f"<text x='{WIDTH / 2:.0f}' y='{HEIGHT - 8}' text-anchor='middle'>ranks</text>")
+    for name, curve in panel.curves.items():
+        points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in sorted(curve))
+        parts.append(f"<polyline points='{points}' fill='none' stroke='{colours[name]}' stroke-width='2'/>")
+        parts += [f"<circle cx='{across(x):.1f}' cy='{up(y):.1f}' r='3' fill='{colours[name]}'/>" for x, y in curve]
+    return parts
+
+
+def _scaled(panel: Panel, value: float) -> float:
+    return math.log10(value) if panel.logarithmic else value
