@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pcopy.engine import node, safra, termination
+from pcopy.engine import safra, states, termination
 
 _INTRODUCTION = """\
 # The engine's states
@@ -19,7 +19,7 @@ an arrow here raises `InvariantBroken` and ends the job.
 """
 
 _MACHINES: list[tuple[str, str, Any]] = [
-    ("A rank in the life of a job", "pcopy/engine/node.py", node.TRANSITIONS),
+    ("A rank in the life of a job", "pcopy/engine/states.py", states.TRANSITIONS),
     ("A rank in Dijkstra and Scholten's tree", "pcopy/engine/termination.py", termination.TRANSITIONS),
     ("Safra's token, seen from a rank", "pcopy/engine/safra.py", safra.TRANSITIONS),
 ]
