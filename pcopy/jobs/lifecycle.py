@@ -94,9 +94,9 @@ class KeptJob:
 
         Raises ``Refused``. May run in another thread.
         """
-        stored, lock = self._stored, self._lock
+        stored, lock, is_there = self._stored, self._lock, self.look()
         self._stored = self._lock = None
-        if stored is not None and lock is not None:
+        if stored is not None and lock is not None and is_there:
             self._given_up = stored
             remove(stored, lock)
 

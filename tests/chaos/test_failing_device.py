@@ -17,6 +17,7 @@ from tests.support.command import Completed, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, SLOW, Fault, slowed
 from tests.support.filesystems import mounted, scratch, unmount
 from tests.support.oracle import differences
+from tests.support.processes import wait_until
 from tests.support.users import require_root
 from tests.support.walk import temporaries
 
@@ -60,8 +61,14 @@ class Device:
         """More room; whatever the file system has seen fail is forgotten by mounting it anew."""
         subprocess.run(["mount", "-o", "remount,size=1G", str(self._below)], check=True)
         unmount(self.point)
+        # Another test's mount namespace may hold a copy of the mount: mounted now, it would be the same one again.
+        assert wait_until(lambda: not self._is_attached(), seconds=60)
         subprocess.run(["fsck.ext4", "-f", "-y", str(self._image)], check=False, capture_output=True)  # -p may refuse
         self._mount()
+
+    def _is_attached(self) -> bool:
+        looked = ["losetup", "--noheadings", "--associated", str(self._image)]
+        return bool(subprocess.run(looked, check=True, capture_output=True).stdout)
 
     def close(self) -> None:
         if self.point.is_mount():
