@@ -96,14 +96,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=_place_of)
+    lonely = {item.path for item in items if item.get_closest_marker("alone")}
+    items.sort(key=lambda item: (item.path in lonely, *_place_of(item)))  # at the end few others have to wait
     for item in items:
         if "e2e" in item.path.parts and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(END_TO_END_SECONDS))
 
 
 def _place_of(item: pytest.Item) -> tuple[bool, int]:
-    """The longest file first, and tests that wait among those that compute, so that all processors are busy."""
+    """The longest file first, and tests that sleep among those that compute, so that all processors are busy."""
     return item.path.name != "test_recovery.py", crc32(item.nodeid.partition("::")[0].encode())
 
 
