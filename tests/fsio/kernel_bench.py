@@ -71,8 +71,8 @@ class Bench:
         before = len(os.listdir("/proc/self/fd"))
         batch = Copy(
             source,
-            target,
             pack_names(map(os.fsencode, names)),
+            target,
             bytes(plans or [self.plan] * len(names)),
             found(self.source, names) if rows is None else rows,
             pack_names(new_names or ()),

@@ -122,11 +122,8 @@ class Rows:
     @classmethod
     def of(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
         """What stat(2) has told of all rows."""
-        rows = cls(0, mask)
-        rows.number = len(statuses)
-        for name, typecode, bit, field in _COLUMNS:
-            if mask & bit:
-                setattr(rows, name, _column(typecode, field, statuses))
+        rows = cls(len(statuses), mask)
+        rows.put(0, statuses)
         return rows
 
     def copy(self, mask: int) -> Rows:

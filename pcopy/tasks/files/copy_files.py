@@ -84,8 +84,8 @@ def _planned(
         temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
     return batches.Copy(
         source,
-        target,
         task.names,
+        target,
         plans,
         rows,
         pack_names(new_names) if renames else b"",
