@@ -82,8 +82,8 @@ def pack_names(names: Iterable[bytes]) -> bytes:
     return b"/".join(names)
 
 
-def unpack_names(packed: bytes, rows: int) -> list[bytes]:
-    """The names of ``rows`` rows. (One empty name is packed as no name at all is.)"""
+def unpack_names(packed: bytes, rows: int = 1) -> list[bytes]:
+    """The names. ``rows`` is wanted only where it may be 0: no name at all is packed as one empty name is."""
     return packed.split(b"/") if rows else []
 
 

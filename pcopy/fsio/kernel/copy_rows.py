@@ -54,9 +54,9 @@ class Copying:
         self._plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
         self._lists, self._sparse = preserve.xattr or preserve.acl, preserve.sparse
         number = len(batch)
-        self._names = unpack_names(batch.names, number)
-        self._new_names = unpack_names(batch.new_names, number) if batch.new_names else self._names
-        self._temporaries = unpack_names(batch.temporaries, number) if batch.temporaries else [b""] * number
+        self._names = unpack_names(batch.names)
+        self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
+        self._temporaries = unpack_names(batch.temporaries) if batch.temporaries else [b""] * number
         self._versions, self._devices = batch.rows.versions(), batch.rows.device
         seen, digests = batch.rows.copy(VERSION), Digests.of(number, digest_size)
         self.result = Copied(Verdicts(number), seen, digests, numbers("Q", number), Marks(number), {})

@@ -80,7 +80,7 @@ class Stating:
 
     def __init__(self, batch: Stat) -> None:
         self._batch = batch
-        self._names = unpack_names(batch.names, len(batch))
+        self._names = unpack_names(batch.names)
         self.result = Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
 
     def run(self, start: int, end: int) -> None:
@@ -124,7 +124,7 @@ class Reading:
         self._digest = settings.digest
         self._flags = READ & ~os.O_NOFOLLOW if settings.follow and not batch.copies else READ
         number = len(batch)
-        self._names = unpack_names(batch.names, number)
+        self._names = unpack_names(batch.names)
         self.result = ReadBack(Verdicts(number), Rows(number, VERSION), Digests.of(number, digest_size))
 
     def run(self, start: int, end: int) -> None:
@@ -170,7 +170,7 @@ class _EachRow(Generic[AnyBatch]):
 
     def __init__(self, batch: AnyBatch) -> None:
         self._batch: AnyBatch = batch
-        self._names = unpack_names(batch.names, len(batch))
+        self._names = unpack_names(batch.names)
         self.result = Judged(Verdicts(len(batch)))
 
     def run(self, start: int, end: int) -> None:

@@ -10,7 +10,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.kernel import batches
 from pcopy.fsio.kernel.batches import SYNC, Plan
-from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names
+from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import MetadataProblem, Problem
@@ -21,7 +21,7 @@ from pcopy.tasks.base.hashing import Gathered
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, failed_or_retried
-from pcopy.tasks.base.values import Item, Known, Place, Unnamed, unpack_names
+from pcopy.tasks.base.values import Item, Known, Place, Unnamed
 from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.name_items import Waiting
