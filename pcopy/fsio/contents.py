@@ -152,10 +152,8 @@ def pieces(
 def pieces_to_end(descriptor: int) -> Iterator[bytes]:
     """All that is in a file whose size says 0 but which may have contents nevertheless (/proc)."""
     while True:
-        try:
+        with failing("read", on_source=True):
             data = os.read(descriptor, PIECE)
-        except OSError as error:
-            raise Problem.of("read", error, on_source=True) from error
         if not data:
             return
         yield data

@@ -15,15 +15,7 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator
 
-from pcopy.fsio.contents import (
-    Digest,
-    data_extents,
-    digest_contents,
-    has_holes,
-    pieces,
-    pieces_to_end,
-    skip_hole,
-)
+from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces, pieces_to_end, skip_hole
 from pcopy.fsio.problem import Problem, failing
 
 KERNEL_PIECE = 8 << 20
@@ -63,12 +55,7 @@ class Mover:
         return True
 
     def fill(
-        self,
-        source: int,
-        target: int,
-        status: os.stat_result,
-        devices: tuple[int, int],
-        digest: Digest | None = None,
+        self, source: int, target: int, status: os.stat_result, devices: tuple[int, int], digest: Digest | None = None
     ) -> Iterator[int]:
         """Gives the empty ``target`` all of the contents of ``source``, whose status is ``status``.
 
@@ -163,10 +150,8 @@ def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
     """Writes all of ``data`` at ``offset``; raises ``Problem``."""
     view = memoryview(data)
     while view:
-        try:
+        with failing("write"):
             put = os.pwrite(target, view, offset)
-        except OSError as error:
-            raise Problem.of("write", error) from error
         if not put:
             raise Problem("write", errno.EIO, text="nothing was written")
         view = view[put:]

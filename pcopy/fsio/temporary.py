@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import zlib
+from contextlib import suppress
 from itertools import count
 
 from pcopy.fsio.close import abandon
@@ -110,12 +111,8 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
 
 def remove(directory: int, name: bytes) -> None:
     """Removes ``name`` if it is there; raises ``Problem`` for anything but its absence."""
-    try:
+    with failing("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise Problem.of("unlink", error) from error
 
 
 def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[bytes]:
