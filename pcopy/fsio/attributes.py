@@ -87,12 +87,7 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
             half_written.refuse_marked(handle)
         return ()
     if names is None:
-        try:
-            names = patiently(lambda: os.listxattr(handle))
-        except OSError as error:
-            if error.errno in _NO_ATTRIBUTES:
-                return ()
-            raise Problem.of("listxattr", error, on_source=True) from error
+        names = _listed(handle, on_source=True)
     if not names:
         return ()
     half_written.refuse(names)
@@ -105,6 +100,16 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
                 if error.errno != errno.ENODATA:  # gone meanwhile
                     raise Problem.of(f"getxattr {name}", error, on_source=True) from error
     return tuple(found)
+
+
+def _listed(handle: Handle, *, on_source: bool) -> list[str]:
+    """The names of its extended attributes; raises ``Problem``."""
+    try:
+        return patiently(lambda: os.listxattr(handle))
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return []
+        raise Problem.of("listxattr", error, on_source=on_source) from error
 
 
 def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
@@ -301,13 +306,7 @@ def _needs_privilege(name: str) -> bool:
 def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
     """Removes what an existing directory has and ``attributes`` have not; raises ``Problem``."""
     wanted = {name for name, _ in attributes.xattrs}
-    try:
-        present = os.listxattr(handle) if preserve.xattr or preserve.acl else []
-    except OSError as error:
-        if error.errno in _NO_ATTRIBUTES:
-            return
-        raise Problem.of("listxattr", error) from error
-    for name in present:
+    for name in _listed(handle, on_source=False) if preserve.xattr or preserve.acl else []:
         if name not in wanted and _is_dropped(name, preserve):
             try:
                 _drop_xattr(handle, name)

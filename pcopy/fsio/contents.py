@@ -18,7 +18,7 @@ from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed, failing
 
 SIZE = 1 << 20
-"""Bytes of each buffer."""
+"""Bytes of each buffer, and of one read of what is only digested: with nothing to write, less cache is wanted."""
 
 _spare: list[memoryview] = []
 
@@ -29,23 +29,16 @@ def lent_buffer() -> Iterator[memoryview]:
 
     They begin with a page: into others the kernel copies at half the speed on some processors. O_DIRECT wants it, too.
     """
-    buffer = _spare.pop() if _spare else _new()
+    with failing("mmap"):
+        buffer = _spare.pop() if _spare else memoryview(mmap.mmap(-1, SIZE))
     try:
         yield buffer
     finally:
         _spare.append(buffer)
 
 
-def _new() -> memoryview:
-    with failing("mmap"):
-        return memoryview(mmap.mmap(-1, SIZE))
-
-
 PIECE = 512 << 10
 """Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
-
-READ_PIECE = SIZE
-"""Bytes of one read of what is digested only: with nothing to write, less of the cache is wanted."""
 
 _SECTOR = 4096  # lengths and offsets of direct reads are multiples of it (open(2), O_DIRECT)
 
@@ -114,7 +107,7 @@ def digest_contents(
     extents = data_extents(descriptor, start, end, on_source=on_source) if holes else iter([(start, end)])
     for first, after in extents:
         yield from skip_hole(at, first, digest)
-        for _, piece in pieces(descriptor, first, after, size=READ_PIECE, on_source=on_source, direct=direct):
+        for _, piece in pieces(descriptor, first, after, size=SIZE, on_source=on_source, direct=direct):
             digest.update(piece)
             yield len(piece)
         at = after
@@ -127,7 +120,7 @@ def pieces(
     """The bytes from ``start`` to ``end`` in pieces of ``size``, each with its offset and good until the next one.
 
     A piece may be empty, while a read is waited for; raises ``Problem``, also for a file that ends before ``end``.
-    At most ``READ_PIECE`` bytes make a piece.
+    At most ``SIZE`` bytes make a piece.
     ``direct``: the file is open with O_DIRECT, and ``start`` is a multiple of 4096.
     """
     if start == end:

@@ -128,15 +128,15 @@ class ReadBack(Judged):
     digests: Digests
 
 
-class Copied(ReadBack):
-    """What was copied.
+class Copied(Judged):
+    """What was copied, of the versions in ``Copy.rows``.
 
-    ``seen`` is the ``Version`` of each source when it was opened, with which a row that is to be decided ``ANEW`` is
-    decided. ``verdicts.bytes`` is what was copied (in /proc more than the size says). ``made`` are the inodes of what
-    was made under temporary names, with their ``marks``. ``applied`` tells of metadata that was excused, or is worth a
-    notice.
+    ``verdicts.bytes`` is what was copied (in /proc more than the size says). ``made`` are the inodes of what was made
+    under temporary names, with the ``marks`` of those that keep these. ``applied`` tells of metadata that was excused,
+    or is worth a notice.
     """
 
+    digests: Digests
     made: array[int]
     marks: Marks
     applied: dict[int, Applied]

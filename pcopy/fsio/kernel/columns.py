@@ -126,15 +126,6 @@ class Rows:
         rows.put(0, statuses)
         return rows
 
-    def copy(self, mask: int) -> Rows:
-        """The columns of ``mask``, which are all there, once more."""
-        rows = Rows(0, mask)
-        rows.number = self.number
-        for name, _, bit, _ in _COLUMNS:
-            if mask & bit:
-                setattr(rows, name, getattr(self, name)[:])
-        return rows
-
     def put(self, start: int, statuses: Sequence[os.stat_result]) -> None:
         """What stat(2) has told of the rows from ``start`` on."""
         end = start + len(statuses)
@@ -288,12 +279,11 @@ class Verdicts:
         on_source = code in (Code.UNREAD, Code.CHANGED)
         return Problem(operation, self.errnos[row], on_source=on_source, text=text, changed=code == Code.CHANGED)
 
-    def rows(self, *codes: Code) -> Sequence[int]:
-        """Those with one of these codes."""
-        wanted = bytes(codes)
-        if not self.codes.strip(wanted):
+    def rows(self, code: Code) -> Sequence[int]:
+        """Those with this code."""
+        if self.codes.count(code) == len(self.codes):
             return range(len(self.codes))
-        return [row for row, code in enumerate(self.codes) if code in wanted]
+        return [row for row, each in enumerate(self.codes) if each == code]
 
 
 class Marks:

@@ -16,7 +16,7 @@ from pcopy.fsio.attributes import Applied, Attributes, has_common_times, read_xa
 from pcopy.fsio.data import write_all
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Digests, Plan
-from pcopy.fsio.kernel.columns import VERSION, Code, Marks, Verdicts, numbers, unpack_names
+from pcopy.fsio.kernel.columns import Code, Marks, Verdicts, numbers, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
@@ -58,8 +58,8 @@ class Copying:
         self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
         self._temporaries = unpack_names(batch.temporaries) if batch.temporaries else [b""] * number
         self._versions, self._devices = batch.rows.versions(), batch.rows.device
-        seen, digests = batch.rows.copy(VERSION), Digests.of(number, digest_size)
-        self.result = Copied(Verdicts(number), seen, digests, numbers("Q", number), Marks(number), {})
+        digests = Digests.of(number, digest_size)
+        self.result = Copied(Verdicts(number), digests, numbers("Q", number), Marks(number), {})
 
     def run(self, start: int, end: int) -> None:
         """The rows from ``start`` up to ``end``."""
@@ -127,7 +127,6 @@ class Copying:
         is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
         if not (is_same and _is_regular(status.st_mode)):
             raise changed("open", "another file has taken its name")
-        self.result.seen.put(row, [status])
         return Code.ANEW
 
     def _make_plain(self, row: int, data: bytes, status: os.stat_result) -> int:

@@ -131,7 +131,7 @@ def _copy(
             left.append(row)
         elif code == Code.LACKS and keeps:  # better a file with wrong metadata, and told so, than none
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
-            known = Known(FILE, verdicts.bytes[row], done.digests[row], done.seen.version(row))
+            known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
             waiting.add(result, _item(task, names, batch.rows, row), made, known, problem)
@@ -166,14 +166,14 @@ def _tell_copied(
         temporaries = unpack_names(batch.temporaries)
         for row in rows:
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
-            waiting.add_file(names[row], made, done.seen.version(row), verdicts.bytes[row], done.digests[row])
+            waiting.add_file(names[row], made, batch.rows.version(row), verdicts.bytes[row], done.digests[row])
         return
     result.count(counts.FILES, len(rows))
     result.count(counts.BYTES, sum(map(verdicts.bytes.__getitem__, rows)))
     if rank.signs or rank.options.verify:
         digested = Gathered()
         for row in rows:
-            version = done.seen.version(row)
+            version = batch.rows.version(row)
             digested.add_file(names[row], version, verdicts.bytes[row], done.digests[row], counts.FILES)
         result.digested_files(place, digested)
 
