@@ -64,7 +64,9 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             first = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file, wherever that is now
-                if (size := _end(descriptor, on_source)) < end:
+                with failing("lseek", on_source=on_source):
+                    size = os.lseek(descriptor, 0, os.SEEK_END)
+                if size < end:
                     raise _cut_short("lseek", size, on_source) from error
                 return
             if error.errno == errno.EINVAL:  # a file system that doesn't know holes
@@ -81,11 +83,6 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             raise Problem.of("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
         at = after
-
-
-def _end(descriptor: int, on_source: bool) -> int:
-    with failing("lseek", on_source=on_source):
-        return os.lseek(descriptor, 0, os.SEEK_END)
 
 
 def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
@@ -142,19 +139,21 @@ def pieces(
             at += got
 
 
-def pieces_to_end(descriptor: int) -> Iterator[bytes]:
-    """All that is in a file whose size says 0 but which may have contents nevertheless (/proc)."""
+def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
+    """As ``pieces``, of a file whose size says 0 but which may have contents nevertheless (/proc)."""
+    at = 0
     while True:
         with failing("read", on_source=True):
             data = os.read(descriptor, PIECE)
         if not data:
             return
-        yield data
+        yield at, data
+        at += len(data)
 
 
 def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
     """As ``digest_contents``, of such a file."""
-    for data in pieces_to_end(descriptor):
+    for _, data in pieces_to_end(descriptor):
         digest.update(data)
         yield len(data)
 

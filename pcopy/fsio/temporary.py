@@ -129,7 +129,9 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
         if kind.isdigit() and (run is None or int(kind) < run):
             remove(directory, name)
         elif exchanged := _EXCHANGED.fullmatch(name[len(stem) :]):
-            if _is_inode(directory, name, int(exchanged[1])):
+            with failing("stat"):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if status.st_ino == int(exchanged[1]):
                 remove(directory, name)
             else:
                 others.append(name)
@@ -140,11 +142,6 @@ def had_a_name(others: list[bytes]) -> str:
     """What to tell of the names that ``remove_leftovers`` returns."""
     them = ", ".join(map(os.fsdecode, others))
     return f"what was replaced is left as {them}: it may be newer than its copy; move it back, or remove it"
-
-
-def _is_inode(directory: int, name: bytes, inode: int) -> bool:
-    with failing("stat"):
-        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == inode
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
