@@ -21,9 +21,9 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION, Rows
+from pcopy.fsio.kernel.columns import VERSION, Rows, pack_names
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.values import Place, pack_names
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.copy_files import CopyFiles
 
 MIB = 1 << 20

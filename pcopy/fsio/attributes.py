@@ -87,12 +87,7 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
             half_written.refuse_marked(handle)
         return ()
     if names is None:
-        try:
-            names = patiently(lambda: os.listxattr(handle))
-        except OSError as error:
-            if error.errno in _NO_ATTRIBUTES:
-                return ()
-            raise Problem.of("listxattr", error, on_source=True) from error
+        names = _listed(handle, on_source=True)
     if not names:
         return ()
     half_written.refuse(names)
@@ -107,16 +102,20 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
     return tuple(found)
 
 
+def _listed(handle: Handle, *, on_source: bool) -> list[str]:
+    """The names of its extended attributes; raises ``Problem``."""
+    try:
+        return patiently(lambda: os.listxattr(handle))
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return []
+        raise Problem.of("listxattr", error, on_source=on_source) from error
+
+
 def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
     """All metadata of the item whose ``status`` is known; raises ``Problem``."""
-    return Attributes(
-        status.st_mode,
-        status.st_uid,
-        status.st_gid,
-        status.st_atime_ns,
-        status.st_mtime_ns,
-        read_xattrs(handle, preserve),
-    )
+    xattrs = read_xattrs(handle, preserve)
+    return Attributes(status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns, xattrs)
 
 
 def change_owner(handle: Handle, uid: int, gid: int) -> bool:
@@ -125,7 +124,7 @@ def change_owner(handle: Handle, uid: int, gid: int) -> bool:
     Raises ``Problem`` where the lack of a privilege is no excuse.
     """
     try:
-        os.chown(handle, uid, gid)
+        patiently(partial(os.chown, handle, uid, gid), INTERRUPTED)
         return True
     except OSError as error:
         if error.errno != errno.EPERM or capable(CAP_CHOWN):
@@ -143,9 +142,7 @@ def wanted_mode(attributes: Attributes, preserve: Preserve, owned: bool, umask: 
     mode = stat.S_IMODE(attributes.mode)
     if not preserve.mode:
         return mode & ~umask & ~SET_ID
-    if owned:
-        return mode
-    return mode & ~SET_ID
+    return mode if owned else mode & ~SET_ID
 
 
 def apply_attributes(
@@ -220,40 +217,30 @@ class _Dressing:
             self.problem = MetadataProblem(operation, error.errno or errno.EIO)
 
     def own(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
-        """Sets owner and group as far as wanted; returns whether they are the source's."""
-        if preserve.chown != (-1, -1):
-            self._own_as_told(attributes, preserve, kept)
-        elif preserve.ownership:
-            try:
-                owned = change_owner(self._handle, attributes.uid, attributes.gid)
-            except Problem as problem:
-                self._remember("chown", problem)
-                return False
-            self.excused |= not owned
-            return owned
+        """Sets owner and group as far as wanted; returns whether they are the source's.
+
+        An owner or group that the user has named is never excused; the other one is set as without ``--chown``.
+        """
+        uid, gid = -1, -1
+        if preserve.ownership:
+            uid, gid = attributes.uid, attributes.gid
         elif kept is not None and stat.S_ISREG(kept.st_mode):
             # What takes an existing file's place stays its owner's, as when cp writes into it.
-            self.attempt("chown", lambda: change_owner(self._handle, kept.st_uid, kept.st_gid))
-        return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
-
-    def _own_as_told(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> None:
-        """An owner or group that the user has named is never excused; the other one is set as without ``--chown``."""
+            uid, gid = kept.st_uid, kept.st_gid
         told = preserve.chown
-        self.attempt("chown", lambda: os.chown(self._handle, *told))
-        rest = (-1, -1)
-        if preserve.ownership:
-            rest = attributes.uid, attributes.gid
-        elif kept is not None and stat.S_ISREG(kept.st_mode):
-            rest = kept.st_uid, kept.st_gid
-        uid, gid = (-1 if named >= 0 else other for named, other in zip(told, rest, strict=True))
-        if (uid, gid) == (-1, -1):
-            return
-        try:
-            owned = change_owner(self._handle, uid, gid)
-        except Problem as problem:
-            self._remember("chown", problem)
-        else:
-            self.excused |= preserve.ownership and not owned
+        if told != (-1, -1):
+            self.attempt("chown", lambda: os.chown(self._handle, *told))
+            uid, gid = (-1 if named >= 0 else other for named, other in zip(told, (uid, gid), strict=True))
+        owned = False
+        if (uid, gid) != (-1, -1):
+            try:
+                owned = change_owner(self._handle, uid, gid)
+                self.excused |= preserve.ownership and not owned
+            except Problem as problem:
+                self._remember("chown", problem)
+        if preserve.ownership and told == (-1, -1):
+            return owned
+        return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
 
     def belongs_to(self, uid: int, gid: int) -> bool:
         """Asks the file system: a set-gid directory gives its group to what is made in it, and chown may be refused."""
@@ -319,13 +306,7 @@ def _needs_privilege(name: str) -> bool:
 def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
     """Removes what an existing directory has and ``attributes`` have not; raises ``Problem``."""
     wanted = {name for name, _ in attributes.xattrs}
-    try:
-        present = os.listxattr(handle) if preserve.xattr or preserve.acl else []
-    except OSError as error:
-        if error.errno in _NO_ATTRIBUTES:
-            return
-        raise Problem.of("listxattr", error) from error
-    for name in present:
+    for name in _listed(handle, on_source=False) if preserve.xattr or preserve.acl else []:
         if name not in wanted and _is_dropped(name, preserve):
             try:
                 _drop_xattr(handle, name)

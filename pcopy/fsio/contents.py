@@ -18,7 +18,7 @@ from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed, failing
 
 SIZE = 1 << 20
-"""Bytes of each buffer."""
+"""Bytes of each buffer, and of one read of what is only digested: with nothing to write, less cache is wanted."""
 
 _spare: list[memoryview] = []
 
@@ -29,23 +29,16 @@ def lent_buffer() -> Iterator[memoryview]:
 
     They begin with a page: into others the kernel copies at half the speed on some processors. O_DIRECT wants it, too.
     """
-    buffer = _spare.pop() if _spare else _new()
+    with failing("mmap"):
+        buffer = _spare.pop() if _spare else memoryview(mmap.mmap(-1, SIZE))
     try:
         yield buffer
     finally:
         _spare.append(buffer)
 
 
-def _new() -> memoryview:
-    with failing("mmap"):
-        return memoryview(mmap.mmap(-1, SIZE))
-
-
 PIECE = 512 << 10
 """Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
-
-READ_PIECE = SIZE
-"""Bytes of one read of what is digested only: with nothing to write, less of the cache is wanted."""
 
 _SECTOR = 4096  # lengths and offsets of direct reads are multiples of it (open(2), O_DIRECT)
 
@@ -71,7 +64,9 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             first = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file, wherever that is now
-                if (size := _end(descriptor, on_source)) < end:
+                with failing("lseek", on_source=on_source):
+                    size = os.lseek(descriptor, 0, os.SEEK_END)
+                if size < end:
                     raise _cut_short("lseek", size, on_source) from error
                 return
             if error.errno == errno.EINVAL:  # a file system that doesn't know holes
@@ -88,11 +83,6 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             raise Problem.of("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
         at = after
-
-
-def _end(descriptor: int, on_source: bool) -> int:
-    with failing("lseek", on_source=on_source):
-        return os.lseek(descriptor, 0, os.SEEK_END)
 
 
 def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
@@ -114,7 +104,7 @@ def digest_contents(
     extents = data_extents(descriptor, start, end, on_source=on_source) if holes else iter([(start, end)])
     for first, after in extents:
         yield from skip_hole(at, first, digest)
-        for _, piece in pieces(descriptor, first, after, size=READ_PIECE, on_source=on_source, direct=direct):
+        for _, piece in pieces(descriptor, first, after, size=SIZE, on_source=on_source, direct=direct):
             digest.update(piece)
             yield len(piece)
         at = after
@@ -127,7 +117,7 @@ def pieces(
     """The bytes from ``start`` to ``end`` in pieces of ``size``, each with its offset and good until the next one.
 
     A piece may be empty, while a read is waited for; raises ``Problem``, also for a file that ends before ``end``.
-    At most ``READ_PIECE`` bytes make a piece.
+    At most ``SIZE`` bytes make a piece.
     ``direct``: the file is open with O_DIRECT, and ``start`` is a multiple of 4096.
     """
     if start == end:
@@ -149,21 +139,21 @@ def pieces(
             at += got
 
 
-def pieces_to_end(descriptor: int) -> Iterator[bytes]:
-    """All that is in a file whose size says 0 but which may have contents nevertheless (/proc)."""
+def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
+    """As ``pieces``, of a file whose size says 0 but which may have contents nevertheless (/proc)."""
+    at = 0
     while True:
-        try:
+        with failing("read", on_source=True):
             data = os.read(descriptor, PIECE)
-        except OSError as error:
-            raise Problem.of("read", error, on_source=True) from error
         if not data:
             return
-        yield data
+        yield at, data
+        at += len(data)
 
 
 def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
     """As ``digest_contents``, of such a file."""
-    for data in pieces_to_end(descriptor):
+    for _, data in pieces_to_end(descriptor):
         digest.update(data)
         yield len(data)
 

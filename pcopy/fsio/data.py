@@ -15,15 +15,7 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator
 
-from pcopy.fsio.contents import (
-    Digest,
-    data_extents,
-    digest_contents,
-    has_holes,
-    pieces,
-    pieces_to_end,
-    skip_hole,
-)
+from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces, pieces_to_end, skip_hole
 from pcopy.fsio.problem import Problem, failing
 
 KERNEL_PIECE = 8 << 20
@@ -63,12 +55,7 @@ class Mover:
         return True
 
     def fill(
-        self,
-        source: int,
-        target: int,
-        status: os.stat_result,
-        devices: tuple[int, int],
-        digest: Digest | None = None,
+        self, source: int, target: int, status: os.stat_result, devices: tuple[int, int], digest: Digest | None = None
     ) -> Iterator[int]:
         """Gives the empty ``target`` all of the contents of ``source``, whose status is ``status``.
 
@@ -76,7 +63,7 @@ class Mover:
         """
         size = status.st_size
         if not size:
-            yield from _copy_to_end(source, target, digest)
+            yield from _copy_pieces(pieces_to_end(source), target, digest)
         elif self.clone(source, target, devices):
             if digest is None:
                 yield size
@@ -109,7 +96,7 @@ class Mover:
             at = first
             if digest is None and devices not in self._no_kernel_copy:
                 at = yield from self._copy_in_kernel(source, target, first, after, devices)
-            yield from _copy_through_memory(source, target, at, after, digest)
+            yield from _copy_pieces(pieces(source, at, after), target, digest)
             at = after
         yield from skip_hole(at, end, digest)
 
@@ -135,22 +122,12 @@ class Mover:
         return at
 
 
-def _copy_through_memory(source: int, target: int, start: int, end: int, digest: Digest | None) -> Iterator[int]:
-    for at, piece in pieces(source, start, end):
+def _copy_pieces(found: Iterator[tuple[int, memoryview | bytes]], target: int, digest: Digest | None) -> Iterator[int]:
+    for at, piece in found:
         if digest is not None:
             digest.update(piece)
         write_all(target, piece, at)
         yield len(piece)
-
-
-def _copy_to_end(source: int, target: int, digest: Digest | None) -> Iterator[int]:
-    at = 0
-    for data in pieces_to_end(source):
-        if digest is not None:
-            digest.update(data)
-        write_all(target, data, at)
-        at += len(data)
-        yield len(data)
 
 
 def set_size(target: int, size: int) -> None:
@@ -163,10 +140,8 @@ def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
     """Writes all of ``data`` at ``offset``; raises ``Problem``."""
     view = memoryview(data)
     while view:
-        try:
+        with failing("write"):
             put = os.pwrite(target, view, offset)
-        except OSError as error:
-            raise Problem.of("write", error) from error
         if not put:
             raise Problem("write", errno.EIO, text="nothing was written")
         view = view[put:]

@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import BinaryIO
 
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.close import held_open
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.temporary import NEW
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BUFFER = 1 << 18
 """Bytes that are gathered for one write."""
 
@@ -36,25 +37,20 @@ def replacing(
 
     The file gets ``mode`` less the umask. On an error it is removed and ``name`` is as before. Raises ``Problem``.
     """
-    try:
-        stream = open(os.open(temporary, _NEW, mode, dir_fd=directory), "wb", buffering=_BUFFER)  # noqa: SIM115
-    except OSError as error:
-        raise Problem.of("create", error) from error
-    operation = "write"
+    with failing("create"):
+        stream = open(os.open(temporary, NEW, mode, dir_fd=directory), "wb", buffering=_BUFFER)  # noqa: SIM115
     try:
         try:
             yield stream
-            try:
+            with failing("write"):
                 stream.flush()
-                if synced is not Synced.NOTHING:
-                    operation = "fsync"
+            if synced is not Synced.NOTHING:
+                with failing("fsync"):
                     os.fsync(stream.fileno())
-                operation = "close"
+            with failing("close"):
                 stream.close()
-                operation = "rename"
+            with failing("rename"):
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except OSError as error:
-                raise Problem.of(operation, error) from error
         finally:
             with suppress(OSError):  # it may fail again to write what it holds, and must not hide the first error
                 stream.close()
@@ -77,8 +73,5 @@ def sync_directory(directory: int) -> None:
 
 def sync_directory_at(path: bytes) -> None:
     """As ``sync_directory``, for the directory ``path``; raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,7 @@ On a file system with many servers (Lustre) each file has a layout, which it get
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.problem import failing
@@ -29,29 +29,19 @@ PLAIN = Recipe()
 """As the directory and the file system say."""
 
 
-class Layout(Protocol):
-    """Chooses recipes; one per rank."""
+class Layout:
+    """Chooses recipes; one per rank. Nobody can ask for a layout yet, so all are plain."""
 
     def of_file(self, source: int, status: os.stat_result) -> Recipe:
         """For the copy of a regular file that is open and has this ``status``; raises ``Problem``."""
+        return PLAIN
 
     def of_small_files(self, source: int) -> Recipe:
         """For the copies of small files of an open directory, which are made together; raises ``Problem``."""
+        return PLAIN
 
     def of_directory(self, source: Handle) -> Recipe:
         """For the copy of an open directory: what is made in it later gets that, too. Raises ``Problem``."""
-
-
-class NoLayout:
-    """Fills ``Layout`` where nobody has asked for one."""
-
-    def of_file(self, source: int, status: os.stat_result) -> Recipe:
-        return PLAIN
-
-    def of_small_files(self, source: int) -> Recipe:
-        return PLAIN
-
-    def of_directory(self, source: Handle) -> Recipe:
         return PLAIN
 
 

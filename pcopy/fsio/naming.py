@@ -69,13 +69,13 @@ class Namer:
         try:
             if self._rename(libc.RENAME_NOREPLACE, directory, temporary, device, name):
                 return Given.GIVEN
+            if self._links_serve(directory, temporary, device) and _give_by_link(directory, temporary, name):
+                return Given.GIVEN
         except FileExistsError:
             return Given.TAKEN
         except FileNotFoundError:
             return Given.GONE
-        if not self._links_serve(directory, temporary, device):
-            return None
-        return _give_by_link(directory, temporary, name)
+        return None
 
     def _links_serve(self, directory: int, temporary: bytes, device: int) -> bool:
         """Has a further name of ``temporary`` its inode's number? True, too, as long as that can't be asked: whoever
@@ -165,21 +165,15 @@ def _is_called(held: int, directory: int, name: bytes) -> bool:
         raise Problem.of("stat", error) from error
 
 
-def _give_by_link(directory: int, temporary: bytes, name: bytes) -> Given | None:
+def _give_by_link(directory: int, temporary: bytes, name: bytes) -> bool:
+    """False where that can't be done; raises as ``Namer._rename``."""
     try:
         os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-    except FileExistsError:
-        return Given.TAKEN
-    except FileNotFoundError:
-        return Given.GONE
+    except (FileExistsError, FileNotFoundError):
+        raise
     except OSError as error:
         if error.errno in _NO_LINKS:
-            return None
+            return False
         raise Problem.of("link", error) from error
-    try:
-        os.unlink(temporary, dir_fd=directory)
-    except FileNotFoundError:  # the call may have been sent twice
-        pass
-    except OSError as error:
-        raise Problem.of("unlink", error) from error
-    return Given.GIVEN
+    remove(directory, temporary)  # it may have gone: the call may have been sent twice
+    return True

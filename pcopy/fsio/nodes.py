@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.fsio.attributes import Attributes, read_attributes
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem, changed, failing
@@ -49,8 +49,7 @@ def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = Fa
 def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, follow: bool = False) -> Node:
     """The node ``name`` of a source, which was found with that ``inode``; raises ``Problem``."""
     link = b""
-    held = open_node(directory, name, on_source=True, follow=follow)
-    try:
+    with held_open(open_node(directory, name, on_source=True, follow=follow)) as held:
         status = status_of(held, on_source=True)
         if status.st_ino != inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
             raise changed("open", "another item has taken its name")
@@ -58,8 +57,6 @@ def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, fo
         if stat.S_ISLNK(status.st_mode):
             with failing("readlink", on_source=True):
                 link = patiently(lambda: os.readlink(b"", dir_fd=held))
-    finally:
-        let_go(held)
     return Node(status, attributes, link)
 
 

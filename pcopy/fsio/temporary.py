@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import zlib
+from contextlib import suppress
 from itertools import count
 
 from pcopy.fsio.close import abandon
@@ -110,12 +111,8 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
 
 def remove(directory: int, name: bytes) -> None:
     """Removes ``name`` if it is there; raises ``Problem`` for anything but its absence."""
-    try:
+    with failing("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise Problem.of("unlink", error) from error
 
 
 def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[bytes]:
@@ -132,7 +129,9 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
         if kind.isdigit() and (run is None or int(kind) < run):
             remove(directory, name)
         elif exchanged := _EXCHANGED.fullmatch(name[len(stem) :]):
-            if _is_inode(directory, name, int(exchanged[1])):
+            with failing("stat"):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if status.st_ino == int(exchanged[1]):
                 remove(directory, name)
             else:
                 others.append(name)
@@ -143,11 +142,6 @@ def had_a_name(others: list[bytes]) -> str:
     """What to tell of the names that ``remove_leftovers`` returns."""
     them = ", ".join(map(os.fsdecode, others))
     return f"what was replaced is left as {them}: it may be newer than its copy; move it back, or remove it"
-
-
-def _is_inode(directory: int, name: bytes, inode: int) -> bool:
-    with failing("stat"):
-        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == inode
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:

@@ -24,6 +24,7 @@ from pcopy.engine.backlog import SpoolBacklog, SpoolFactory
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import Refused
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.both_sides import mounted_below
@@ -32,7 +33,7 @@ from pcopy.tasks.base.job import Mount, Root, mount_codes
 from pcopy.tasks.base.kind import Kind, places_in
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
-from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, pack_names, pack_numbers
+from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.sync_files import SyncFiles

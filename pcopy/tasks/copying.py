@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from pcopy.fsio.half_written import SIDECAR, of_sidecar
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import FOUND, VERSION, Rows
+from pcopy.fsio.kernel.columns import FOUND, VERSION, Rows, pack_names
 from pcopy.fsio.problem import Problem, changed
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -18,14 +18,7 @@ from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import ATTEMPTS, Result, failed_or_retried
-from pcopy.tasks.base.values import (
-    NOWHERE,
-    Item,
-    Place,
-    bucket_of,
-    pack_names,
-    pack_numbers,
-)
+from pcopy.tasks.base.values import NOWHERE, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pcopy.engine.task import Task
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Failure
@@ -16,7 +17,7 @@ from pcopy.tasks.base.kind import Gone, Kind, Left, Note
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place, Retry, pack_names
+from pcopy.tasks.base.values import Place, Retry
 from pcopy.tasks.directories.finish_dir import finish_again
 from pcopy.tasks.directories.scan_names import ScanNames
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pcopy.engine.driver import Outcome, Slices
 from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.kernel.interface import Cancelled
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
-from pcopy.tasks.base.values import Entries, Item, pack_names, pack_numbers
+from pcopy.tasks.base.values import Entries, Item, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir  # noqa: F401 (it is only loaded)
 from pcopy.tasks.directories.scan_names import ScanNames
 from pcopy.tasks.directories.sync_files import FileSystems

@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.directories import StoredJob
 from pcopy.jobs.leftovers import Clearing
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.values import (
-    Item,
-    Place,
-    Retry,
-    pack_names,
-)
+from pcopy.tasks.base.values import Item, Place, Retry
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDir
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.scan_names import ScanNames

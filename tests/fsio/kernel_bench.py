@@ -71,8 +71,8 @@ class Bench:
         before = len(os.listdir("/proc/self/fd"))
         batch = Copy(
             source,
-            target,
             pack_names(map(os.fsencode, names)),
+            target,
             bytes(plans or [self.plan] * len(names)),
             found(self.source, names) if rows is None else rows,
             pack_names(new_names or ()),
@@ -80,14 +80,14 @@ class Bench:
             inherits=inherits,
         )
         try:
-            self.result = result = done(kernel, batch)
+            self.result, self.rows = done(kernel, batch), batch.rows
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
             os.close(source)
             os.close(target)
             kernel.close()
-        assert len(result.verdicts) == len(names)
-        self.applied = list(result.applied.values())
+        assert len(self.result.verdicts) == len(names)
+        self.applied = list(self.result.applied.values())
         final = new_names or [os.fsencode(name) for name in names]
         return [self._told(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
 
@@ -103,7 +103,7 @@ class Bench:
             os.close(held)
             temporary.rename(self.target / new_name)
         if code is Code.DONE:
-            assert result.seen.version(row) == Version.of((self.source / name).lstat())
+            assert self.rows.version(row) == Version.of((self.source / name).lstat())
             assert result.digests[row] == (digest((self.source / name).read_bytes()) if digest else b"")
             return int(result.verdicts.bytes[row])
         if code in (Code.SKIPPED, Code.CARE, Code.ANEW, Code.CANCELLED):

@@ -18,7 +18,7 @@ def main(source: str, target: str, plan: str) -> None:
     rows.put(0, [os.lstat(os.path.join(source, "file"))])
     reading, writing = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, target))
     kernel = make_kernel(Settings(Preserve(), 0o022))
-    ticket = kernel.submit(Copy(reading, writing, b"file", bytes([int(plan)]), rows, b"copy", b".temporary"))
+    ticket = kernel.submit(Copy(reading, b"file", writing, bytes([int(plan)]), rows, b"copy", b".temporary"))
     while not ticket.is_done:
         kernel.poll()
     verdicts = ticket.result.verdicts

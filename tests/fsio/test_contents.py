@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.contents import PIECE, READ_PIECE, digest_contents, digest_to_end, drop_pages, has_holes, pieces
+from pcopy.fsio.contents import PIECE, SIZE, digest_contents, digest_to_end, drop_pages, has_holes, pieces
 from pcopy.fsio.problem import Problem
 
 HOLE = 1 << 20
@@ -67,14 +67,14 @@ def digested(path: Path, start: int, end: int, *, holes: bool, direct: bool = Fa
         steps = list(digest_contents(descriptor, start, end, recorder, holes=holes, direct=direct))
     assert sum(steps) == end - start, "each byte is told once"
     assert recorder.contents == path.read_bytes()[start:end]
-    assert recorder.longest <= READ_PIECE
+    assert recorder.longest <= SIZE
     return recorder
 
 
 LAYOUTS: dict[str, tuple[list[tuple[int, int]], int]] = {
     "empty": ([], 0),
     "one byte": ([(0, 1)], 1),
-    "full": ([(0, 3 * READ_PIECE + 1)], 3 * READ_PIECE + 1),
+    "full": ([(0, 3 * SIZE + 1)], 3 * SIZE + 1),
     "nothing but a hole": ([], 5 * HOLE + 3),
     "hole first": ([(3 * HOLE, 4 * HOLE)], 4 * HOLE),
     "hole last": ([(0, HOLE)], 4 * HOLE + 1),

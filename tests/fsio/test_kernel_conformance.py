@@ -17,7 +17,6 @@ from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import Version
 from tests.fsio.kernel_bench import KERNELS, Bench, Told, found
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
 from tests.support.filesystems import mounted
@@ -223,7 +222,6 @@ def test_a_file_that_differs_from_its_row_is_decided_anew(bench: Bench, change: 
     changes[change]()
     assert bench.copy("file", "other", rows=rows) == [Code.ANEW, 7]
     assert bench.left() == ["other"]
-    assert bench.result.seen.version(0) == Version.of(path.lstat()), "by which it is decided anew"
 
 
 def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> None:

@@ -98,7 +98,7 @@ def test_a_fake_does_them_in_another_order(files: Path) -> None:
 
 
 def copying(files: Path, source: int, target: int) -> Copy:
-    return Copy(source, target, PACKED, bytes([Plan.NEW]) * FILES, found(files / "a", NAMES))
+    return Copy(source, PACKED, target, bytes([Plan.NEW]) * FILES, found(files / "a", NAMES))
 
 
 @pytest.mark.parametrize("polls", [0, 1, 2, 3])

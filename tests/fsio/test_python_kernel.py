@@ -24,7 +24,7 @@ def copy_one(area: Path) -> Verdicts:
     (source / "file").touch()
     reading, writing = os.open(source, os.O_RDONLY), os.open(target, os.O_RDONLY)
     kernel = make_kernel(Settings(Preserve(), 0o022))
-    batch = Copy(reading, writing, b"file", bytes([Plan.NEW]), found(source, ["file"]))
+    batch = Copy(reading, b"file", writing, bytes([Plan.NEW]), found(source, ["file"]))
     try:
         result: Copied = done(kernel, batch)
         return result.verdicts

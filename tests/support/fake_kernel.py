@@ -16,8 +16,7 @@ from typing import Any, Protocol, TypeVar
 from pcopy.fsio.directories import Pins
 from pcopy.fsio.kernel.batches import Batch
 from pcopy.fsio.kernel.interface import Settings, Ticket, Wake
-from pcopy.fsio.kernel.python import PythonKernel
-from pcopy.fsio.kernel.tickets import RowTicket, Work
+from pcopy.fsio.kernel.python import PythonKernel, RowTicket, Work
 
 Result = TypeVar("Result")
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.engine.task import Task
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Entries, pack_names, pack_numbers
+from pcopy.tasks.base.values import Entries, pack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign.digest_level import DIFFERENCES_AT_ONCE, DifferencesNote, DigestLevel
 from pcopy.tasks.sign.send_entries import EntriesNote

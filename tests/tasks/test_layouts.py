@@ -9,14 +9,14 @@ import pytest
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.layout import Recipe
+from pcopy.fsio.layout import Layout, Recipe
 from tests.tasks.one_rank import consistent, copy, root_of
 
 SIZE = SMALL_FILE + 1
 
 
-class ByName:
-    """Fills ``pcopy.fsio.layout.Layout``: what a source says of itself decides."""
+class ByName(Layout):
+    """What a source says of itself decides."""
 
     def of_file(self, source: int, status: os.stat_result) -> Recipe:
         assert status.st_size == SIZE
@@ -39,7 +39,7 @@ def test_files_and_directories_get_theirs(area: Path, monkeypatch: pytest.Monkey
     (source / "directory" / "small").write_bytes(b"content")
     for path in (source, source / "directory", source / "directory" / "file"):
         os.setxattr(path, "user.wanted", path.name.encode())
-    monkeypatch.setattr("pcopy.tasks.base.rank.NoLayout", ByName)
+    monkeypatch.setattr("pcopy.tasks.base.rank.Layout", ByName)
     copied = copy(root_of(source, target), ranks=ranks, chunk_size=1 << 20, block_size=1 << 20)
     consistent(copied)
     assert ("CopyChunk" in copied.kinds) == (ranks > 1)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.signature.algorithms import algorithm
 from pcopy.signature.manifest import ROOT, Entry, ManifestWriter, pack
 from pcopy.tasks.base.codec import decode, encode
@@ -29,7 +30,7 @@ from pcopy.tasks.base.hashing import split_digests
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import unpack_names, unpack_numbers
+from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign import manifest_lines
 from pcopy.tasks.sign.manifest_lines import ReadManifest, SendLines, WriteManifest

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place, unpack_names
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.name_items import NameItems, Waiting
 from tests.tasks.one_rank import consistent, copy, root_of, surroundings
 from tests.tasks.test_links import Once

@@ -13,6 +13,7 @@ import pytest
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Spawn, Task
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
@@ -20,7 +21,7 @@ from pcopy.tasks.base.job import Options, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place, unpack_names
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.directories.fail_dir import FailDir, FailedDirectories
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.scan_names import ScanNames

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.errors import InvariantBroken
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
 from pcopy.tasks.base.codec import UnknownKind, decode, encode
 from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
-from pcopy.tasks.base.values import pack_names, pack_numbers, unpack_names, unpack_numbers
+from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.links.group_links import GroupLinks
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
 
 from pcopy.fsio.attributes import Applied
-from pcopy.fsio.kernel.columns import FOUND, Code, Marks, Rows, Verdicts, numbers
+from pcopy.fsio.kernel.columns import FOUND, Marks, Rows, Verdicts
 from pcopy.fsio.layout import PLAIN, Recipe
 
 Result = TypeVar("Result")
@@ -71,14 +71,6 @@ class Batch(Fields, Generic[Result]):
         """The directories that it works with, which stay open as long as it is under way."""
         raise NotImplementedError
 
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-
-def number_of(packed: bytes) -> int:
-    """How many names there are in one string."""
-    return packed.count(b"/") + 1 if packed else 0
-
 
 class OfNames(Batch[Result]):
     """A row for each of the ``names`` in one open ``directory``."""
@@ -91,19 +83,24 @@ class OfNames(Batch[Result]):
         return (self.directory,)
 
     def __len__(self) -> int:
-        return number_of(self.names)
+        return self.names.count(b"/") + 1 if self.names else 0
 
 
 # What a batch comes back as.
 
 
-class Listed(Fields):
+class Judged(Fields):
+    """What became of each row."""
+
+    verdicts: Verdicts
+
+
+class Listed(Judged):
     """The next names of a directory. ``kinds`` and ``inodes`` are empty unless they were asked for.
 
     ``verdicts`` has one row, for the directory. After a problem the names that were read before it are there.
     """
 
-    verdicts: Verdicts
     names: bytes = b""
     number: int = 0
     kinds: bytes = b""
@@ -112,10 +109,9 @@ class Listed(Fields):
     """The batch that goes on, unless this was all."""
 
 
-class Stated(Fields):
+class Stated(Judged):
     """What there is. A row that is ``FAILED`` or ``UNREAD`` with ENOENT is not there."""
 
-    verdicts: Verdicts
     rows: Rows
 
 
@@ -125,41 +121,25 @@ class Decided(Fields):
     plans: bytearray
 
 
-class Copied(Fields):
-    """What was copied.
+class ReadBack(Judged):
+    """What was read: the ``Version`` of each file, and its digest."""
 
-    ``seen`` is the ``Version`` of each source when it was opened, with which a row that is to be decided ``ANEW`` is
-    decided. ``verdicts.bytes`` is what was copied (in /proc more than the size says). ``made`` are the inodes of what
-    was made under temporary names, with their ``marks``. ``applied`` tells of metadata that was excused, or is worth a
-    notice.
+    seen: Rows
+    digests: Digests
+
+
+class Copied(Judged):
+    """What was copied, of the versions in ``Copy.rows``.
+
+    ``verdicts.bytes`` is what was copied (in /proc more than the size says). ``made`` are the inodes of what was made
+    under temporary names, with the ``marks`` of those that keep these. ``applied`` tells of metadata that was excused,
+    or is worth a notice.
     """
 
-    verdicts: Verdicts
-    seen: Rows
     digests: Digests
     made: array[int]
     marks: Marks
     applied: dict[int, Applied]
-
-
-class ReadBack(Fields):
-    """What was read: the ``Version`` of each file, and its digest."""
-
-    verdicts: Verdicts
-    seen: Rows
-    digests: Digests
-
-
-class Dressed(Fields):
-    """What has its metadata now; what ``LACKS`` it has as much of it as was set before the first problem."""
-
-    verdicts: Verdicts
-
-
-class Removed(Fields):
-    """What has gone. One that was gone before is ``FAILED`` with ENOENT."""
-
-    verdicts: Verdicts
 
 
 class Digests(Fields):
@@ -198,9 +178,6 @@ class List(Batch[Listed]):
     @property
     def descriptors(self) -> tuple[int, ...]:
         return (self.directory,)
-
-    def __len__(self) -> int:
-        return 1
 
 
 class Stat(OfNames[Stated]):
@@ -245,12 +222,9 @@ class Decide(Batch[Decided]):
     def descriptors(self) -> tuple[int, ...]:
         return ()
 
-    def __len__(self) -> int:
-        return len(self.sources)
 
-
-class Copy(Batch[Copied]):
-    """Small regular files, each by its plan.
+class Copy(OfNames[Copied]):
+    """Small regular files of ``directory``, each by its plan.
 
     ``rows`` (``VERSION`` and ``DEVICE``) are what the plans were made from: before anything is written, a file that is
     not that very item (inode, device) has ``CHANGED``, and one of another version is to be decided ``ANEW``. So is one
@@ -260,9 +234,7 @@ class Copy(Batch[Copied]):
     ``target`` inherits an ACL, which must go.
     """
 
-    source: int
     target: int
-    names: bytes
     plans: bytes | bytearray
     rows: Rows
     new_names: bytes = b""
@@ -272,10 +244,7 @@ class Copy(Batch[Copied]):
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        return self.source, self.target
-
-    def __len__(self) -> int:
-        return number_of(self.names)
+        return self.directory, self.target
 
 
 class Read(OfNames[ReadBack]):
@@ -287,29 +256,20 @@ class Read(OfNames[ReadBack]):
     copies: bool = False
 
 
-class Dress(OfNames[Dressed]):
+class Dress(OfNames[Judged]):
     """Metadata of items that exist: what ``wanted`` has columns of, in this order: ``OWNER``, ``GROUP``; ``MODE``;
-    ``ATIME`` with ``MTIME``. What is not the item of ``rows`` is to be decided ``ANEW``."""
+    ``ATIME`` with ``MTIME``. What is not the item of ``rows`` is to be decided ``ANEW``. What ``LACKS`` some of it has
+    as much as was set before the first problem."""
 
     rows: Rows
     wanted: Rows
 
 
-class Remove(OfNames[Removed]):
+class Remove(OfNames[Judged]):
     """Items that are no directories, and empty directories (``MODE`` tells which; without it nothing is a directory).
 
-    What is not the item of ``rows`` is to be decided ``ANEW``; without ``INODE`` nobody looks.
+    What is not the item of ``rows`` is to be decided ``ANEW``; without ``INODE`` nobody looks. What was gone before is
+    ``FAILED`` with ENOENT.
     """
 
     rows: Rows
-
-
-def copied(found: Rows, digest_size: int) -> Copied:
-    """What nobody has copied yet, of the versions that were ``found``."""
-    rows = len(found)
-    return Copied(Verdicts(rows), found, Digests.of(rows, digest_size), numbers("Q", rows), Marks(rows), {})
-
-
-def cancelled(verdicts: Verdicts) -> None:
-    """Rows that nobody has begun are not begun any more."""
-    verdicts.codes[:] = bytes(code or Code.CANCELLED for code in verdicts.codes)

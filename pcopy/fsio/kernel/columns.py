@@ -82,8 +82,8 @@ def pack_names(names: Iterable[bytes]) -> bytes:
     return b"/".join(names)
 
 
-def unpack_names(packed: bytes, rows: int) -> list[bytes]:
-    """The names of ``rows`` rows. (One empty name is packed as no name at all is.)"""
+def unpack_names(packed: bytes, rows: int = 1) -> list[bytes]:
+    """The names. ``rows`` is wanted only where it may be 0: no name at all is packed as one empty name is."""
     return packed.split(b"/") if rows else []
 
 
@@ -122,20 +122,8 @@ class Rows:
     @classmethod
     def of(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
         """What stat(2) has told of all rows."""
-        rows = cls(0, mask)
-        rows.number = len(statuses)
-        for name, typecode, bit, field in _COLUMNS:
-            if mask & bit:
-                setattr(rows, name, _column(typecode, field, statuses))
-        return rows
-
-    def copy(self, mask: int) -> Rows:
-        """The columns of ``mask``, which are all there, once more."""
-        rows = Rows(0, mask)
-        rows.number = self.number
-        for name, _, bit, _ in _COLUMNS:
-            if mask & bit:
-                setattr(rows, name, getattr(self, name)[:])
+        rows = cls(len(statuses), mask)
+        rows.put(0, statuses)
         return rows
 
     def put(self, start: int, statuses: Sequence[os.stat_result]) -> None:
@@ -291,12 +279,11 @@ class Verdicts:
         on_source = code in (Code.UNREAD, Code.CHANGED)
         return Problem(operation, self.errnos[row], on_source=on_source, text=text, changed=code == Code.CHANGED)
 
-    def rows(self, *codes: Code) -> Sequence[int]:
-        """Those with one of these codes."""
-        wanted = bytes(codes)
-        if not self.codes.strip(wanted):
+    def rows(self, code: Code) -> Sequence[int]:
+        """Those with this code."""
+        if self.codes.count(code) == len(self.codes):
             return range(len(self.codes))
-        return [row for row, code in enumerate(self.codes) if code in wanted]
+        return [row for row, each in enumerate(self.codes) if each == code]
 
 
 class Marks:

@@ -15,8 +15,8 @@ import time
 from pcopy.fsio.attributes import Applied, Attributes, has_common_times, read_xattrs
 from pcopy.fsio.data import write_all
 from pcopy.fsio.identity import mark_of
-from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan, copied
-from pcopy.fsio.kernel.columns import VERSION, Code, unpack_names
+from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Digests, Plan
+from pcopy.fsio.kernel.columns import Code, Marks, Verdicts, numbers, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
@@ -37,7 +37,6 @@ _NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (Plan.NEW, Plan.REPLACE, Plan.TEM
 _AT_ONCE = {int(Plan.SKIP): Code.SKIPPED, int(Plan.CARE): Code.CARE}
 _DONE = int(Code.DONE)
 
-
 Xattrs = tuple[tuple[str, bytes], ...]
 
 
@@ -55,11 +54,12 @@ class Copying:
         self._plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
         self._lists, self._sparse = preserve.xattr or preserve.acl, preserve.sparse
         number = len(batch)
-        self._names = unpack_names(batch.names, number)
-        self._new_names = unpack_names(batch.new_names, number) if batch.new_names else self._names
-        self._temporaries = unpack_names(batch.temporaries, number) if batch.temporaries else [b""] * number
+        self._names = unpack_names(batch.names)
+        self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
+        self._temporaries = unpack_names(batch.temporaries) if batch.temporaries else [b""] * number
         self._versions, self._devices = batch.rows.versions(), batch.rows.device
-        self.result: Copied = copied(batch.rows.copy(VERSION), digest_size)
+        digests = Digests.of(number, digest_size)
+        self.result = Copied(Verdicts(number), digests, numbers("Q", number), Marks(number), {})
 
     def run(self, start: int, end: int) -> None:
         """The rows from ``start`` up to ``end``."""
@@ -85,10 +85,10 @@ class Copying:
         """One file. What is spelled out here rather than called is so because it runs for each of them."""
         batch, name = self._batch, self._names[row]
         try:
-            reading = _open(name, self._flags, dir_fd=batch.source)
+            reading = _open(name, self._flags, dir_fd=batch.directory)
         except OSError:
             # without O_NOATIME, and telling errors apart
-            reading = open_source(batch.source, name, follow=self._follow)
+            reading = open_source(batch.directory, name, follow=self._follow)
         operation = "fstat"
         try:
             status = _fstat(reading)
@@ -127,7 +127,6 @@ class Copying:
         is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
         if not (is_same and _is_regular(status.st_mode)):
             raise changed("open", "another file has taken its name")
-        self.result.seen.put(row, [status])
         return Code.ANEW
 
     def _make_plain(self, row: int, data: bytes, status: os.stat_result) -> int:

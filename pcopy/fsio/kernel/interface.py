@@ -1,6 +1,6 @@
 """The interface of the inner loops: batches of many items of one directory, submitted and waited for.
 
-    ticket = kernel.submit(Copy(source, target, names, plans, rows))
+    ticket = kernel.submit(Copy(source, names, target, plans, rows))
     ...                                     # something else, until kernel.wake tells that there is something to poll
     for done in kernel.poll(): ...          # done is ticket, and ticket.result has its columns
 
@@ -33,10 +33,8 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Digest(Protocol):
-    """The digest of a file's contents, of the same length for each."""
-
-    def __call__(self, data: bytes, /) -> bytes: ...
+Digest = Callable[[bytes], bytes]
+"""The digest of a file's contents, of the same length for each."""
 
 
 class Settings(NamedTuple):

@@ -6,29 +6,17 @@ fadvise64; open (O_PATH), fstat, what is to be set, and close for ``Dress``; sta
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
 from array import array
 from functools import partial
 from itertools import islice
+from typing import Generic, TypeVar
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.directories import list_entries
-from pcopy.fsio.kernel.batches import (
-    Digests,
-    Dress,
-    Dressed,
-    List,
-    Listed,
-    Read,
-    ReadBack,
-    Remove,
-    Removed,
-    Stat,
-    Stated,
-)
+from pcopy.fsio.kernel.batches import Digests, Dress, Judged, List, Listed, Read, ReadBack, Remove, Stat, Stated
 from pcopy.fsio.kernel.columns import FIRST, LAST, UNKNOWN, VERSION, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.copy_rows import READ, is_unchanged
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
@@ -40,6 +28,8 @@ from pcopy.fsio.source import status_of
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
 _advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
 _now = time.monotonic_ns
+
+AnyBatch = TypeVar("AnyBatch", Dress, Remove)
 
 
 class Listing:
@@ -90,7 +80,7 @@ class Stating:
 
     def __init__(self, batch: Stat) -> None:
         self._batch = batch
-        self._names = unpack_names(batch.names, len(batch))
+        self._names = unpack_names(batch.names)
         self.result = Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
 
     def run(self, start: int, end: int) -> None:
@@ -134,7 +124,7 @@ class Reading:
         self._digest = settings.digest
         self._flags = READ & ~os.O_NOFOLLOW if settings.follow and not batch.copies else READ
         number = len(batch)
-        self._names = unpack_names(batch.names, number)
+        self._names = unpack_names(batch.names)
         self.result = ReadBack(Verdicts(number), Rows(number, VERSION), Digests.of(number, digest_size))
 
     def run(self, start: int, end: int) -> None:
@@ -175,43 +165,36 @@ class Reading:
         return status
 
 
-class _EachRow:
+class _EachRow(Generic[AnyBatch]):
     """Rows of which each either ends with a code or fails with a problem."""
 
-    result: Dressed | Removed
+    def __init__(self, batch: AnyBatch) -> None:
+        self._batch: AnyBatch = batch
+        self._names = unpack_names(batch.names)
+        self.result = Judged(Verdicts(len(batch)))
 
     def run(self, start: int, end: int) -> None:
-        """The rows from ``start`` up to ``end``."""
         verdicts = self.result.verdicts
         for row in range(start, end):
             began = _now()
             try:
-                verdicts.codes[row] = self._do(row)
+                try:
+                    verdicts.codes[row] = self._do(row)
+                except Problem as problem:
+                    if problem.errno not in INTERRUPTED:
+                        raise
+                    verdicts.codes[row] = patiently(partial(self._do, row), INTERRUPTED)
             except Problem as problem:
-                self._again(row, problem)
+                verdicts.fail(row, problem)
             verdicts.nanoseconds[row] = _now() - began
 
-    def _again(self, row: int, first: Problem) -> None:
-        """Does once more what was interrupted."""
-        verdicts = self.result.verdicts
-        try:
-            if first.errno not in INTERRUPTED:
-                raise first
-            verdicts.codes[row] = patiently(partial(self._do, row), INTERRUPTED)
-        except Problem as problem:
-            verdicts.fail(row, problem)
-
     def _do(self, row: int) -> Code:
+        """What became of it; raises ``Problem``."""
         raise NotImplementedError
 
 
-class Dressing(_EachRow):
+class Dressing(_EachRow[Dress]):
     """Metadata of what exists, through a descriptor of the very item."""
-
-    def __init__(self, batch: Dress) -> None:
-        self._batch = batch
-        self._names = unpack_names(batch.names, len(batch))
-        self.result = Dressed(Verdicts(len(batch)))
 
     def _do(self, row: int) -> Code:
         wanted = self._batch.wanted
@@ -234,19 +217,14 @@ class Dressing(_EachRow):
                 if wanted.atime and wanted.mtime:
                     os.utime(item, ns=(wanted.atime[row], wanted.mtime[row]))
             except OSError as error:  # the rest too stays as it is: no set-id bits for another owner
-                raise MetadataProblem(operation, error.errno or errno.EIO) from error
+                raise MetadataProblem.of(operation, error) from error
             return Code.DONE
         finally:
             let_go(held)
 
 
-class Removing(_EachRow):
+class Removing(_EachRow[Remove]):
     """Items and empty directories that go."""
-
-    def __init__(self, batch: Remove) -> None:
-        self._batch = batch
-        self._names = unpack_names(batch.names, len(batch))
-        self.result = Removed(Verdicts(len(batch)))
 
     def _do(self, row: int) -> Code:
         directory, name, rows = self._batch.directory, self._names[row], self._batch.rows
@@ -261,5 +239,5 @@ class Removing(_EachRow):
                 operation = "unlink"
                 os.unlink(name, dir_fd=directory)
         except OSError as error:
-            raise Problem(operation, error.errno or errno.EIO) from error
+            raise Problem.of(operation, error) from error
         return Code.DONE

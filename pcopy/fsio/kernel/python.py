@@ -1,16 +1,19 @@
-"""The kernel in plain Python: batches are done a few rows at a time, one after the other, when it is polled."""
+"""The kernel in plain Python: batches are done a few rows at a time, one after the other, when it is polled.
+
+So a rank looks up from its work as often as it does between slices.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pcopy.fsio.directories import Pins
-from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Dress, List, Read, Remove, Stat
+from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Dress, Judged, List, Read, Remove, Stat
+from pcopy.fsio.kernel.columns import Code
 from pcopy.fsio.kernel.copy_rows import Copying
 from pcopy.fsio.kernel.decide import decide_rows
 from pcopy.fsio.kernel.interface import Kernel, Settings, Ticket, Wake
 from pcopy.fsio.kernel.item_rows import Dressing, Listing, Reading, Removing, Stating
-from pcopy.fsio.kernel.tickets import DoneTicket, RowTicket, Work
 
 
 def make_kernel(settings: Settings) -> Kernel:
@@ -25,6 +28,76 @@ NAMES_AT_ONCE = 32
 """Names that are looked at in one ``poll``."""
 
 Result = TypeVar("Result")
+
+
+class Work(Protocol):
+    """The rows of one batch."""
+
+    @property
+    def result(self) -> Judged:
+        """It fills up while they run."""
+
+    def run(self, start: int, end: int) -> None:
+        """Those from ``start`` up to ``end``; each gets its verdict."""
+
+
+class DoneTicket(Generic[Result]):
+    """What was done at once."""
+
+    is_done = True
+    is_cut_short = False
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def cancel(self) -> None:
+        """It is too late."""
+
+
+class RowTicket(Generic[Result]):
+    """Rows that are done ``step`` at a time."""
+
+    def __init__(self, work: Work, step: int, descriptors: tuple[int, ...], pins: Pins) -> None:
+        self.is_done = False
+        self.is_cut_short = False
+        self._work = work
+        self._verdicts = work.result.verdicts
+        self._step = step
+        self._next = 0
+        self._descriptors = descriptors
+        self._pins = pins
+        for descriptor in descriptors:
+            pins.pin(descriptor)
+
+    @property
+    def result(self) -> Result:
+        result: Any = self._work.result
+        return cast(Result, result)
+
+    def advance(self) -> None:
+        """A few rows more. What is raised here is no row's; the ticket is cancelled then."""
+        rows = len(self._verdicts)
+        start, self._next = self._next, min(self._next + self._step, rows)
+        try:
+            self._work.run(start, self._next)
+        except BaseException:
+            self.cancel()
+            raise
+        if self._next == rows:
+            self._end()
+
+    def cancel(self) -> None:
+        """Rows that nobody has begun are not begun any more."""
+        if not self.is_done:
+            self.is_cut_short = True
+            codes = self._verdicts.codes
+            codes[:] = bytes(code or Code.CANCELLED for code in codes)
+            self._end()
+
+    def _end(self) -> None:
+        self.is_done = True
+        for descriptor in self._descriptors:
+            self._pins.unpin(descriptor)
 
 
 class PythonKernel:

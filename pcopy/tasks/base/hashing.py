@@ -12,11 +12,12 @@ import struct
 from array import array
 from collections.abc import Sequence
 
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.source import Version
 from pcopy.signature.algorithms import Algorithm, algorithm
 from pcopy.signature.items import DIRECTORY, FILE, file_digest, special_digest, symlink_digest, type_of
 from pcopy.signature.tree import ContentHasher, combine, content_root
-from pcopy.tasks.base.values import Known, pack_names
+from pcopy.tasks.base.values import Known
 
 SOCKET = b"s"
 """The type byte of sockets, which are verified, but no part of a dataset."""

@@ -19,7 +19,7 @@ from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Held
 from pcopy.fsio.half_written import drop_all_stale
 from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel
-from pcopy.fsio.layout import Layout, NoLayout
+from pcopy.fsio.layout import Layout
 from pcopy.fsio.naming import Namer
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status, status_of
@@ -120,7 +120,7 @@ class Rank:
         self.visitor = visitor
         self.mover = Mover(sparse=job.options.preserve.sparse)
         self.descriptors = descriptors
-        self.layout: Layout = NoLayout()
+        self.layout = Layout()
         self.sink = sink
         self.counters = [0] * counts.COUNTERS
         self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from pcopy.fsio.identity import Identity
@@ -179,15 +178,6 @@ class Retry(NamedTuple):
 def bucket_of(inode: int) -> int:
     """Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not."""
     return inode % 64
-
-
-def pack_names(names: Iterable[bytes]) -> bytes:
-    """File names as one string; no name contains a slash."""
-    return b"/".join(names)
-
-
-def unpack_names(names: bytes) -> list[bytes]:
-    return names.split(b"/")
 
 
 def pack_numbers(numbers: list[int]) -> bytes:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 
 from pcopy.engine.task import Task
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Gone, Left, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import NOWHERE, Place, unpack_names
+from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.files.existing import looked_at_again
 from pcopy.walk.visitor import visit
 

@@ -10,7 +10,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.kernel import batches
 from pcopy.fsio.kernel.batches import SYNC, Plan
-from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names
+from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import MetadataProblem, Problem
@@ -21,7 +21,7 @@ from pcopy.tasks.base.hashing import Gathered
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, failed_or_retried
-from pcopy.tasks.base.values import Item, Known, Place, Unnamed, unpack_names
+from pcopy.tasks.base.values import Item, Known, Place, Unnamed
 from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.name_items import Waiting
@@ -84,8 +84,8 @@ def _planned(
         temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
     return batches.Copy(
         source,
-        target,
         task.names,
+        target,
         plans,
         rows,
         pack_names(new_names) if renames else b"",
@@ -131,7 +131,7 @@ def _copy(
             left.append(row)
         elif code == Code.LACKS and keeps:  # better a file with wrong metadata, and told so, than none
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
-            known = Known(FILE, verdicts.bytes[row], done.digests[row], done.seen.version(row))
+            known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
             waiting.add(result, _item(task, names, batch.rows, row), made, known, problem)
@@ -166,14 +166,14 @@ def _tell_copied(
         temporaries = unpack_names(batch.temporaries)
         for row in rows:
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
-            waiting.add_file(names[row], made, done.seen.version(row), verdicts.bytes[row], done.digests[row])
+            waiting.add_file(names[row], made, batch.rows.version(row), verdicts.bytes[row], done.digests[row])
         return
     result.count(counts.FILES, len(rows))
     result.count(counts.BYTES, sum(map(verdicts.bytes.__getitem__, rows)))
     if rank.signs or rank.options.verify:
         digested = Gathered()
         for row in rows:
-            version = done.seen.version(row)
+            version = batch.rows.version(row)
             digested.add_file(names[row], version, verdicts.bytes[row], done.digests[row], counts.FILES)
         result.digested_files(place, digested)
 

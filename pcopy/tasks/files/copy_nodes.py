@@ -9,6 +9,7 @@ from collections.abc import Generator
 from pcopy.fsio.compare import same_link
 from pcopy.fsio.existing import alike
 from pcopy.fsio.identity import Identity, mark_of
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
 from pcopy.fsio.problem import Problem, changed
@@ -17,7 +18,7 @@ from pcopy.tasks.base.hashing import kind_of
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, failed_or_retried
-from pcopy.tasks.base.values import Item, Known, Place, Unnamed, unpack_names, unpack_numbers
+from pcopy.tasks.base.values import Item, Known, Place, Unnamed, unpack_numbers
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked
 from pcopy.tasks.files.name_items import Waiting
 from pcopy.tasks.files.whole_file import Settled

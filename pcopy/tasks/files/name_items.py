@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import MetadataProblem, Plain, Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import made_by, remove
@@ -32,9 +33,7 @@ from pcopy.tasks.base.values import (
     Place,
     Unnamed,
     bucket_of,
-    pack_names,
     pack_numbers,
-    unpack_names,
     unpack_numbers,
 )
 from pcopy.tasks.files.existing import look

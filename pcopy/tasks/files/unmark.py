@@ -7,12 +7,13 @@ ended, a resumed job knows unfinished files by their marks.
 from __future__ import annotations
 
 from pcopy.fsio.in_place import unmark
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import unpack_names, unpack_numbers
+from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.files.existing import status_there
 
 

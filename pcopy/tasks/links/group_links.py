@@ -14,6 +14,7 @@ from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
 from pcopy.fsio.close import let_go
 from pcopy.fsio.half_written import find
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
@@ -21,7 +22,7 @@ from pcopy.tasks.base.kind import Again, Gone, Kind, OfItem, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, unpack_names, unpack_numbers
+from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, unpack_numbers
 from pcopy.tasks.directories.finish_dir import finish_again
 from pcopy.tasks.files.existing import hold_copy, look
 from pcopy.tasks.links.make_links import MakeLinks

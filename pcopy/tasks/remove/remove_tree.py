@@ -23,7 +23,7 @@ from itertools import count
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Remove
-from pcopy.fsio.kernel.columns import DEVICE, INODE, MODE, Code, Rows, Verdicts
+from pcopy.fsio.kernel.columns import DEVICE, INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
@@ -33,7 +33,7 @@ from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place, pack_names, unpack_names
+from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, begin_list, spread
 from pcopy.walk.names_spool import NamesSpool
 from pcopy.walk.visitor import Found, visit

@@ -9,12 +9,13 @@ from __future__ import annotations
 from itertools import islice
 
 from pcopy.errors import Refused
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import ROOT, Entry, ManifestReader, ManifestWriter
 from pcopy.tasks.base.kind import Again, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Entries, pack_names, pack_numbers
+from pcopy.tasks.base.values import Entries, pack_numbers
 from pcopy.tasks.sign.send_entries import FoundEntries
 from pcopy.tasks.sign.sign_state import Line, Merging, SignState
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.hashing import split_digests
 from pcopy.tasks.base.kind import Again, Gone, Note, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Entries, unpack_names, unpack_numbers
+from pcopy.tasks.base.values import Entries, unpack_numbers
 from pcopy.tasks.sign.sign_state import SignState
 from pcopy.tasks.sign.signing import Row, depth_of, owner_of
 

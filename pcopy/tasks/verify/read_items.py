@@ -11,7 +11,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.close import held_open
 from pcopy.fsio.half_written import is_marked, refuse_marked
 from pcopy.fsio.kernel.batches import Read
-from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, check_found, status_of
@@ -21,7 +21,7 @@ from pcopy.tasks.base.hashing import SOCKET, kind_of
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Known, Place, pack_numbers, unpack_names, unpack_numbers
+from pcopy.tasks.base.values import Contents, Known, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.verify.outcomes import read_failed, was_read
 from pcopy.tasks.verify.reading import digested_part, node_known, read_rows
 from pcopy.tasks.verify.split_read import SplitRead

@@ -10,7 +10,7 @@ import os
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Read, Stat
-from pcopy.fsio.kernel.columns import VERSION, Code, pack_names
+from pcopy.fsio.kernel.columns import VERSION, Code, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, waited
 from pcopy.fsio.problem import Problem, failing
 from pcopy.signature.items import FILE
@@ -19,7 +19,7 @@ from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Known, Place, unpack_names, unpack_numbers
+from pcopy.tasks.base.values import Contents, Known, Place, unpack_numbers
 from pcopy.tasks.verify.outcomes import not_verified, verified
 from pcopy.tasks.verify.reading import compare, read_rows, unlike, unlike_contents
 from pcopy.tasks.verify.split_read import OfContents, SplitRead
