@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from functools import partial
 
 from pcopy.fsio.close import abandon, close_read
 from pcopy.fsio.contents import PIECE, lent_buffer
@@ -54,18 +55,12 @@ def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> in
     """Reads from offset ``at`` until ``piece`` is full or the file ends; returns the number of bytes."""
     got = 0
     while got < len(piece):
-        try:
-            more = patiently(_reader(descriptor, piece[got:], at + got))
-        except OSError as error:
-            raise Problem.of("read", error, on_source=on_source) from error
+        with failing("read", on_source=on_source):
+            more = patiently(partial(os.preadv, descriptor, [piece[got:]], at + got))
         if not more:
             break
         got += more
     return got
-
-
-def _reader(descriptor: int, piece: memoryview, at: int) -> Callable[[], int]:
-    return lambda: os.preadv(descriptor, [piece], at)
 
 
 def _open(directory: int, name: bytes, present: os.stat_result) -> int:

@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open
 from pcopy.fsio.file_system import OVERLAY, place_of
 from pcopy.fsio.identity import Identity, Likeness, mark_of
 from pcopy.fsio.problem import Problem, failing
@@ -186,13 +186,9 @@ class Mounted:
         """As ``check``, for the file ``name`` in a directory (a descriptor)."""
         with failing("open", on_source=self._on_source):
             held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            self.check(path, held, self._status(held), self._status(directory).st_dev)
-        finally:
-            let_go(held)
-
-    def _status(self, descriptor: int) -> os.stat_result:
-        return status_of(descriptor, on_source=self._on_source)
+        with held_open(held):
+            status, around = (status_of(opened, on_source=self._on_source) for opened in (held, directory))
+            self.check(path, held, status, around.st_dev)
 
 
 def _differs(wanted: MountRoot, descriptor: int, status: os.stat_result, around: int | None) -> str:
