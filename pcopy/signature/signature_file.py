@@ -52,10 +52,7 @@ _LEAST = len(b"format: p")
 
 
 class Signature(NamedTuple):
-    """``signature`` in lower-case hexadecimal digits; counts of items (the root counts) and bytes; where it is from.
-
-    ``others`` are the keys that this version does not know, with their values: strings, lists and mappings of them.
-    """
+    """``signature`` in lower-case hexadecimal digits; counts of items (the root counts) and bytes; where it is from."""
 
     algorithm: str
     block_size: int
@@ -68,7 +65,6 @@ class Signature(NamedTuple):
     source: str
     created: str
     generator: str
-    others: tuple[tuple[str, Value], ...] = ()
 
 
 def is_block_size(number: int) -> bool:
@@ -81,8 +77,7 @@ def write_signature(path: Path, signature: Signature, umask: int | None = None, 
 
     Raises ``Refused`` if ``path`` is there and is no file, ``OSError`` for what the system refuses.
     """
-    known: tuple[str | int, ...] = (FORMAT, VERSION, *signature[:-1])
-    contents = dump(zip(_KEYS, known, strict=True), signature.others, time="created")
+    contents = dump(zip(_KEYS, (FORMAT, VERSION, *signature), strict=True), time="created")
     with replacing(path, umask, writer) as stream:
         stream.write(contents)
 
@@ -127,9 +122,8 @@ def _signature(contents: bytes) -> Signature:
         raise ValueError(f"signature does not consist of the {count} hexadecimal digits of {name}")
     files, directories, symlinks, special, total = (_number(values, key) for key in _NUMBERS)
     source, created, generator = (_text(values, key) if key in values else "" for key in _TEXTS)
-    others = tuple((key, value) for key, value in values.items() if key not in _KEYS)
     counts = (files, directories, symlinks, special, total)
-    return Signature(name, block_size, digits, *counts, source, created, generator, others)
+    return Signature(name, block_size, digits, *counts, source, created, generator)
 
 
 def _text(values: dict[str, Value], key: str) -> str:
