@@ -92,11 +92,12 @@ def is_of_one_machine(kind: int, device: int) -> bool:
 
 class MountPoint(NamedTuple):
     """A place where something is mounted; ``number`` is the mount's own (mnt_id). ``automatic``: entering it is all
-    that it takes."""
+    that it takes. ``read_only``: by whoever has mounted it, whatever became of the file system since."""
 
     number: int
     path: bytes
     automatic: bool
+    read_only: bool
 
 
 def mount_points() -> Iterator[MountPoint]:
@@ -108,7 +109,7 @@ def mount_points() -> Iterator[MountPoint]:
         around = kinds.get(fields[1], b"")
         automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
         path = _ESCAPED.sub(lambda found: bytes((int(found[1], 8),)), fields[4])
-        yield MountPoint(int(fields[0]), path, automatic)
+        yield MountPoint(int(fields[0]), path, automatic, b"ro" in fields[5].split(b","))
 
 
 def mount_number(descriptor: int) -> int:

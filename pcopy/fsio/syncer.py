@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from pcopy import libc
 from pcopy.fsio.close import let_go
+from pcopy.fsio.mounted import mount_point_of
 from pcopy.fsio.problem import Problem, failing
 
 if TYPE_CHECKING:
@@ -75,14 +76,10 @@ def _refuse_given_up(descriptor: int) -> None:
 
 
 def _is_mounted_read_only(descriptor: int) -> bool:
-    """By whoever has mounted it, which the mount tells, where the file system's own state does not show there."""
-    try:
-        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as known:
-            mount = next((line.split()[1] for line in known if line.startswith(b"mnt_id:")), b"")
-        with open("/proc/self/mountinfo", "rb") as mounts:
-            return any(fields[0] == mount and b"ro" in fields[5].split(b",") for fields in map(bytes.split, mounts))
-    except OSError:  # there is no /proc
-        return False
+    with suppress(OSError):  # there is no /proc
+        point = mount_point_of(descriptor)
+        return point is not None and point.read_only
+    return False
 
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"

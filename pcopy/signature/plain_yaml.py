@@ -62,7 +62,7 @@ def _scalar(value: str | int) -> str:
 
 
 def _document(events: Iterator[Event]) -> Value | None:
-    from yaml.events import DocumentEndEvent, DocumentStartEvent, StreamEndEvent
+    from yaml.events import DocumentStartEvent
 
     value = None
     for event in events:
@@ -70,8 +70,6 @@ def _document(events: Iterator[Event]) -> Value | None:
             if value is not None:
                 raise ValueError("it holds more than one YAML document")
             value = _value(next(events), events, 0)
-        elif isinstance(event, (DocumentEndEvent, StreamEndEvent)):
-            continue
     return value
 
 
