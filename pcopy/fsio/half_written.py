@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 from pcopy.fsio.close import held_open
 from pcopy.fsio.durable import replacing
-from pcopy.fsio.file_system import FUSE
-from pcopy.fsio.identity import Identity, Likeness, identity_of, lies_on
+from pcopy.fsio.identity import FUSE, Identity, Likeness, identity_of, lies_on
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import FLAGS, status_of
@@ -123,8 +122,11 @@ def leave(
         if error.errno not in _NO_ATTRIBUTES:
             raise Problem.of(f"setxattr {_attribute()}", error) from error
         identity = identity_of(descriptor, status, 0, made=False)
-        text = b"%b%d %b\n%b" % (mark.packed(), identity.inode, identity.mark.hex().encode() or b"-", name)
-        _leave_beside(directory, beside(name), text, temporary)
+        with failing("open"):
+            above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        with held_open(above), replacing(above, beside(name), temporary) as stream:
+            told = identity.inode, identity.mark.hex().encode() or b"-", name
+            stream.write(mark.packed() + b"%d %b\n%b" % told)
 
 
 def clear(directory: int, name: bytes, descriptor: int) -> None:
@@ -218,13 +220,6 @@ class _Beside(NamedTuple):
     mark: HalfWritten
     identity: Identity
     name: bytes
-
-
-def _leave_beside(directory: int, name: bytes, text: bytes, temporary: bytes) -> None:
-    with failing("open"):
-        above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    with held_open(above), replacing(above, name, temporary) as stream:
-        stream.write(text)
 
 
 def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWritten | None:

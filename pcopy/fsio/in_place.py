@@ -157,11 +157,5 @@ def incomplete(problem: Problem) -> Problem:
     text = "the file in the destination is incomplete"
     if problem.strerror != os.strerror(problem.errno or 0):
         text = f"{problem.strerror}; {text}"
-    return Problem(
-        problem.operation,
-        problem.errno or 0,
-        on_source=problem.on_source,
-        text=text,
-        changed=problem.changed,
-        again=problem.again,
-    )
+    plain = problem.plain
+    return Problem.from_plain((*plain[:2], text, *plain[3:]))

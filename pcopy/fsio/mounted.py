@@ -26,8 +26,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pcopy.fsio.close import held_open
-from pcopy.fsio.file_system import OVERLAY, place_of
-from pcopy.fsio.identity import Identity, Likeness, mark_of
+from pcopy.fsio.identity import OVERLAY, Identity, Likeness, mark_of, place_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 

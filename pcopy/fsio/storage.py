@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import FUSE
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import Syncer, open_for_sync
 

@@ -120,10 +120,9 @@ def _signature(contents: bytes) -> Signature:
     digits, count = _text(values, "signature").lower(), 2 * algorithm(name).size
     if not re.fullmatch(f"[0-9a-f]{{{count}}}", digits):
         raise ValueError(f"signature does not consist of the {count} hexadecimal digits of {name}")
-    files, directories, symlinks, special, total = (_number(values, key) for key in _NUMBERS)
-    source, created, generator = (_text(values, key) if key in values else "" for key in _TEXTS)
-    counts = (files, directories, symlinks, special, total)
-    return Signature(name, block_size, digits, *counts, source, created, generator)
+    numbers = [_number(values, key) for key in _NUMBERS]
+    texts = [_text(values, key) if key in values else "" for key in _TEXTS]
+    return Signature._make([name, block_size, digits, *numbers, *texts])
 
 
 def _text(values: dict[str, Value], key: str) -> str:

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from pcopy.fsio import storage as module
-from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import FUSE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer

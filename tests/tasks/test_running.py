@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import FUSE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Storage
 from pcopy.fsio.syncer import Syncer
