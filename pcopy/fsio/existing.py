@@ -46,11 +46,9 @@ def decide(policy: str, modify_window: int, source: Status, target: Status, *, c
     Times are compared in whole seconds, because file systems differ in what they keep of the rest. An item of another
     type is never taken for the same.
     """
-    if policy == "skip":
-        return Decision.SKIP
-    if policy == "fail":
-        return Decision.FAIL
-    if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode) or policy == "replace":
+    if policy not in ("changed", "newer"):
+        return Decision(policy)
+    if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
         return Decision.REPLACE
     later = source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9
     if policy == "newer":
