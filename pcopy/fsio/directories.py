@@ -77,16 +77,14 @@ class Pins:
 
     def hold(self, descriptor: int) -> None:
         """The task that runs now works with it."""
-        held = self.held
-        if held is None:
+        if self.held is None:
             return
-        if descriptor in held:
-            held.move_to_end(descriptor)
-            return
-        self.pin(descriptor)
-        held[descriptor] = None
-        if len(held) > HELD:
-            self.unpin(held.popitem(last=False)[0])
+        if descriptor not in self.held:
+            self.pin(descriptor)
+            self.held[descriptor] = None
+        self.held.move_to_end(descriptor)
+        if len(self.held) > HELD:
+            self.unpin(self.held.popitem(last=False)[0])
 
     def drop(self, descriptor: int) -> None:
         """The task that runs now does not work with it any more."""
@@ -126,9 +124,6 @@ class OpenDirectories:
         self._capacity = capacity
         self.pins = pins if pins is not None else Pins()
         self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def get(self, base: int, path: bytes) -> _Entry | None:
         """What is kept of ``path``, which is in use again."""

@@ -126,10 +126,9 @@ def _signature(contents: bytes) -> Signature:
 
 
 def _text(values: dict[str, Value], key: str) -> str:
-    try:
-        value = values[key]
-    except KeyError:
-        raise ValueError(f"it lacks the key {key}") from None
+    if key not in values:
+        raise ValueError(f"it lacks the key {key}")
+    value = values[key]
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a single value")
     return value
