@@ -28,6 +28,11 @@ class PcopyError(Exception):
 
     status = INTERNAL
 
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        if status is not None:
+            self.status = status
+
 
 class Refused(PcopyError):
     """The arguments ask for something that pcopy does not do; nothing has been touched."""
@@ -44,13 +49,9 @@ class NotAllDone(PcopyError):
 class InvariantBroken(PcopyError):
     """pcopy itself is wrong (or a peer speaks another protocol): the job must not go on."""
 
-    status = INTERNAL
-
 
 class PeerLost(PcopyError):
     """Another rank is gone: its connection closed before the job was over."""
-
-    status = INTERNAL
 
     def __init__(self, rank: int, reason: str, *, gave_up: bool = False) -> None:
         """``gave_up``: it ended by itself, as ``Hindered``, and has said why."""
@@ -62,9 +63,7 @@ class PeerLost(PcopyError):
 class Hindered(PcopyError):
     """The system refuses a rank what it needs for itself (memory, descriptors, a pipe): the job ends as it stands."""
 
-    def __init__(self, text: str, status: int = STOPPED) -> None:
-        super().__init__(text)
-        self.status = status
+    status = STOPPED
 
 
 HINDRANCES = (OSError, MemoryError, ImportError)
@@ -77,10 +76,6 @@ class NotPutAside(OSError):
 
 class JobAborted(PcopyError):
     """A rank ended the job in disorder; the text holds its traceback, or what has hindered it."""
-
-    def __init__(self, text: str, status: int = INTERNAL) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 def hindrance(error: OSError | MemoryError | ImportError) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 
 
 def close_written(descriptor: int, *, sync: bool = False) -> None:
@@ -18,27 +18,21 @@ def close_written(descriptor: int, *, sync: bool = False) -> None:
         except OSError as error:
             abandon(descriptor)
             raise Problem.of("fsync", error) from error
-    try:
+    with failing("close"):
         os.close(descriptor)
-    except OSError as error:
-        raise Problem.of("close", error) from error
 
 
 def close_read(descriptor: int) -> None:
     """Closes a source's descriptor; raises ``Problem``, since FUSE file systems may answer anything here."""
-    try:
+    with failing("close", on_source=True):
         os.close(descriptor)
-    except OSError as error:
-        raise Problem.of("close", error, on_source=True) from error
 
 
 def abandon(descriptor: int) -> None:
     """Closes what was written in vain. The failure that made it so is the one to tell: after a write that met a full
     quota, NFS says so once more when the file is closed."""
-    try:
+    with suppress(OSError):
         os.close(descriptor)
-    except OSError:
-        return
 
 
 def let_go(descriptor: int) -> None:
@@ -46,10 +40,8 @@ def let_go(descriptor: int) -> None:
 
     Whatever the file system says to that, nothing of the copy is lost by it.
     """
-    try:
+    with suppress(OSError):
         os.close(descriptor)
-    except OSError:
-        return
 
 
 @contextmanager

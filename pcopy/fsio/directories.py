@@ -15,7 +15,6 @@ import stat
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import Identity, Likeness, mark_of
@@ -32,17 +31,13 @@ _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors(
 CAPACITY = 128
 """Descriptors kept per side, where the limit of open files allows that."""
 
-KEPT_OF_ONE_WALK = 32
-"""Directories on the way that one walk leaves open at most, so that a deep path doesn't drive out all others."""
-
 LEAST = 4
-"""The least capacity: what a task has opened, and two more of its next walk."""
+"""The least capacity, however few files may be open."""
 
 _SPARE = 20
 """Descriptors that are left for all else: the files of a task, of a journal, of a manifest, and pipes."""
 
 _Entry = tuple[int, Identity]  # a descriptor and what it is
-
 
 HELD = 2 * LEAST
 """So many directories, of both sides together, that a task has opened last stay open while other tasks run."""
@@ -82,16 +77,14 @@ class Pins:
 
     def hold(self, descriptor: int) -> None:
         """The task that runs now works with it."""
-        held = self.held
-        if held is None:
+        if self.held is None:
             return
-        if descriptor in held:
-            held.move_to_end(descriptor)
-            return
-        self.pin(descriptor)
-        held[descriptor] = None
-        if len(held) > HELD:
-            self.unpin(held.popitem(last=False)[0])
+        if descriptor not in self.held:
+            self.pin(descriptor)
+            self.held[descriptor] = None
+        self.held.move_to_end(descriptor)
+        if len(self.held) > HELD:
+            self.unpin(self.held.popitem(last=False)[0])
 
     def drop(self, descriptor: int) -> None:
         """The task that runs now does not work with it any more."""
@@ -125,21 +118,12 @@ def affordable() -> int:
 
 
 class OpenDirectories:
-    """The descriptors that are kept, by base and path. The one that was opened last outlives one more walk, at least.
-
-    A descriptor that is pinned may be forgotten like the others, but it is closed only when its last pin is gone.
-    """
+    """The descriptors that are kept, by base and path. The next walk may close any that is not in ``pins``."""
 
     def __init__(self, capacity: int = CAPACITY, pins: Pins | None = None) -> None:
-        if capacity < LEAST:
-            raise ValueError("one walk would close what its task has just opened")
         self._capacity = capacity
-        self._pins = pins if pins is not None else Pins()
-        self.kept_of_one_walk = min(KEPT_OF_ONE_WALK, capacity - 2)
+        self.pins = pins if pins is not None else Pins()
         self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def get(self, base: int, path: bytes) -> _Entry | None:
         """What is kept of ``path``, which is in use again."""
@@ -152,23 +136,19 @@ class OpenDirectories:
         """From now on the descriptor is kept here, and the one that was used longest ago may be closed."""
         self._entries[base, path] = entry
         while len(self._entries) > self._capacity:
-            self._pins.let_go(self._entries.popitem(last=False)[1][0])
-
-    def hold(self, descriptor: int) -> None:
-        """As ``Pins.hold``."""
-        self._pins.hold(descriptor)
+            self.pins.let_go(self._entries.popitem(last=False)[1][0])
 
     def forget(self, base: int, path: bytes) -> None:
         """Closes it if it is open: the task that runs now does not work with it any more."""
         entry = self._entries.pop((base, path), None)
         if entry is not None:
-            self._pins.drop(entry[0])
-            self._pins.let_go(entry[0])
+            self.pins.drop(entry[0])
+            self.pins.let_go(entry[0])
 
     def close(self) -> None:
         """Closes all."""
         while self._entries:
-            self._pins.let_go(self._entries.popitem()[1][0])
+            self.pins.let_go(self._entries.popitem()[1][0])
 
 
 class Directories:
@@ -209,7 +189,7 @@ class Directories:
         if identity is not None and identity.compare(entry[1]) is Likeness.OTHER:
             self.forget(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
-        self._kept.hold(entry[0])
+        self._kept.pins.hold(entry[0])
         return entry[0]
 
     def _entry(self, path: bytes) -> _Entry:
@@ -224,28 +204,16 @@ class Directories:
         at, code = (above[0], above[1].mount) if above else (self._base, self.mounts.base)
         if not path:
             return self._keep(path, self._open_again(at), code)
-        rest = path[len(known) :].strip(b"/").split(b"/")
-        reached = known
-        passing = -1
-        for index, name in enumerate(rest):
+        for name in path[len(known) :].strip(b"/").split(b"/"):
             try:
                 entered = self._enter_patiently(at, name)
             except OSError as error:
                 gone = self._on_source and error.errno == errno.ENOENT
                 number = error.errno or errno.EIO
                 raise Problem("open", number, on_source=self._on_source, changed=gone) from error
-            finally:
-                if passing >= 0:
-                    let_go(passing)
-                    passing = -1
-            reached = reached + b"/" + name if reached else name
-            if len(rest) - index <= self._kept.kept_of_one_walk:
-                entry = self._keep(reached, entered, code)
-                code = entry[1].mount
-            else:
-                code = self._look(reached, entered, code).mount
-                passing = entered
-            at = entered
+            known = known + b"/" + name if known else name
+            entry = self._keep(known, entered, code)
+            at, code = entered, entry[1].mount
         return entry
 
     def _open_again(self, base: int) -> int:
@@ -271,7 +239,7 @@ class Directories:
             # A directory that may be searched and not read still leads on to those below it.
             return os.open(name, self._flags | os.O_PATH, dir_fd=at)
 
-    def _look(self, path: bytes, descriptor: int, around: int) -> Identity:
+    def _keep(self, path: bytes, descriptor: int, around: int) -> _Entry:
         """The directory that was just opened; it is closed if its status can't be told: raises ``Problem``.
 
         Only what is written to has a mark: a source is nobody's to forge but its owner's.
@@ -287,10 +255,7 @@ class Directories:
             let_go(descriptor)
             raise
         mark = b"" if self._on_source else mark_of(descriptor, made=True)
-        return Identity(self.mounts.code(path, status.st_dev, around, label), status.st_ino, mark)
-
-    def _keep(self, path: bytes, descriptor: int, around: int) -> _Entry:
-        entry = descriptor, self._look(path, descriptor, around)
+        entry = descriptor, Identity(self.mounts.code(path, status.st_dev, around, label), status.st_ino, mark)
         self._kept.keep(self._number, path, entry)
         return entry
 
@@ -303,32 +268,11 @@ class Directories:
         return identity if made else identity._replace(mark=mark_of(descriptor, made=False))
 
     def above(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
-        """All directories above ``path``, from the base on, with their identities; raises ``Problem``.
-
-        Opens each at most once, however deep the path is, and keeps none.
-        """
-        reached, at, code = b"", self._base, self.mounts.base
-        passing = -1
-        try:
-            yield reached, Identity(code, status_of(at, on_source=self._on_source).st_ino)
-            for name in path.split(b"/")[:-1]:
-                reached = reached + b"/" + name if reached else name
-                entry = self._kept.get(self._number, reached)
-                if entry is not None:
-                    before, passing = passing, -1
-                    at, identity = entry
-                else:
-                    with failing("open", on_source=self._on_source):
-                        entered = self._enter_patiently(at, name)
-                    identity = self._look(reached, entered, code)
-                    before, at, passing = passing, entered, entered
-                if before >= 0:
-                    let_go(before)
-                code = identity.mount
-                yield reached, identity
-        finally:
-            if passing >= 0:
-                let_go(passing)
+        """All directories above ``path``, from the base on, with their identities; raises ``Problem``."""
+        names = path.split(b"/")
+        for depth in range(len(names)):
+            above = b"/".join(names[:depth])
+            yield above, self.identity(above)
 
     def forget(self, path: bytes) -> None:
         """Closes ``path`` if it is open."""
@@ -341,21 +285,15 @@ class Directories:
 
 def list_names(source: int) -> Iterator[bytes]:
     """The names in an open directory of the source; raises ``Problem``, at the first name or later."""
-    with _listing(), os.scandir(source) as entries:
-        for entry in entries:
-            yield entry.name.encode(_ENCODING, _ERRORS)
+    for entry in list_entries(source):
+        yield entry.name.encode(_ENCODING, _ERRORS)
 
 
 def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
     """What an open directory holds; raises ``Problem`` as ``list_names``."""
-    with _listing(), os.scandir(directory) as entries:
-        yield from entries
-
-
-@contextmanager
-def _listing() -> Iterator[None]:
     try:
-        yield
+        with os.scandir(directory) as entries:
+            yield from entries
     except OSError as error:
         operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
         number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO

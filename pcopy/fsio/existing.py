@@ -1,10 +1,21 @@
-"""Decides what is done with a target that exists, from the status of both sides alone."""
+"""Decides what is done with a target that exists: from the status of both sides alone, or by reading both
+(``--checksum``), without digests."""
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
+from collections.abc import Generator
 from enum import Enum
+from functools import partial
 from typing import Protocol
+
+from pcopy.fsio.close import abandon, close_read
+from pcopy.fsio.contents import PIECE, lent_buffer
+from pcopy.fsio.patience import patiently
+from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 
 
 class Status(Protocol):
@@ -31,17 +42,15 @@ class Decision(Enum):
 def decide(policy: str, modify_window: int, source: Status, target: Status, *, contents: bool = False) -> Decision:
     """Applies ``policy`` (``pcopy.tasks.base.job.EXISTING``); ``modify_window`` is in seconds.
 
-    With ``contents`` what is to be skipped must still be compared (``pcopy.fsio.compare``); times don't count then.
+    With ``contents`` what is to be skipped must still be compared (``same_contents``); times don't count then.
     Times are compared in whole seconds, because file systems differ in what they keep of the rest. An item of another
     type is never taken for the same.
     """
-    if policy == "skip":
-        return Decision.SKIP
-    if policy == "fail":
-        return Decision.FAIL
-    if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode) or policy == "replace":
+    if policy not in ("changed", "newer"):
+        return Decision(policy)
+    if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
         return Decision.REPLACE
-    later = int(source.st_mtime_ns // 10**9) - int(target.st_mtime_ns // 10**9)
+    later = source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9
     if policy == "newer":
         return Decision.REPLACE if later > modify_window else Decision.SKIP
     return Decision.SKIP if alike(source, target, modify_window, contents=contents) else Decision.REPLACE
@@ -59,3 +68,78 @@ def alike(source: Status, target: Status, modify_window: int, *, contents: bool 
     if (stat.S_ISBLK(source.st_mode) or stat.S_ISCHR(source.st_mode)) and source.st_rdev != target.st_rdev:
         return False
     return contents or abs(source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9) <= modify_window
+
+
+def same_contents(
+    reading: int, source: os.stat_result, directory: int, name: bytes, present: os.stat_result
+) -> Generator[None, None, bool]:
+    """Does the regular file ``name`` (which had the status ``present``) hold the same bytes as ``reading``?
+
+    Yields after each piece. Raises ``Problem``, with the side that can't be read, and where either has changed.
+    """
+    if source.st_size != present.st_size:
+        return False
+    there = _open(directory, name, present)
+    try:
+        same = yield from _same(reading, source.st_size, there)
+    except BaseException:
+        abandon(there)
+        raise
+    close_read(there)
+    check_unchanged(reading, Version.of(source))
+    return same
+
+
+def _same(reading: int, size: int, there: int) -> Generator[None, None, bool]:
+    piece = min(PIECE, size + 1)  # a file of size 0 may have contents all the same (/proc)
+    with lent_buffer() as ours, lent_buffer() as theirs:
+        at = 0
+        while True:
+            got = _fill(reading, ours[:piece], at, on_source=True)
+            if got < piece and at + got < size:
+                raise changed("read", f"the file ended at byte {at + got}, before its size")
+            if _fill(there, theirs[:piece], at, on_source=False) != got or ours[:got] != theirs[:got]:
+                return False
+            if got < piece:
+                return True
+            at += got
+            yield
+
+
+def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:
+    """Reads from offset ``at`` until ``piece`` is full or the file ends; returns the number of bytes."""
+    got = 0
+    while got < len(piece):
+        with failing("read", on_source=on_source):
+            more = patiently(partial(os.preadv, descriptor, [piece[got:]], at + got))
+        if not more:
+            break
+        got += more
+    return got
+
+
+def _open(directory: int, name: bytes, present: os.stat_result) -> int:
+    """The existing file for reading, the very one that was looked at; raises ``Problem``."""
+    with failing("open"):
+        descriptor = open_to_read(directory, name)
+    try:
+        status = status_of(descriptor)
+        if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
+            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
+    except Problem:
+        abandon(descriptor)
+        raise
+    return descriptor
+
+
+def same_link(source: int, source_name: bytes, target: int, target_name: bytes) -> bool:
+    """Do two symbolic links, in two directories, have the same text? Raises ``Problem``."""
+    return _text(source, source_name, on_source=True) == _text(target, target_name, on_source=False)
+
+
+def _text(directory: int, name: bytes, *, on_source: bool) -> bytes:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        gone = on_source and error.errno in (errno.ENOENT, errno.EINVAL)
+        raise Problem("readlink", error.errno or errno.EIO, on_source=on_source, changed=gone) from error

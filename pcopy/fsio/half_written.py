@@ -23,10 +23,9 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open
 from pcopy.fsio.durable import replacing
-from pcopy.fsio.file_system import FUSE
-from pcopy.fsio.identity import Identity, Likeness, identity_of, lies_on
+from pcopy.fsio.identity import FUSE, Identity, Likeness, identity_of, lies_on
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import FLAGS, status_of
@@ -123,18 +122,22 @@ def leave(
         if error.errno not in _NO_ATTRIBUTES:
             raise Problem.of(f"setxattr {_attribute()}", error) from error
         identity = identity_of(descriptor, status, 0, made=False)
-        _leave_beside(directory, beside(name), mark.packed() + _described(identity, name), temporary)
+        with failing("open"):
+            above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        with held_open(above), replacing(above, beside(name), temporary) as stream:
+            told = identity.inode, identity.mark.hex().encode() or b"-", name
+            stream.write(mark.packed() + b"%d %b\n%b" % told)
 
 
 def clear(directory: int, name: bytes, descriptor: int) -> None:
-    """Takes the mark from what is open, and is ``name`` in ``directory``, if it has one; raises ``OSError``."""
+    """Takes the mark from what is open, and is ``name`` in ``directory``, if it has one; raises ``Problem``."""
     try:
         os.removexattr(descriptor, _attribute())
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:
             remove(directory, beside(name))
         elif error.errno != errno.ENODATA:
-            raise
+            raise Problem.of("removexattr", error) from error
 
 
 def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> None:
@@ -143,19 +146,17 @@ def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> 
     Unless that ``is_filled``, it keeps what is there from passing for whole where it may be the same under another
     number (FUSE).
     """
-    line, _, rest = _read_beside(directory, sidecar).partition(b"\n")
-    words, _, name = rest.partition(b"\n")
-    told = _identified(words)
-    if told is None or beside(name) != sidecar or HalfWritten.unpacked(line).job != job:
+    found = _read_beside(directory, sidecar)
+    if found is None or beside(found.name) != sidecar or found.mark.job != job:
         return
     try:
-        present = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        present = os.stat(found.name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         remove(directory, sidecar)
     except OSError as error:
         raise Problem.of("stat", error) from error
     else:
-        if present.st_ino != told.inode and (is_filled or not lies_on(FUSE, directory)):
+        if present.st_ino != found.identity.inode and (is_filled or not lies_on(FUSE, directory)):
             remove(directory, sidecar)
 
 
@@ -207,66 +208,49 @@ def is_marked(directory: int, name: bytes) -> bool:
 
 
 def _has(item: int | bytes, name: str) -> bool:
-    try:
+    with suppress(OSError):
         os.getxattr(item, name, follow_symlinks=isinstance(item, int))
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
-def _described(identity: Identity, name: bytes) -> bytes:
-    return b"%d %s\n%b" % (identity.inode, identity.mark.hex().encode() or b"-", name)
+class _Beside(NamedTuple):
+    """What the file beside a marked one tells: the mark, which file that is, and its name."""
 
-
-def _identified(words: bytes) -> Identity | None:
-    inode, _, mark = words.partition(b" ")
-    try:
-        return Identity(0, int(inode), b"" if mark == b"-" else bytes.fromhex(mark.decode()))
-    except ValueError:
-        return None
-
-
-def _leave_beside(directory: int, name: bytes, text: bytes, temporary: bytes) -> None:
-    with failing("open"):
-        above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        with replacing(above, name, temporary) as stream:
-            stream.write(text)
-    finally:
-        let_go(above)
+    mark: HalfWritten
+    identity: Identity
+    name: bytes
 
 
 def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWritten | None:
     """Only from a file of ours that nobody else can have written, and that was made for this one."""
-    text = _read_beside(directory, beside(name))
-    line, _, rest = text.partition(b"\n")
-    words, _, of_name = rest.partition(b"\n")
-    told = _identified(words)
-    if told is None or of_name != name:
+    found = _read_beside(directory, beside(name))
+    if found is None or found.name != name:
         return None
     with failing("open"):
         held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        likeness = told.compare(identity_of(held, status, 0, made=False))
+    with held_open(held):
+        likeness = found.identity.compare(identity_of(held, status, 0, made=False))
         if likeness is Likeness.OTHER and not lies_on(FUSE, held):
             return None
-    finally:
-        let_go(held)
     is_sure = likeness is Likeness.SAME or (likeness is Likeness.UNTOLD and is_undressed(status))
-    return HalfWritten.unpacked(line)._replace(sure=is_sure)
+    return found.mark._replace(sure=is_sure)
 
 
-def _read_beside(directory: int, name: bytes) -> bytes:
+def _read_beside(directory: int, name: bytes) -> _Beside | None:
+    """None where there is no such file, or not one that a job of ours has written."""
     try:
         reading = os.open(name, FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
-            return b""
+            return None
         raise Problem.of("open", error) from error
-    try:
+    with held_open(reading), failing("read"):
         status = status_of(reading)
-        return os.read(reading, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
-    except OSError as error:
-        raise Problem.of("read", error) from error
-    finally:
-        let_go(reading)
+        text = os.read(reading, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
+    with suppress(ValueError):
+        line, words, of_name = text.split(b"\n", 2)
+        inode, mark = words.split(b" ")
+        identity = Identity(0, int(inode), b"" if mark == b"-" else bytes.fromhex(mark.decode()))
+        return _Beside(HalfWritten.unpacked(line), identity, of_name)
+    return None

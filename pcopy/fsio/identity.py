@@ -20,13 +20,24 @@ Rules:
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import struct
 from enum import Enum
 from typing import NamedTuple
 
 from pcopy import libc
-from pcopy.fsio.file_system import FUSE, OVERLAY
+
+FUSE = 0x65735546
+OVERLAY = 0x794C7630
+XFS = 0x58465342
+"""Types of file systems (f_type, statfs(2))."""
+
+_XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # the request that all kernels know
+_GEOMETRY_BYTES = 112
+"""Of struct xfs_fsop_geom_v1."""
+_UUID = slice(64, 80)  # in struct xfs_fsop_geom_v1
 
 _TYPE = struct.Struct("=i")
 _MAYBE_FUSE = _TYPE.pack(0x81)  # FILEID_INO64_GEN; XFS has it, too
@@ -67,8 +78,11 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, made: bo
 
 def mark_of(descriptor: int, *, made: bool) -> bytes:
     """The mark of what is open; empty if that can't be told. Raises nothing."""
-    handle = _handle(descriptor)
-    kind = handle[:4]
+    try:
+        handle = libc.file_handle(descriptor)
+    except OSError:
+        handle = b""
+    kind = handle[:4]  # its type
     if handle and not (kind == _MAYBE_FUSE and lies_on(FUSE, descriptor)):
         return b"" if kind in _OF_OVERLAYS and not made else b"H" + handle
     if not made and lies_on(OVERLAY, descriptor):
@@ -80,14 +94,6 @@ def mark_of(descriptor: int, *, made: bool) -> bytes:
 def _kind(mark: bytes) -> bytes:
     """Marks of other kinds can't be compared: one host was told of handles, or mounts in another way."""
     return b"%b%d" % (mark[:5], len(mark)) if mark[:1] == b"H" else mark[:1]
-
-
-def _handle(descriptor: int) -> bytes:
-    """The type of its file handle, in four bytes, and the handle; empty where there is none."""
-    try:
-        return libc.file_handle(descriptor)
-    except OSError:
-        return b""
 
 
 def birth_of(directory: int, name: bytes = b"") -> int:
@@ -107,3 +113,23 @@ def lies_on(kind: int, descriptor: int) -> bool:
         return libc.type_of_file_system(descriptor) == kind
     except OSError:
         return True
+
+
+def place_of(descriptor: int) -> tuple[int, int]:
+    """Which file system does a descriptor lie on? Its type and id can be compared later, and on another host.
+
+    A device number can't: a file system may come back under another one. The id (fsid, of statfs(2)) stays the same
+    with most kinds. But XFS makes it from the device number; there it is the UUID, as a number. (Elsewhere it is not:
+    all subvolumes and snapshots of one btrfs have one UUID, and differ in their fsid only.) It is 0 where that can't be
+    told: XFS tells only those who may read ``descriptor``, or another item of the same file system. Raises ``OSError``.
+    """
+    kind = libc.type_of_file_system(descriptor)
+    if kind != XFS:
+        return kind, os.fstatvfs(descriptor).f_fsid
+    try:
+        told = fcntl.ioctl(descriptor, _XFS_IOC_FSGEOMETRY_V1, bytes(_GEOMETRY_BYTES))
+    except OSError as error:
+        if error.errno != errno.EBADF:  # it is open for searching only
+            raise
+        return kind, 0
+    return kind, int.from_bytes(told[_UUID], "big")

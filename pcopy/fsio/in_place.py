@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pcopy.fsio import half_written
 from pcopy.fsio.attributes import Attributes, drop_other_xattrs
-from pcopy.fsio.close import abandon, let_go
+from pcopy.fsio.close import abandon, held_open
 from pcopy.fsio.data import set_size
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
@@ -67,7 +67,7 @@ def open_over(
         mark = half_written.before(directory, name, descriptor, status, job)
         half_written.leave(directory, name, descriptor, status, mark, temporary)
         if not _take(descriptor, status, preserve):
-            clear_mark(directory, name, descriptor)
+            half_written.clear(directory, name, descriptor)
             abandon(descriptor)
             return None
         set_size(descriptor, 0)
@@ -95,12 +95,6 @@ def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
     return True
 
 
-def clear_mark(directory: int, name: bytes, descriptor: int) -> None:
-    """Takes the mark away again; raises ``Problem``."""
-    with failing("removexattr"):
-        half_written.clear(directory, name, descriptor)
-
-
 def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
     """The file ``name`` is whole: its contents are brought to stable storage if ``sync``, and the mark of ``job`` goes.
 
@@ -114,7 +108,7 @@ def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> 
             half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
             return
         raise
-    try:
+    with held_open(held), failing("chmod"):
         status = status_of(held)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
             half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
@@ -130,22 +124,16 @@ def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> 
                 _unmark(directory, name, held, sync)
             finally:
                 os.chmod(handle, mode)
-    except OSError as error:
-        raise Problem.of("chmod", error) from error
-    finally:
-        let_go(held)
 
 
 def _unmark(directory: int, name: bytes, held: int, sync: bool) -> None:
     with failing("open"):
         descriptor = os.open(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
+    with held_open(descriptor):
         if sync:
             with failing("fsync"):
                 os.fsync(descriptor)
-        clear_mark(directory, name, descriptor)
-    finally:
-        let_go(descriptor)
+        half_written.clear(directory, name, descriptor)
 
 
 def status_before(over: tuple[int, ...]) -> os.stat_result:
@@ -169,11 +157,5 @@ def incomplete(problem: Problem) -> Problem:
     text = "the file in the destination is incomplete"
     if problem.strerror != os.strerror(problem.errno or 0):
         text = f"{problem.strerror}; {text}"
-    return Problem(
-        problem.operation,
-        problem.errno or 0,
-        on_source=problem.on_source,
-        text=text,
-        changed=problem.changed,
-        again=problem.again,
-    )
+    plain = problem.plain
+    return Problem.from_plain((*plain[:2], text, *plain[3:]))

@@ -25,9 +25,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from pcopy.fsio.close import let_go
-from pcopy.fsio.file_system import OVERLAY, place_of
-from pcopy.fsio.identity import Identity, Likeness, mark_of
+from pcopy.fsio.close import held_open
+from pcopy.fsio.identity import OVERLAY, Identity, Likeness, mark_of, place_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 
@@ -92,11 +91,12 @@ def is_of_one_machine(kind: int, device: int) -> bool:
 
 class MountPoint(NamedTuple):
     """A place where something is mounted; ``number`` is the mount's own (mnt_id). ``automatic``: entering it is all
-    that it takes."""
+    that it takes. ``read_only``: by whoever has mounted it, whatever became of the file system since."""
 
     number: int
     path: bytes
     automatic: bool
+    read_only: bool
 
 
 def mount_points() -> Iterator[MountPoint]:
@@ -108,7 +108,7 @@ def mount_points() -> Iterator[MountPoint]:
         around = kinds.get(fields[1], b"")
         automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
         path = _ESCAPED.sub(lambda found: bytes((int(found[1], 8),)), fields[4])
-        yield MountPoint(int(fields[0]), path, automatic)
+        yield MountPoint(int(fields[0]), path, automatic, b"ro" in fields[5].split(b","))
 
 
 def mount_number(descriptor: int) -> int:
@@ -186,13 +186,9 @@ class Mounted:
         """As ``check``, for the file ``name`` in a directory (a descriptor)."""
         with failing("open", on_source=self._on_source):
             held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            self.check(path, held, self._status(held), self._status(directory).st_dev)
-        finally:
-            let_go(held)
-
-    def _status(self, descriptor: int) -> os.stat_result:
-        return status_of(descriptor, on_source=self._on_source)
+        with held_open(held):
+            status, around = (status_of(opened, on_source=self._on_source) for opened in (held, directory))
+            self.check(path, held, status, around.st_dev)
 
 
 def _differs(wanted: MountRoot, descriptor: int, status: os.stat_result, around: int | None) -> str:

@@ -38,8 +38,9 @@ class Mounts:
     def __init__(self, base: int, device: int, followed: Followed | None = None) -> None:
         """``followed`` is given where symbolic links are followed."""
         self.base = base
-        self._devices = {base: device}
         self._followed = followed
+        others = {} if followed is None else followed.bases
+        self._devices = {**{code: there for there, code in others.items()}, base: device}
         self._around: dict[int, int] = {}
 
     def code(self, path: bytes, device: int, around: int, label: bytes = b"") -> int:
@@ -64,10 +65,7 @@ class Mounts:
                 return around
             around = self._around.get(around)
         assert self._followed is not None
-        code = self._followed.bases.get(device)
-        if code is not None:
-            self._devices[code] = device
-        return code
+        return self._followed.bases.get(device)
 
     def file_code(self, device: int, around: int, path: bytes = b"") -> int:
         """The code of a file, here on st_dev ``device``, in a directory that has the code ``around``.
@@ -76,7 +74,6 @@ class Mounts:
         """
         if self._followed is not None:
             if (code := self._followed.bases.get(device)) is not None:
-                self._devices[code] = device
                 return code
             if not self._followed.one_host:
                 return self.code(path, device, around)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from contextlib import suppress
 
 from pcopy.fsio.problem import failing
 from pcopy.fsio.source import status_of
@@ -37,12 +38,10 @@ class Spellings:
 def _answers_to_another(directory: int, name: bytes, present: os.stat_result) -> bool:
     """Does another spelling of ``name`` lead to the same item?"""
     for other in _spellings(name):
-        try:
+        with suppress(OSError):  # it does not
             status = os.stat(other, dir_fd=directory, follow_symlinks=False)
-        except OSError:  # it does not
-            continue
-        if (status.st_dev, status.st_ino) == (present.st_dev, present.st_ino):
-            return True
+            if (status.st_dev, status.st_ino) == (present.st_dev, present.st_ino):
+                return True
     return False
 
 

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import FUSE
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import Syncer, open_for_sync
 
@@ -30,18 +30,13 @@ _NOT_SYNCED = (errno.EINVAL, errno.EBADF)
 """Of directories that their file system does not sync, and of such that may be searched only."""
 
 
-class Changed:
+class Changed(OrderedDict[tuple[int, int], int]):
     """Directories that one task has opened to make names in, as far as they are synced one by one; kept open."""
-
-    __slots__ = ("directories",)
-
-    def __init__(self) -> None:
-        self.directories: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def close(self) -> None:
         """Nothing is written to them any more."""
-        while self.directories:
-            let_go(self.directories.popitem()[1])
+        while self:
+            let_go(self.popitem()[1])
 
 
 class Storage:
@@ -49,11 +44,10 @@ class Storage:
 
     def __init__(self, type_of: Callable[[int], int], syncer: Syncer) -> None:
         """``type_of`` tells a descriptor's f_type; raises ``OSError``. ``syncer`` is closed by whoever has made it."""
-        self.syncs_items = False
-        """Is there a file system on which files and directories are synced one by one?"""
+        self.one_by_one: set[int] = set()
+        """The devices on which each file is synced before it is closed, and each directory after its task."""
         self._type_of = type_of
         self._descriptors: dict[int, int] = {}
-        self._one_by_one: set[int] = set()
         self._lost: Problem | None = None
         self._syncer = syncer
 
@@ -64,8 +58,8 @@ class Storage:
         """
         if device not in self._descriptors:
             self._open(directory, device)
-        if device in self._one_by_one:
-            self._note(directory, changed.directories)
+        if device in self.one_by_one:
+            self._note(directory, changed)
 
     def _open(self, directory: int, device: int) -> None:
         try:
@@ -78,14 +72,9 @@ class Storage:
         with failing("statfs"):
             is_fuse = self._type_of(descriptor) == FUSE
         if is_fuse or kernel_version() < _REPORTS_ERRORS:
-            self._one_by_one.add(device)
-            self.syncs_items = True
+            self.one_by_one.add(device)
 
-    def syncs_items_on(self, device: int) -> bool:
-        """Is each file to be synced before it is closed?"""
-        return device in self._one_by_one
-
-    def _note(self, directory: int, changed: OrderedDict[tuple[int, int], int]) -> None:
+    def _note(self, directory: int, changed: Changed) -> None:
         """The directory is kept open, since whoever has opened it may close it before it is synced."""
         with failing("dup"):
             status = os.fstat(directory)
@@ -98,12 +87,12 @@ class Storage:
 
     def sync_directories(self, changed: Changed) -> None:
         """Syncs the directories of a task that is done; raises ``Problem``, also if an earlier one failed."""
-        while changed.directories:
-            self._sync_directory(changed.directories)
+        while changed:
+            self._sync_directory(changed)
         if self._lost is not None:
             raise self._lost
 
-    def _sync_directory(self, changed: OrderedDict[tuple[int, int], int]) -> None:
+    def _sync_directory(self, changed: Changed) -> None:
         """The one that was added longest ago."""
         descriptor = changed.popitem(last=False)[1]
         try:

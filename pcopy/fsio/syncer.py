@@ -5,7 +5,7 @@ storage does. So the call is made by a process that nobody waits for: it holds n
 ties them, and ends with the rank, or as soon as its call does.
 
 Each order to sync carries the open descriptor (SCM_RIGHTS, unix(7)), and so hands over the open file description: the
-kernel reports each failed write-back once to each of those.
+kernel (since Linux 5.8) reports each failed write-back once to each of those that were open at the time.
 
 It is a new program and no fork: many MPIs don't bear a fork, since memory that they have registered with the network
 adapter would be copied. It blocks all signals from the start, because a signal that stops a job goes to all its
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from pcopy import libc
 from pcopy.fsio.close import let_go
+from pcopy.fsio.mounted import mount_point_of
 from pcopy.fsio.problem import Problem, failing
 
 if TYPE_CHECKING:
@@ -51,10 +52,7 @@ def open_for_sync(directory: int) -> int:
 
 
 def sync_file_system(descriptor: int) -> None:
-    """syncfs(2) for the file system of ``descriptor``; raises ``Problem``, also for what it could not write earlier.
-
-    Since Linux 5.8 it reports each failed write-back once per open file description that was open at the time.
-    """
+    """syncfs(2) for the file system of ``descriptor``; raises ``Problem``, also for what it could not write earlier."""
     with failing("syncfs"):
         libc.syncfs(descriptor)
     _refuse_given_up(descriptor)
@@ -75,14 +73,10 @@ def _refuse_given_up(descriptor: int) -> None:
 
 
 def _is_mounted_read_only(descriptor: int) -> bool:
-    """By whoever has mounted it, which the mount tells, where the file system's own state does not show there."""
-    try:
-        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as known:
-            mount = next((line.split()[1] for line in known if line.startswith(b"mnt_id:")), b"")
-        with open("/proc/self/mountinfo", "rb") as mounts:
-            return any(fields[0] == mount and b"ro" in fields[5].split(b",") for fields in map(bytes.split, mounts))
-    except OSError:  # there is no /proc
-        return False
+    with suppress(OSError):  # there is no /proc
+        point = mount_point_of(descriptor)
+        return point is not None and point.read_only
+    return False
 
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
@@ -139,16 +133,13 @@ class Syncer:
         except OSError:
             return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which the process inherits
-        try:
-            command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]
-            self._process = Popen(command, stdin=there.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
-        except OSError:
-            here.close()
-            return
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            there.close()
         with suppress(OSError):
+            try:
+                with there:
+                    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]
+                    self._process = Popen(command, stdin=there.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if here.recv(_ANSWER.size):
                 self._socket = here
                 return

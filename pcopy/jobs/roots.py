@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import let_go
-from pcopy.fsio.file_system import XFS, place_of
-from pcopy.fsio.identity import birth_of
+from pcopy.fsio.identity import XFS, birth_of, place_of
 from pcopy.fsio.mounted import MountRoot, root_of
 from pcopy.jobs.job_file import JobFile, JobRoot, Made
 from pcopy.jobs.paths import lies_in, target_of

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import let_go
-from pcopy.fsio.directories import KEPT_OF_ONE_WALK, Directories, OpenDirectories
+from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.mounted import LEFT_OUT, MountRoot, PlainRoot, is_of_one_machine, mount_points, root_of
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.job_file import JobFile
@@ -95,7 +95,7 @@ class Mounts:
         """``one_file_system``: of other file systems in a source no more is asked than that they are there."""
         self._trees = trees
         self._one_file_system = one_file_system
-        self._kept = OpenDirectories(KEPT_OF_ONE_WALK + 2)  # all are closed before the job needs descriptors
+        self._kept = OpenDirectories(affordable())  # all are closed before the job needs descriptors
         self._directories = [
             Directories(tree.descriptor, 0, on_source=tree.on_source, kept=self._kept, number=number)
             for number, tree in enumerate(trees)

@@ -13,8 +13,7 @@ import re
 import stat
 from binascii import unhexlify
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from types import TracebackType
+from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple, Self
 
 from pcopy.errors import Refused
@@ -73,7 +72,7 @@ def unpack(key: bytes, value: bytes) -> Entry:
     return Entry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT)
 
 
-class ManifestWriter:
+class ManifestWriter(ExitStack):
     """Writes the manifest ``path`` anew, durably, or leaves it as it was: ``with ManifestWriter(...) as manifest``.
 
     Raises ``Refused`` if ``path`` is there and is no file, or an entry does not fit into a line; ``OSError`` for what
@@ -84,21 +83,17 @@ class ManifestWriter:
         self, path: Path, algorithm: Algorithm, block_size: int, umask: int | None = None, writer: str = ""
     ) -> None:
         """``block_size`` in bytes, as that of the signature; ``umask`` and ``writer`` as for ``replacing``."""
+        super().__init__()
         self._path = os.fsencode(path)
         self._header = b"%b %b %b %d\n" % (MAGIC, VERSION, algorithm.name.encode(), block_size)
-        self._replacing: AbstractContextManager[BinaryIO] = replacing(path, umask, writer)
+        self._replacing = replacing(path, umask, writer)
         self._last: bytes | None = None
         self._stream: BinaryIO
 
     def __enter__(self) -> Self:
-        self._stream = self._replacing.__enter__()
+        self._stream = self.enter_context(self._replacing)
         self._stream.write(self._header)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._replacing.__exit__(kind, error, traceback)
 
     def write(self, entry: Entry) -> None:
         """The next entry in tree order, the root first; raises ``ValueError`` for one that is out of order."""

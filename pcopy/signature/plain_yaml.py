@@ -18,13 +18,12 @@ DEEPEST = 16
 """Levels of lists and mappings within each other."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
-_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _NUMBER_OR_WORD = re.compile(
     r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
     re.IGNORECASE,
 )
 LONGEST_KEY = 100
-"""Characters; YAML itself wants keys on one line to be below 1024 when they are written, escapes included."""
+"""Characters; a key may be shown in a line that tells what is wrong."""
 
 
 def load(contents: bytes) -> dict[str, Value]:
@@ -48,39 +47,22 @@ def load(contents: bytes) -> dict[str, Value]:
     return value
 
 
-def dump(fields: Iterable[tuple[str, str | int]], others: Iterable[tuple[str, Value]] = (), *, time: str = "") -> bytes:
+def dump(fields: Iterable[tuple[str, str | int]], *, time: str = "") -> bytes:
     """The lines of a mapping, in UTF-8: numbers as they are, strings in double quotes where a reader might take them
-    for something else, and the keys of ``others`` always. What ``time`` is the key of may be read as a time (UTC)."""
-    lines = [
-        f"{key}: {value if isinstance(value, int) else value if key == time and _is_time(value) else _scalar(value)}\n"
-        for key, value in fields
-    ]
-    lines += [f"{_quoted(key)}: {_flow(value)}\n" for key, value in others]
+    for something else. What ``time`` is the key of is a time (UTC), and may be read as one."""
+    lines = [f"{key}: {value if key == time else _scalar(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
-def _scalar(text: str) -> str:
+def _scalar(value: str | int) -> str:
     """Plain if every reader of YAML takes that for this string."""
-    if not _PLAIN.fullmatch(text) or _NUMBER_OR_WORD.fullmatch(text):
-        return _quoted(text)
-    return text
-
-
-def _is_time(text: str) -> bool:
-    """Is it a time that there is? Readers fail for others."""
-    if not _TIME.fullmatch(text):
-        return False
-    from datetime import datetime
-
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
+    text = str(value)
+    is_plain = isinstance(value, int) or (_PLAIN.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
+    return text if is_plain else f'"{"".join(_escaped(character) for character in text)}"'
 
 
 def _document(events: Iterator[Event]) -> Value | None:
-    from yaml.events import DocumentEndEvent, DocumentStartEvent, StreamEndEvent
+    from yaml.events import DocumentStartEvent
 
     value = None
     for event in events:
@@ -88,8 +70,6 @@ def _document(events: Iterator[Event]) -> Value | None:
             if value is not None:
                 raise ValueError("it holds more than one YAML document")
             value = _value(next(events), events, 0)
-        elif isinstance(event, (DocumentEndEvent, StreamEndEvent)):
-            continue
     return value
 
 
@@ -118,18 +98,6 @@ def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
             raise ValueError(f"the key {key} comes twice")
         mapping[key] = _value(next(events), events, depth + 1)
     return mapping
-
-
-def _flow(value: Value) -> str:
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_flow(item) for item in value)}]"
-    return f"{{{', '.join(f'{_quoted(key)}: {_flow(item)}' for key, item in value.items())}}}"
-
-
-def _quoted(text: str) -> str:
-    return f'"{"".join(_escaped(character) for character in text)}"'
 
 
 def _escaped(character: str) -> str:

@@ -52,10 +52,7 @@ _LEAST = len(b"format: p")
 
 
 class Signature(NamedTuple):
-    """``signature`` in lower-case hexadecimal digits; counts of items (the root counts) and bytes; where it is from.
-
-    ``others`` are the keys that this version does not know, with their values: strings, lists and mappings of them.
-    """
+    """``signature`` in lower-case hexadecimal digits; counts of items (the root counts) and bytes; where it is from."""
 
     algorithm: str
     block_size: int
@@ -68,7 +65,6 @@ class Signature(NamedTuple):
     source: str
     created: str
     generator: str
-    others: tuple[tuple[str, Value], ...] = ()
 
 
 def is_block_size(number: int) -> bool:
@@ -81,8 +77,7 @@ def write_signature(path: Path, signature: Signature, umask: int | None = None, 
 
     Raises ``Refused`` if ``path`` is there and is no file, ``OSError`` for what the system refuses.
     """
-    known: tuple[str | int, ...] = (FORMAT, VERSION, *signature[:-1])
-    contents = dump(zip(_KEYS, known, strict=True), signature.others, time="created")
+    contents = dump(zip(_KEYS, (FORMAT, VERSION, *signature), strict=True), time="created")
     with replacing(path, umask, writer) as stream:
         stream.write(contents)
 
@@ -125,18 +120,15 @@ def _signature(contents: bytes) -> Signature:
     digits, count = _text(values, "signature").lower(), 2 * algorithm(name).size
     if not re.fullmatch(f"[0-9a-f]{{{count}}}", digits):
         raise ValueError(f"signature does not consist of the {count} hexadecimal digits of {name}")
-    files, directories, symlinks, special, total = (_number(values, key) for key in _NUMBERS)
-    source, created, generator = (_text(values, key) if key in values else "" for key in _TEXTS)
-    others = tuple((key, value) for key, value in values.items() if key not in _KEYS)
-    counts = (files, directories, symlinks, special, total)
-    return Signature(name, block_size, digits, *counts, source, created, generator, others)
+    numbers = [_number(values, key) for key in _NUMBERS]
+    texts = [_text(values, key) if key in values else "" for key in _TEXTS]
+    return Signature._make([name, block_size, digits, *numbers, *texts])
 
 
 def _text(values: dict[str, Value], key: str) -> str:
-    try:
-        value = values[key]
-    except KeyError:
-        raise ValueError(f"it lacks the key {key}") from None
+    if key not in values:
+        raise ValueError(f"it lacks the key {key}")
+    value = values[key]
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a single value")
     return value

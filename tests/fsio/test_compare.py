@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.compare import same_contents, same_link
+from pcopy.fsio.existing import same_contents, same_link
 from pcopy.fsio.problem import Problem
 
 PIECE = 512 << 10

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.directories import CAPACITY, HELD, KEPT_OF_ONE_WALK, LEAST, Directories, Held, OpenDirectories, Pins
+from pcopy.fsio.directories import CAPACITY, HELD, LEAST, Directories, Held, OpenDirectories, Pins
 from pcopy.fsio.problem import Problem
 from tests.support.users import as_user
 
@@ -147,7 +147,7 @@ def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
     for number in range(3 * CAPACITY):
         (area / f"{number}").mkdir()
         both[number % 2].open(b"%d" % number)
-        assert open_descriptors() - before == len(kept) <= CAPACITY
+        assert open_descriptors() - before == min(number + 1, CAPACITY)
     assert [inode(both[1].open(b"%d" % number)) for number in (1, 3)] == [
         (area / name).stat().st_ino for name in ("1", "3")
     ]
@@ -156,32 +156,33 @@ def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
     os.fstat(directory)
 
 
-def test_what_was_used_last_outlives_a_walk(area: Path, directory: int) -> None:
-    """A task may hold one directory while it opens another, however deep."""
-    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(KEPT_OF_ONE_WALK + 2))
-    deep = [b"d"] * (2 * KEPT_OF_ONE_WALK)
+def test_what_a_task_has_opened_outlives_a_walk(area: Path, directory: int) -> None:
+    """A task may hold one directory while it opens another, however deep, and however few are kept."""
+    pins = Pins()
+    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(LEAST, pins))
+    deep = [b"d"] * (2 * HELD)
     last = make_chain(directory, deep)
-    for number in range(KEPT_OF_ONE_WALK + 5):
-        (area / f"{number}").mkdir()
-        directories.open(b"%d" % number)
     (area / "held").mkdir()
+    before = open_descriptors()
+    pins.held = task = Held()
     held = directories.open(b"held")
     assert inode(directories.open(b"/".join(deep))) == last
-    assert inode(held) == (area / "held").stat().st_ino
+    assert is_open(held, area / "held")
+    assert open_descriptors() - before == LEAST + 1
+    pins.release(task)
     directories.close()
-    with pytest.raises(ValueError, match="walk"):
-        OpenDirectories(3)
+    assert open_descriptors() == before
 
 
 def test_paths_beyond_the_longest(directory: int) -> None:
-    names = [b"%03d" % number + b"n" * 200 for number in range(60)]  # some 12,000 bytes
+    names = [b"%03d" % number + b"n" * 200 for number in range(CAPACITY + 10)]  # some 28,000 bytes
     last = make_chain(directory, names)
     directories = Directories(directory, 0, on_source=True)
     before = open_descriptors()
     path = b"/".join(names)
     assert len(path) > os.pathconf("/", "PC_PATH_MAX")
     assert inode(directories.open(path)) == last
-    assert open_descriptors() - before <= KEPT_OF_ONE_WALK
+    assert open_descriptors() - before <= CAPACITY
     with pytest.raises(Problem):
         directories.open(path + b"/absent")
     directories.close()
@@ -249,8 +250,7 @@ def is_open(descriptor: int, path: Path) -> bool:
 def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
     """However few directories are kept, and whatever is forgotten: the number would mean another directory."""
     pins = Pins()
-    kept = OpenDirectories(LEAST, pins)
-    directories = Directories(directory, 0, on_source=True, kept=kept)
+    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(LEAST, pins))
     for number in range(3 * LEAST):
         (area / f"{number}").mkdir()
     before = open_descriptors()
@@ -260,7 +260,7 @@ def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
     for number in range(1, 3 * LEAST):
         directories.open(b"%d" % number)
         assert is_open(pinned, area / "0")
-        assert len(kept) <= LEAST and open_descriptors() - before <= LEAST + 1
+        assert open_descriptors() - before <= LEAST + 1
     again = directories.open(b"0")
     assert again != pinned and is_open(again, area / "0")
     pins.pin(again)

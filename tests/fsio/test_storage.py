@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from pcopy.fsio import storage as module
-from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import FUSE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
@@ -72,9 +72,7 @@ def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, ke
     with mock.patch("os.uname", lambda: release):
         for descriptor in open_all(area, 1):
             storage.add(descriptor, device, changed)
-    assert storage.syncs_items == one_by_one
-    assert storage.syncs_items_on(device) == one_by_one
-    assert not storage.syncs_items_on(device + 1)
+    assert storage.one_by_one == ({device} if one_by_one else set())
     storage.close()
 
 

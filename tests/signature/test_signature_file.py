@@ -60,9 +60,7 @@ WORDS = st.one_of(
 """What YAML may take for numbers, times, booleans, or nothing at all."""
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-VALUES = st.recursive(
-    TEXTS, lambda below: st.lists(below, max_size=3) | st.dictionaries(TEXTS, below, max_size=3), max_leaves=6
-)
+TIMES = st.datetimes().map(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0"))
 
 
 def hexadecimal(digits: int) -> st.SearchStrategy[str]:
@@ -77,7 +75,6 @@ def hexadecimal(digits: int) -> st.SearchStrategy[str]:
 
 COUNTS = st.integers(0, 2**64 - 1)
 DIGESTS = st.one_of(st.tuples(st.just("xxh3-128"), hexadecimal(32)), st.tuples(st.just("blake3"), hexadecimal(64)))
-OTHERS = st.dictionaries(TEXTS.filter(lambda key: key not in {"format", "version", *Signature._fields}), VALUES)
 
 
 @st.composite
@@ -85,9 +82,8 @@ def signatures(draw: st.DrawFn) -> Signature:
     name, digits = draw(DIGESTS)
     files, directories, symlinks, special, total = draw(st.tuples(*[COUNTS] * 5))
     counts = (files, directories, symlinks, special, total)
-    source, created, generator = draw(st.tuples(TEXTS, TEXTS, TEXTS))
-    others = tuple(draw(OTHERS).items())
-    return Signature(name, 1 << draw(st.integers(16, 62)), digits, *counts, source, created, generator, others)
+    source, created, generator = draw(st.tuples(TEXTS, TIMES, TEXTS))
+    return Signature(name, 1 << draw(st.integers(16, 62)), digits, *counts, source, created, generator)
 
 
 @pytest.fixture
@@ -111,13 +107,12 @@ def refusal(file: Path, contents: bytes) -> str:
 @example(SAMPLE._replace(source="2026-11-21T00:00:00Z", created="0999-12-31T23:59:59Z", generator="1.2.3"))
 @example(SAMPLE._replace(signature="12345678901234567890123456789012"))
 @example(SAMPLE._replace(signature="1e" + "1" * 30))
-@example(SAMPLE._replace(source="2026-11-21", created="null", generator="~", others=(("yes", "no"), ("<<", "=="))))
-@example(SAMPLE._replace(source='"\\ # : \n\r\t\x00\x85\u2028\ufeff\U0001f600', others=(("", ["", {"": []}, {}]),)))
+@example(SAMPLE._replace(source="2026-11-21", generator="~"))
+@example(SAMPLE._replace(source='"\\ # : \n\r\t\x00\x85\u2028\ufeff\U0001f600'))
 def test_what_is_written_is_read_here_and_by_any_reader_of_yaml(file: Path, signature: Signature) -> None:
     write_signature(file, signature)
     assert read_signature(file) == signature
-    expected = {"format": "pcopy-signature", "version": 1, **signature._asdict(), **dict(signature.others)}
-    del expected["others"]
+    expected = {"format": "pcopy-signature", "version": 1, **signature._asdict()}
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         found = yaml.load(file.read_bytes(), Loader=loader)
         if isinstance(found["created"], datetime):
@@ -155,11 +150,6 @@ def test_plain_words_are_written_as_they_are(text: str) -> None:
     assert dump([("key", text)]) == f"key: {text}\n".encode()
 
 
-@pytest.mark.parametrize("text", ["0000-01-01T00:00:00Z", "2026-02-30T00:00:00Z", "2026-11-21T24:60:00Z", "soon: now"])
-def test_times_that_there_are_not_are_quoted(text: str) -> None:
-    assert dump([("created", text)], time="created") == f'created: "{text}"\n'.encode()
-
-
 def test_a_time_is_read_as_one_where_it_is_one(file: Path) -> None:
     write_signature(file, SAMPLE._replace(source=SAMPLE.created))
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
@@ -185,14 +175,12 @@ def test_unquoted_signatures_are_read_as_they_stand(file: Path, digits: str) -> 
     assert read_signature(file) == SAMPLE._replace(block_size=65536, signature=digits.lower())
 
 
-def test_the_origin_may_be_missing_and_unknown_keys_are_kept(file: Path) -> None:
+def test_the_origin_may_be_missing_and_unknown_keys_are_passed_over(file: Path) -> None:
     lines = BY_HAND.splitlines(keepends=True)
     file.write_bytes(b"\xef\xbb\xbf" + b"".join(lines[:-3]) + b"ticket: 0815\nhosts: [a, b: {c: 1.0}]\n")
     read = read_signature(file)
     assert (read.source, read.created, read.generator) == ("", "", "")
-    assert read.others == (("ticket", "0815"), ("hosts", ["a", {"b": {"c": "1.0"}}]))
-    write_signature(file, read)
-    assert read_signature(file) == read
+    assert read == SAMPLE._replace(block_size=65536, source="", created="", generator="")
 
 
 REQUIRED = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.file_system import FUSE
+from pcopy.fsio.identity import FUSE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Storage
 from pcopy.fsio.syncer import Syncer
@@ -49,7 +49,7 @@ def test_a_task_that_ends_without_an_outcome_gives_its_directories_back(area: Pa
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
         dropped = rank.running = Running(int(Phase.COPY))
         rank.open_target(place)
-        (kept,) = dropped.changed.directories.values()
+        (kept,) = dropped.changed.values()
         os.fstat(kept)
         rank.end(dropped)
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -278,12 +278,12 @@ class Rank:
         if self.keeps and self.phase >= Phase.NAME:
             return True  # it gets its name before the next sync
         storage = self.storage
-        return storage is not None and storage.syncs_items and storage.syncs_items_on(self.target_device(place))
+        return storage is not None and bool(storage.one_by_one) and self.target_device(place) in storage.one_by_one
 
     def ended(self) -> None:
         """The task that runs is done: so are the names that it has made, where they are synced one by one."""
         self._full = self._full_in_a_row()
-        if self.storage is not None and self.storage.syncs_items:
+        if self.storage is not None and self.storage.one_by_one:
             try:
                 self.storage.sync_directories(self.running.changed)
             except Problem as problem:  # which the storage remembers

@@ -6,8 +6,7 @@ import os
 import stat
 from collections.abc import Generator
 
-from pcopy.fsio.compare import same_link
-from pcopy.fsio.existing import alike
+from pcopy.fsio.existing import alike, same_link
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.new_file import NewNode

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.compare import same_contents
-from pcopy.fsio.existing import alike
+from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.in_place import open_over
 from pcopy.fsio.new_file import NewFile
