@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcopy.fsio.preserve import CAP_CHOWN, capable
 from pcopy.text import shown
-
-if TYPE_CHECKING:
-    from argparse import Action
+from pcopy.units import parse_size
 
 _LARGEST = (1 << 32) - 2
 """The next number stands for "as it is"."""
@@ -38,8 +38,6 @@ def parse_owner(text: str) -> tuple[int, int]:
 
 
 def _user(name: str) -> int:
-    import pwd
-
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -47,8 +45,6 @@ def _user(name: str) -> int:
 
 
 def _group(name: str) -> int:
-    import grp
-
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -56,8 +52,6 @@ def _group(name: str) -> int:
 
 
 def _login_group(uid: int, name: str) -> int:
-    import pwd
-
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
@@ -74,18 +68,6 @@ def _number(text: str, kind: str) -> int:
 MINIMUM_BLOCK = 64 << 10
 """The smallest block in bytes: with smaller ones a digest would cost more in calls than in hashing."""
 _UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-
-def wishes_in_order() -> type[Action]:
-    """An action that gathers (const, values) in ``preserve``, in the order of the command line."""
-    import argparse
-
-    class Wish(argparse.Action):
-        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
-            wishes = getattr(namespace, "preserve", None) or []
-            namespace.preserve = [*wishes, (self.const, values)]
-
-    return Wish
 
 
 def taking(convert: Any) -> Any:
@@ -133,8 +115,6 @@ def age(text: str) -> float:
 
 
 def size(text: str, what: str) -> int:
-    from pcopy.units import parse_size
-
     size = parse_size(text)
     if size < 1:
         raise ValueError(f"{what} at least one byte")
@@ -146,8 +126,6 @@ def chunk_size(text: str) -> int:
 
 
 def block_size(text: str) -> int:
-    from pcopy.units import parse_size
-
     size = parse_size(text)
     if size < MINIMUM_BLOCK or size & (size - 1):
         raise ValueError("not a power of two of 64 KiB or more")

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import (
-    at_least_0,
-    block_size,
-    chunk_size,
-    parse_owner,
-    ranks,
-    taking,
-    wishes_in_order,
-)
+from pcopy.cli.argument_types import at_least_0, block_size, chunk_size, parse_owner, ranks, taking
 from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
 from pcopy.cli.program import (
@@ -183,13 +176,13 @@ def _preserved(wishes: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
     return Preserve(**{name: name in kept for name in ATTRIBUTES})  # type: ignore[arg-type]
 
 
-def _attributes(text: str) -> tuple[str, ...]:
+def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
     words = text.split(",")
     valid = (*ATTRIBUTES, _ALL)
     for word in words:
         if word not in valid:
             raise ValueError(f"there is no '{shown(os.fsencode(word))}' to preserve, only {', '.join(valid)}")
-    return ATTRIBUTES if _ALL in words else tuple(words)
+    return what, ATTRIBUTES if _ALL in words else words
 
 
 def _add_everyday(parser: ArgumentParser) -> None:
@@ -217,15 +210,14 @@ def _add_everyday(parser: ArgumentParser) -> None:
 
 
 def _add_kept(parser: ArgumentParser) -> None:
-    wish = wishes_in_order()
     kept = parser.add_argument_group(
         "what copies keep",
         f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas",
     )
     add = kept.add_argument
-    add("--preserve", metavar="LIST", action=wish, const="preserve", type=taking(_attributes),
+    add("--preserve", metavar="LIST", action="append", type=taking(partial(_wish, "preserve")),
         help="keep these attributes only (default: all)")  # fmt: skip
-    add("--no-preserve", dest="preserve", metavar="LIST", action=wish, const="no_preserve", type=taking(_attributes),
+    add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=taking(partial(_wish, "no_preserve")),
         help="keep all attributes but these")  # fmt: skip
     add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
