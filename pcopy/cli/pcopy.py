@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 from pcopy.cli.argument_types import at_least_0, block_size, chunk_size, parse_owner, ranks, taking
 from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
-from pcopy.cli.program import (
-    Program,
-    add_ranks,
-    add_termination,
-    add_told,
-    refuse_directories,
-    refuse_what_names_no_file,
-    telling_of,
-)
+from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
 from pcopy.errors import Refused
 from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.jobs.paths import absolute
@@ -84,9 +76,7 @@ exit status:
 
         if "-t" in words:
             raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
-        for name in ("signature", "manifest", "errors"):
-            refuse_what_names_no_file(values, name, program=self.name)
-            refuse_directories(values, name)
+        refuse_what_names_no_file(values, "signature", "manifest", "errors", program=self.name)
         asked = asked_of(values, paths, words, self.parser)
         if asked.anything:
             paths = (b"",)  # no SRC, and an empty DST
