@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pcopy.engine.messages import Abort, Answer, Halt, Query, Reply, Request, Token
 from pcopy.engine.node import Node
-from pcopy.engine.progress import Report, parent
+from pcopy.engine.progress import parent
 from pcopy.engine.states import State
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Outcome as Outcome
@@ -65,7 +65,7 @@ class Driver:
         host: str,
         program: str = "pcopy",
         hindered: int = STOPPED,
-        on_report: Callable[[int, Report], None] | None = None,
+        on_report: Callable[[int, Answer], None] | None = None,
         stop_reason: Callable[[], Halt | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wake: Wake | None = None,

@@ -26,8 +26,8 @@ REPORTS = (
         "progress.py",
         "        self._answers[source] = answer\n",
         "        known = self._answers.get(source)\n"
-        "        more = tuple(map(sum, zip(known.counters, answer.counters))) if known else answer.counters\n"
-        "        self._answers[source] = answer._replace(counters=more)\n",
+        "        more = tuple(map(sum, zip(known.totals, answer.totals))) if known else answer.totals\n"
+        "        self._answers[source] = answer._replace(totals=more)\n",
         (LATE,),
     ),
     Rule(
