@@ -386,6 +386,7 @@ def main(name: str, directory: str) -> None:
         traceback.print_exc()
         transport.abort(70)
         raise
+    transport.end()
     (Path(directory) / f"{transport.rank}.json").write_text(json.dumps(result))
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import pickle
 import re
@@ -126,7 +127,7 @@ class MpiTransport:
         self._receiving_bytes = 0
         self._status = MPI.Status()
         self._moved = time.monotonic()
-        self._closed = self._ended = self._kept = False
+        self._closed = False
         self._barriers: list[MPI.Request] = []
         self._neighbour: Neighbour | None = None
         self._forgiven: set[int] = set()
@@ -179,53 +180,31 @@ class MpiTransport:
     def forgive(self, rank: int) -> None:
         self._forgiven.add(rank)
 
-    def keep(self) -> None:
-        """From now on ``close`` leaves MPI running until ``end``."""
-        self._kept = True
-
     def close(self) -> None:
-        """Completes what is unsent on all ranks, then finalises MPI (but see ``keep``). Collective.
+        """Completes what is unsent on all ranks; MPI runs until ``end``. Collective, as ``meet``."""
+        if not self._closed:
+            self.meet()
+            self._closed = True
 
-        Raises ``PeerLost`` if a rank that is watched ends before all have come here.
+    def end(self, seconds: float = math.inf) -> bool:
+        """Finalises MPI if all ranks come here within ``seconds``: what a rank did before is done before any ends.
+
+        Collective, as ``meet``.
         """
-        if self._closed:
-            return
-        self._meet(None)
-        self._closed = True
-        if not self._kept:
-            self.end()
-
-    def end(self) -> None:
-        """Waits for all ranks, then finalises MPI. Collective: what a rank does before, it does before any one ends."""
-        if self._ended:
-            return
-        self._meet(None)
-        self._finalise()
-
-    def end_within(self, seconds: float) -> bool:
-        """``end``, unless not all ranks come to it in time. Raises ``PeerLost`` like ``close``."""
-        met = self.meet_within(seconds)
+        met = self.meet(seconds)
         if met:
-            self._finalise()
+            self._communicator.Free()
+            MPI.Finalize()
         return met
 
-    def meet_within(self, seconds: float) -> bool:
-        """Waits until all ranks have come here, but only for so long: who comes later is waited for in the next
-        meeting. Collective; raises ``PeerLost`` like ``close``.
+    def meet(self, seconds: float = math.inf) -> bool:
+        """Waits until all ranks have come here and completed their sends; False if that is not so within ``seconds``.
+
+        Collective: who comes later is waited for in the next meeting. Until then what arrives is received and dropped,
+        because a send of a long message ends only when it has been received.
+        Raises ``PeerLost`` if a rank that is watched ends before all have come here.
         """
-        return self._meet(time.monotonic() + seconds)
-
-    def _finalise(self) -> None:
-        self._ended = True
-        self._communicator.Free()
-        MPI.Finalize()
-
-    def _meet(self, end: float | None) -> bool:
-        """Waits until all ranks have completed their sends; False if that is not so at the time ``end``.
-
-        Until then what arrives is received and dropped, because a send of a long message ends only when it has been
-        received.
-        """
+        end = time.monotonic() + seconds
         has_come = False
         while not (has_come and MPI.Request.Testall(self._barriers)):
             lost = self._lost()
@@ -237,7 +216,7 @@ class MpiTransport:
                 continue
             if lost is not None and not (has_come and MPI.Request.Testall(self._barriers)):
                 raise PeerLost(lost, "its process has ended")
-            if end is not None and time.monotonic() > end:
+            if time.monotonic() > end:
                 return False
             if not arrived:
                 self._sleep(_LONGEST_PAUSE)
@@ -356,7 +335,7 @@ class MpiTransport:
 def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     """Initialises MPI (only the thread that calls this may use it) and joins all ranks. Collective.
 
-    Ends with ``MpiTransport.close``. If it takes more than ``patience`` seconds (0: for ever), because another rank
+    Ends with ``MpiTransport.end``. If it takes more than ``patience`` seconds (0: for ever), because another rank
     never comes here, the process ends with status 2 after ``text`` on standard error. Raises ``InvariantBroken`` if MPI
     is running already, and ``Refused`` if it can't be initialised.
     """
