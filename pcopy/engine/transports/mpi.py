@@ -24,7 +24,6 @@ Once all ranks have opened it nobody needs the name, so it is removed then, and 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -35,6 +34,8 @@ import signal
 import struct
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import mpi4py
@@ -47,7 +48,6 @@ from mpi4py import MPI  # noqa: E402  (the switches above are read by this impor
 from pcopy import libc  # noqa: E402
 from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
 from pcopy.engine.ticket import Wake  # noqa: E402
-from pcopy.engine.transports.deadline import deadline  # noqa: E402
 from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused  # noqa: E402
 
 _TAG = 1
@@ -352,12 +352,35 @@ def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     return transport
 
 
+@contextmanager
+def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
+    """Ends the process with ``status``, after ``text`` on standard error, unless the body ends within ``seconds``.
+
+    For C code that never returns and keeps the interpreter's lock, such as MPI_Init without its launcher. No thread and
+    no handler of Python's own runs then. A handler that C calls does: on the main thread, which holds the lock already.
+    Takes SIGALRM meanwhile. For the main thread.
+    """
+
+    def leave(_: int) -> None:
+        try:
+            os.write(2, text)
+        finally:
+            os._exit(status)
+
+    with libc.handled_in_c(signal.SIGALRM, leave):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _remove_names_of_shared_memory() -> None:
     """Every rank of this host has been in MPI_Init, which maps the memory, before another one could leave ``Dup``."""
     with open("/proc/self/maps", "rb") as file:
         names = set(_SEGMENT.findall(file.read()))
     for name in names:
-        with contextlib.suppress(FileNotFoundError):  # another rank of this host was quicker
+        with suppress(FileNotFoundError):  # another rank of this host was quicker
             os.unlink(name)
 
 
