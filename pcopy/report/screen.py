@@ -21,7 +21,7 @@ from pcopy.errors import Refused
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.report.streams import Tolerant
 from pcopy.signature.replacing import with_umask
-from pcopy.tasks.base.job import Failure, Sink, Totals
+from pcopy.tasks.base.job import Failure, Totals
 from pcopy.text import counted, harmless, shown
 from pcopy.units import show_clock
 
@@ -132,10 +132,17 @@ class Screen:
         self._gauge = Gauge(now, program.stages)
         self._due = now + interval
         self._told = 0
+        self._phase = ""
         self._lock = threading.RLock()
+        self.is_verbose = False
+        """Is a line printed when each phase begins?"""
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Draws if it is time; the first drawing comes after one interval."""
+        if self.is_verbose and phase != self._phase:
+            self._phase = phase
+            done = totals.copied + totals.skipped + totals.failed
+            self.notice(f"{phase}: {done:,} of {counted(totals.found, 'item', 'items')} done so far")
         now = self._clock()
         self._gauge.enter(now, phase, totals)
         if now < self._due:
@@ -147,20 +154,17 @@ class Screen:
     def failures(self, failures: Sequence[Failure]) -> None:
         """Prints the first ``FAILURES_SHOWN`` of the job, and puts all into the errors file."""
         with self._lock:
-            self._tell(failures)
-
-    def _tell(self, failures: Sequence[Failure]) -> None:
-        for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
-            self._print(failure_line(failure, self._program))
-        if self._told <= FAILURES_SHOWN < self._told + len(failures):
-            where = f"see {shown(self._log.path)}" if self._log else "use --errors FILE"
-            self._print(f"{self._program}: more failures: {where}")
-        self._told += len(failures)
-        if self._log is not None:
-            try:
-                self._log.write(failures)
-            except OSError as error:
-                self._lose_log(self._log, error)
+            for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
+                self._print(failure_line(failure, self._program))
+            if self._told <= FAILURES_SHOWN < self._told + len(failures):
+                where = f"see {shown(self._log.path)}" if self._log else "use --errors FILE"
+                self._print(f"{self._program}: more failures: {where}")
+            self._told += len(failures)
+            if self._log is not None:
+                try:
+                    self._log.write(failures)
+                except OSError as error:
+                    self._lose_log(self._log, error)
 
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
@@ -183,7 +187,7 @@ class Screen:
         self.close()
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
-        raise NotImplementedError
+        """Nothing, where no progress is wanted."""
 
     def _print(self, line: str) -> None:
         """All that is told, but for what a bar draws, goes through here: nothing in it begins another line."""
@@ -200,16 +204,6 @@ class Screen:
         )
         with contextlib.suppress(OSError):  # the same error again
             log.close()
-
-
-class SilentScreen(Screen):
-    """No progress at all."""
-
-    def __init__(self, program: Program, stream: TextIO, clock: Clock, log: FailureLog | None = None) -> None:
-        super().__init__(program, stream, 0.0, clock, log)
-
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Nothing."""
 
 
 class PlainScreen(Screen):
@@ -260,24 +254,3 @@ def progress_json(now: float, phase: str, totals: Totals, reading: Reading, sile
         "silent": list(silent),
     }
     return json.dumps(values)
-
-
-class Verbose:
-    """``-v``: passes everything on to another sink, and adds a line when each phase begins. Fills ``Sink``."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._phase = ""
-
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            done = totals.copied + totals.skipped + totals.failed
-            self._sink.notice(f"{phase}: {done:,} of {counted(totals.found, 'item', 'items')} done so far")
-        self._sink.progress(phase, totals, silent)
-
-    def failures(self, failures: Sequence[Failure]) -> None:
-        self._sink.failures(failures)
-
-    def notice(self, text: str) -> None:
-        self._sink.notice(text)

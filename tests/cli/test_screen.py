@@ -18,7 +18,7 @@ from rich.console import Console
 from pcopy.errors import Refused
 from pcopy.report.bar import BarScreen, details, open_screen, render
 from pcopy.report.gauge import ITEM_WEIGHT, Gauge, silence
-from pcopy.report.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, SilentScreen, Telling
+from pcopy.report.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, Telling
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.copy import COPY
 from pcopy.tools.director import STAGES
@@ -211,7 +211,7 @@ def test_the_schema_is_documented() -> None:
 @pytest.mark.parametrize("batch", [1, 7, 100, 250])
 def test_the_first_failures_are_shown(batch: int) -> None:
     stream = io.StringIO()
-    screen = SilentScreen(COPY, stream, Clock())
+    screen = Screen(COPY, stream, 1.0, Clock())
     for first in range(0, 250, batch):
         screen.failures(failed(min(batch, 250 - first), first))
     lines = stream.getvalue().splitlines()
@@ -223,7 +223,7 @@ def test_the_first_failures_are_shown(batch: int) -> None:
 
 def test_no_more_failures_than_are_shown() -> None:
     stream = io.StringIO()
-    screen = SilentScreen(COPY, stream, Clock())
+    screen = Screen(COPY, stream, 1.0, Clock())
     screen.failures(failed(FAILURES_SHOWN))
     screen.failures([])
     assert len(stream.getvalue().splitlines()) == FAILURES_SHOWN
@@ -250,7 +250,7 @@ def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
-    screen = SilentScreen(COPY, stream, Clock(), FailureLog(b"/dev/full"))
+    screen = Screen(COPY, stream, 1.0, Clock(), FailureLog(b"/dev/full"))
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
     screen.close()
@@ -311,7 +311,8 @@ def test_what_matters_least_goes_first() -> None:
 def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
-    screen = BarScreen(COPY, stream, 0.5, clock, console=console)
+    screen = BarScreen(COPY, stream, 0.5, clock)
+    screen.console = console
     screen.failures(failed(1))
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\n"
@@ -330,6 +331,27 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     assert stream.getvalue().endswith("\x1b[2K")
 
 
+@pytest.mark.parametrize(
+    ("telling", "lines"),
+    [
+        (
+            Telling(verbose=1, progress="none"),
+            ["pcopy: copying: 2 of 3 items done so far", "pcopy: finishing: 2 of 3 items done so far"],
+        ),
+        (Telling(verbose=1, quiet=True), []),
+        (Telling(progress="none"), []),
+        (Telling(progress="none", interval=0.5), []),
+    ],
+)
+def test_each_phase_is_told_once_if_more_is_wanted(telling: Telling, lines: list[str]) -> None:
+    clock, stream = Clock(), io.StringIO()
+    screen = open_screen(COPY, telling, stream, clock)
+    for phase in ("copying", "copying", "finishing"):
+        clock.now += 100
+        screen.progress(phase, Totals(found=3, files=1, skipped=1), ())
+    assert stream.getvalue().splitlines() == lines
+
+
 # The choice
 
 
@@ -342,8 +364,8 @@ def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind(io.StringIO()) is PlainScreen
     assert kind(Terminal()) is BarScreen
     assert kind(Terminal(), progress="plain") is PlainScreen
-    assert kind(Terminal(), progress="none") is SilentScreen
-    assert kind(Terminal(), quiet=True) is SilentScreen
+    assert kind(Terminal(), progress="none") is Screen
+    assert kind(Terminal(), quiet=True) is Screen
     assert kind(io.StringIO(), progress="bar") is PlainScreen
     monkeypatch.setenv("TERM", "dumb")
     assert kind(Terminal(), progress="bar") is PlainScreen
