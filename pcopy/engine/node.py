@@ -35,8 +35,7 @@ from pcopy.engine.messages import (
     Token,
     Work,
 )
-from pcopy.engine.phase_end import Director as Director
-from pcopy.engine.phase_end import PhaseEnd
+from pcopy.engine.phase_end import Director, PhaseEnd
 from pcopy.engine.progress import CounterTree, children, parent
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import make_detector
@@ -229,7 +228,7 @@ class Node:
             self._enter(State.WORKING)
         self.phase = phase
         self.queue.begin_phase(phase)
-        self._thief.begin_phase(now)
+        self._thief.start_afresh(now)
         self._detector.begin_phase(phase)
         if source >= 0:
             self._send_all(self._detector.received(source, stamp))
