@@ -35,13 +35,11 @@ ABORT_GRACE = 3.0
 LOSS_GRACE = 1.0
 """Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
 
-
 _PAUSE = 0.01
 """Seconds between two looks at a ticket where the transport fails."""
 
 _IDLE_TALK = (Request, Reply, Query, Answer, Token)
 """What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
-
 
 _Ready = tuple[Task, Slices, bool]
 """A task that can run; is its ticket done, and has it not run since?"""

@@ -24,7 +24,6 @@ FIRST = 1
 LOST = -1
 """The durable epoch of a rank whose data did not get to storage, or that can't record them: no later one will be."""
 
-
 Send = Callable[[int, Message], None]
 SendAll = Callable[[Iterable[tuple[int, Message]]], None]
 

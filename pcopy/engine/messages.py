@@ -136,6 +136,9 @@ class Close(NamedTuple):
 
 Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Epoch | Halt | Abort | Stop | Ready | Close
 
+Outgoing = list[tuple[int, Message]]
+"""Destinations, and what they are to be told."""
+
 _KINDS = dict(enumerate(get_args(Message)))
 _CODES = {kind: code for code, kind in _KINDS.items()}
 _COUNTS_AS_WORK = (Start, Work, Reply)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pcopy.engine.messages import Answer, Message, Query
+from pcopy.engine.messages import Answer, Outgoing, Query
 
 
 def parent(rank: int, fan_out: int) -> int:
@@ -18,8 +18,6 @@ def children(rank: int, size: int, fan_out: int) -> range:
     first = fan_out * rank + 1
     return range(min(first, size), min(first + fan_out, size))
 
-
-Outgoing = list[tuple[int, Message]]
 
 SILENT_SHOWN = 16
 """The most silent ranks that one answer names."""

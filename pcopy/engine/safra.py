@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import Message, Stamp, Token
+from pcopy.engine.messages import Message, Outgoing, Stamp, Token
 from pcopy.engine.states import Table, follow
-from pcopy.engine.termination import DijkstraScholten, Outgoing
+from pcopy.engine.termination import DijkstraScholten
 from pcopy.errors import InvariantBroken
 
 

@@ -26,11 +26,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import SENDER, Message, Signal, Stamp
+from pcopy.engine.messages import SENDER, Message, Outgoing, Signal, Stamp
 from pcopy.engine.states import Table, follow
 from pcopy.errors import InvariantBroken
-
-Outgoing = list[tuple[int, Message]]
 
 
 class Engagement(Enum):
@@ -46,7 +44,6 @@ TRANSITIONS: Table[Engagement] = {
     Engagement.ENGAGED: frozenset({Engagement.DETACHED, Engagement.TERMINATED}),
     Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
 }
-
 
 ISSUED = 1 << 256
 """Credits issued at a time: enough to be parted thousands of times."""

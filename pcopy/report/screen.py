@@ -222,13 +222,6 @@ class PlainScreen(Screen):
         self._print(f"{self._program}: {show_clock(reading.elapsed)} {phase}: {', '.join(filter(None, parts))}")
 
 
-class JsonScreen(Screen):
-    """For programs, a JSON object each interval (docs/formats/progress.md); failures and notices stay lines of text."""
-
-    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
-        self._print(progress_json(time.time(), phase, totals, reading, silent))
-
-
 _COUNTED = (
     *("found", "copied", "skipped", "failed", "unscanned", "bytes", "moved", "found_bytes"),
     *("to_verify", "to_verify_bytes", "verified", "verified_bytes"),
@@ -236,21 +229,23 @@ _COUNTED = (
 """Counters that a line shows, by their names in ``Totals``."""
 
 
-def progress_json(now: float, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> str:
-    """One object on one line; ``now`` is in seconds since 1970."""
-    fraction, left = reading.fraction, reading.left
-    values = {
-        "time": round(now, 3),
-        "elapsed": round(reading.elapsed, 3),
-        "phase": phase,
-        **{name: getattr(totals, name) for name in _COUNTED},
-        "handled_bytes": reading.bytes_done,
-        "percent": None if fraction is None else int(fraction * 1000) / 10,
-        "bytes_per_second": round(reading.rate),
-        "mean_bytes_per_second": round(reading.mean_rate),
-        "items_per_second": round(reading.item_rate, 1),
-        "mean_items_per_second": round(reading.mean_item_rate, 1),
-        "eta": None if left is None else round(left, 1),
-        "silent": list(silent),
-    }
-    return json.dumps(values)
+class JsonScreen(Screen):
+    """For programs, a JSON object each interval (docs/formats/progress.md); failures and notices stay lines of text."""
+
+    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
+        fraction, left = reading.fraction, reading.left
+        values = {
+            "time": round(time.time(), 3),
+            "elapsed": round(reading.elapsed, 3),
+            "phase": phase,
+            **{name: getattr(totals, name) for name in _COUNTED},
+            "handled_bytes": reading.bytes_done,
+            "percent": None if fraction is None else int(fraction * 1000) / 10,
+            "bytes_per_second": round(reading.rate),
+            "mean_bytes_per_second": round(reading.mean_rate),
+            "items_per_second": round(reading.item_rate, 1),
+            "mean_items_per_second": round(reading.mean_item_rate, 1),
+            "eta": None if left is None else round(left, 1),
+            "silent": list(silent),
+        }
+        self._print(json.dumps(values))

@@ -167,7 +167,7 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
     }
     (directory / f"rank{rank}").write_text(json.dumps(note))
     transport.close()
-    transport.reap(5.0)
+    transport.children.reap(5.0)
 
 
 def _supervised(size: int, first: list[Spawn], directory: Path, stopping: int) -> None:
