@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,8 +28,10 @@ def parse_owner(text: str) -> tuple[int, int]:
     user, colon, group = text.partition(":")
     if not (user or group):
         raise ValueError("names neither a user nor a group")
-    uid = _user(user) if user else _AS_IT_IS
-    gid = _group(group) if group else _login_group(uid, user) if colon else _AS_IT_IS
+    uid = _number_of(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _AS_IT_IS
+    gid = _login_group(uid, user) if colon and not group else _AS_IT_IS
+    if group:
+        gid = _number_of(lambda: grp.getgrnam(group).gr_gid, group, "group")
     if not capable(CAP_CHOWN):
         if uid not in (_AS_IT_IS, os.geteuid()):
             raise ValueError("only root may give files to another user")
@@ -37,18 +40,15 @@ def parse_owner(text: str) -> tuple[int, int]:
     return uid, gid
 
 
-def _user(name: str) -> int:
+def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
+    """What ``look_up`` finds for ``text``, or else that number itself."""
     try:
-        return pwd.getpwnam(name).pw_uid
+        return look_up()
     except KeyError:
-        return _number(name, "user")
-
-
-def _group(name: str) -> int:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return _number(name, "group")
+        digits = text.removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
+        raise ValueError(f"there is no {kind} {text}")
+    return int(digits)
 
 
 def _login_group(uid: int, name: str) -> int:
@@ -56,13 +56,6 @@ def _login_group(uid: int, name: str) -> int:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
         raise ValueError(f"user {name} has no login group here") from None
-
-
-def _number(text: str, kind: str) -> int:
-    digits = text.removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
-        raise ValueError(f"there is no {kind} {text}")
-    return int(digits)
 
 
 MINIMUM_BLOCK = 64 << 10

@@ -114,13 +114,13 @@ class Driver:
         except PeerLost as error:
             self._root_lost = error.rank == 0
             status = self._hindered if error.gave_up else INTERNAL
-            node.abort(self._host, f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
+            node.abort(f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
         except HINDRANCES as error:
             text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {hindrance(error)}\n"
-            node.abort(self._host, text, self._hindered)
+            node.abort(text, self._hindered)
         except Exception:
             where = f"{self._program}: rank {node.rank} on {self._host} failed:\n"
-            node.abort(self._host, where + traceback.format_exc())
+            node.abort(where + traceback.format_exc())
         finally:
             while self._ready:
                 self._ready.popleft()[1].close()

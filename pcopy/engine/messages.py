@@ -115,7 +115,6 @@ class Abort(NamedTuple):
     """The job ends at once, with ``status``: a rank has failed; ``text`` is its traceback, or what has hindered it."""
 
     rank: int
-    host: str
     text: str
     status: int = INTERNAL
 

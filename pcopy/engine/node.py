@@ -206,9 +206,9 @@ class Node:
         self._receive_halt(self.rank, reason)
         self.tick(now)
 
-    def abort(self, host: str, text: str, status: int = INTERNAL) -> None:
+    def abort(self, text: str, status: int = INTERNAL) -> None:
         """Ends the job in disorder: this rank has failed with the traceback ``text``."""
-        self._receive_abort(self.rank, Abort(self.rank, host, text, status))
+        self._receive_abort(self.rank, Abort(self.rank, text, status))
 
     # What other ranks say.
 

@@ -274,7 +274,7 @@ ENDS = (
     Rule(
         "an exception on one rank ends all",
         "driver.py",
-        "            node.abort(self._host, where + traceback.format_exc())",
+        "            node.abort(where + traceback.format_exc())",
         "            raise",
         ("engine/test_driver.py::test_an_exception_ends_all_ranks[fail-0-1]",),
     ),
