@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from pcopy.engine.messages import Abort, Answer, Halt, Query, Reply, Request, Token
 from pcopy.engine.node import Node
-from pcopy.engine.progress import parent
 from pcopy.engine.states import State
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Outcome as Outcome
@@ -176,9 +175,8 @@ class Driver:
                 self._lively = now
             node.receive(source, message, now)
         if node.state is State.BARRIER and before is not State.BARRIER:
-            above = parent(node.rank, node.fan_out)
             for rank in range(node.size):
-                if rank not in (above, node.rank):
+                if rank not in (node.parent, node.rank):
                     self._transport.forgive(rank)  # whoever has been told to close may be gone before we are told
 
     def _tell(self, node: Node) -> None:

@@ -101,7 +101,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
         try:
             _store(preparation, keeping, ranks, signals)
             # This may empty the errors file.
-            screen = on_root(ranks, lambda: preparation and stack.enter_context(opened(preparation.telling)))
+            screen = on_root(ranks, lambda: preparation and stack.enter_context(closing(opened(preparation.telling))))
             if not preparation:
                 os.umask(0o077)  # as the preparation has done on rank 0
             signals.install()

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, TextIO, cast
+from typing import NamedTuple, Protocol, TextIO, cast
 
 from pcopy.errors import Refused
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
@@ -179,12 +179,6 @@ class Screen:
                 log.close()
             except OSError as error:
                 self._lose_log(log, error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         """Nothing, where no progress is wanted."""

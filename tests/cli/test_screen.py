@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,7 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
     path = tmp_path / "errors.jsonl"
     path.write_text("old")
     stream = io.StringIO()
-    with open_screen(COPY, Telling(errors=bytes(path), quiet=True), stream, Clock()) as screen:
+    with closing(open_screen(COPY, Telling(errors=bytes(path), quiet=True), stream, Clock())) as screen:
         assert path.read_text() == ""
         screen.failures(failed(150))
         assert len(path.read_text().splitlines()) == 150

@@ -120,15 +120,15 @@ ENDS = (
     Rule(
         "an abort is passed on upward",
         "node.py",
-        "for neighbour in (self._parent, *self._children):",
+        "for neighbour in (self.parent, *self._children):",
         "for neighbour in self._children:",
         (ABORT,),
     ),
     Rule(
         "an abort is passed on downward",
         "node.py",
-        "for neighbour in (self._parent, *self._children):",
-        "for neighbour in (self._parent,):",
+        "for neighbour in (self.parent, *self._children):",
+        "for neighbour in (self.parent,):",
         (ABORT,),
     ),
     Rule(
@@ -148,7 +148,7 @@ ENDS = (
     Rule(
         "a wish to halt goes to the root",
         "node.py",
-        "                self._send(self._parent, message)\n            return",
+        "                self._send(self.parent, message)\n            return",
         "            return",
         (NODE + "test_a_wish_to_halt_reaches_the_parent",),
     ),
@@ -162,7 +162,7 @@ ENDS = (
     Rule(
         "the root orders the halt",
         "node.py",
-        "        if self.rank and source != self._parent:\n            if",
+        "        if self.rank and source != self.parent:\n            if",
         "        if False:\n            if",
         (HALT,),
     ),

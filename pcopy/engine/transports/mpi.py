@@ -228,19 +228,14 @@ class MpiTransport:
         MPI.COMM_WORLD.Abort(status)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's ``value`` (primitives only) on every rank. Collective, and waits; for the time before the job.
-
-        Raises ``PeerLost`` like ``gather``.
-        """
-        data = pickle.dumps(value, 5) if self.rank == 0 else b""
-        length = bytearray(_LENGTH.pack(len(data)))
-        self._complete(self._communicator.Ibcast([length, MPI.BYTE], root=0))
-        buffer = bytearray(data) if self.rank == 0 else bytearray(_LENGTH.unpack(length)[0])
-        self._complete(self._communicator.Ibcast([buffer, MPI.BYTE], root=0))
-        return load_primitives(buffer)
+        """Rank 0's ``value`` (primitives only) on every rank, like ``gather``."""
+        return self.gather(value if self.rank == 0 else None)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """All ranks' values (primitives only), by rank, on every rank. Collective, and waits, like ``broadcast``."""
+        """All ranks' values (primitives only), by rank, on every rank; for the time before the job.
+
+        Collective, and waits; raises ``PeerLost`` like ``meet``.
+        """
         data = pickle.dumps(value, 5)
         length = _LENGTH.pack(len(data))
         packed = bytearray(_LENGTH.size * self.size)
