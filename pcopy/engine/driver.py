@@ -118,8 +118,7 @@ class Driver:
             text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {hindrance(error)}\n"
             node.abort(text, self._hindered)
         except Exception:
-            where = f"{self._program}: rank {node.rank} on {self._host} failed:\n"
-            node.abort(where + traceback.format_exc())
+            node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\n{traceback.format_exc()}")
         finally:
             while self._ready:
                 self._ready.popleft()[1].close()

@@ -97,7 +97,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
     if preparation and preparation.kept:
         preparation.kept.note_mounts(job.mounts)
     with ExitStack() as stack:
-        opened = partial(open_screen, tool, stderr=sys.stderr)
+        opened = partial(open_screen, tool.name, tool.stages, stderr=sys.stderr)
         try:
             _store(preparation, keeping, ranks, signals)
             # This may empty the errors file.

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
-from pcopy.report.gauge import Reading, items, mean_rate, percent, rate, remaining, silence, sizes
-from pcopy.report.screen import Clock, FailureLog, JsonScreen, PlainScreen, Program, Screen, Telling
+from pcopy.report.gauge import Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
+from pcopy.report.screen import Clock, FailureLog, JsonScreen, PlainScreen, Screen, Telling
 from pcopy.report.streams import Drawing
 from pcopy.tasks.base.job import Totals
 from pcopy.text import drawable
@@ -127,7 +127,9 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
     return line
 
 
-def open_screen(program: Program, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic) -> Screen:
+def open_screen(
+    program: str, stages: Stages, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic
+) -> Screen:
     """The screen that the user wants, on ``stderr``; makes the errors file. For rank 0 only.
 
     A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if the
@@ -142,7 +144,7 @@ def open_screen(program: Program, telling: Telling, stderr: TextIO, clock: Clock
         kind, interval = JsonScreen, JSON_INTERVAL
     elif telling.progress != "plain" and _can_draw(stderr):
         kind, interval = BarScreen, BAR_INTERVAL
-    screen = kind(program, stderr, telling.interval or interval, clock, log)
+    screen = kind(program, stages, stderr, telling.interval or interval, clock, log)
     screen.is_verbose = telling.verbose > 0 and not telling.quiet
     return screen
 

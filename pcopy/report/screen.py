@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 from pcopy.errors import Refused
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
@@ -66,18 +66,6 @@ FAILURES_SHOWN = 100
 Clock = Callable[[], float]
 
 
-class Program(Protocol):
-    """What a screen has to know of the program that it is for."""
-
-    @property
-    def name(self) -> str:
-        """What stands before each line."""
-
-    @property
-    def stages(self) -> Stages:
-        """How its progress is measured."""
-
-
 class Telling(NamedTuple):
     """How much the user wants to be told of a job; ``json``: at its end, for programs.
 
@@ -120,16 +108,16 @@ class Screen:
     """Failures and notices on ``stream``; subclasses draw the progress. Fills ``pcopy.tasks.base.job.Sink``."""
 
     def __init__(
-        self, program: Program, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None
+        self, program: str, stages: Stages, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None
     ) -> None:
         """``interval`` is the least time between two drawings, in seconds of ``clock``; ``log`` is closed with this."""
-        self._program = program.name
+        self._program = program
         self._stream = cast(TextIO, Tolerant(stream))
         self._interval = interval
         self._clock = clock
         self._log = log
         now = clock()
-        self._gauge = Gauge(now, program.stages)
+        self._gauge = Gauge(now, stages)
         self._due = now + interval
         self._told = 0
         self._phase = ""

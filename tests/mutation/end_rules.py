@@ -274,8 +274,8 @@ ENDS = (
     Rule(
         "an exception on one rank ends all",
         "driver.py",
-        "            node.abort(where + traceback.format_exc())",
-        "            raise",
+        'node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{traceback.format_exc()}")',
+        "raise",
         ("engine/test_driver.py::test_an_exception_ends_all_ranks[fail-0-1]",),
     ),
 )
