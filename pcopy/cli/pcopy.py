@@ -200,11 +200,8 @@ def _add_everyday(parser: ArgumentParser) -> None:
 
 
 def _add_kept(parser: ArgumentParser) -> None:
-    kept = parser.add_argument_group(
-        "what copies keep",
-        f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas",
-    )
-    add = kept.add_argument
+    words = f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas"
+    add = parser.add_argument_group("what copies keep", words).add_argument
     add("--preserve", metavar="LIST", action="append", type=taking(partial(_wish, "preserve")),
         help="keep these attributes only (default: all)")  # fmt: skip
     add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=taking(partial(_wish, "no_preserve")),
@@ -216,8 +213,7 @@ def _add_kept(parser: ArgumentParser) -> None:
 
 
 def _add_proof(parser: ArgumentParser) -> None:
-    proof = parser.add_argument_group("proof")
-    add = proof.add_argument
+    add = parser.add_argument_group("proof").add_argument
     add("--verify", action="store_true",
         help="read back from storage what was copied, and compare it; also what --existing changed and "
         "--checksum have kept, but not what -u and --existing skip have kept")  # fmt: skip

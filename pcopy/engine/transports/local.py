@@ -174,7 +174,6 @@ class LocalTransport:
                 return arrived
 
     def forgive(self, rank: int) -> None:
-        """From now on the end of ``rank``'s connection is expected, and messages that it can't get are dropped."""
         peer = self._peer(rank)
         peer.forgiven = True
         if peer in self._losses:
