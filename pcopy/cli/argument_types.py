@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcopy.fsio.preserve import CAP_CHOWN, capable
 from pcopy.text import shown
-
-if TYPE_CHECKING:
-    from argparse import Action
+from pcopy.units import parse_size
 
 _LARGEST = (1 << 32) - 2
 """The next number stands for "as it is"."""
@@ -27,8 +28,10 @@ def parse_owner(text: str) -> tuple[int, int]:
     user, colon, group = text.partition(":")
     if not (user or group):
         raise ValueError("names neither a user nor a group")
-    uid = _user(user) if user else _AS_IT_IS
-    gid = _group(group) if group else _login_group(uid, user) if colon else _AS_IT_IS
+    uid = _number_of(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _AS_IT_IS
+    gid = _login_group(uid, user) if colon and not group else _AS_IT_IS
+    if group:
+        gid = _number_of(lambda: grp.getgrnam(group).gr_gid, group, "group")
     if not capable(CAP_CHOWN):
         if uid not in (_AS_IT_IS, os.geteuid()):
             raise ValueError("only root may give files to another user")
@@ -37,55 +40,27 @@ def parse_owner(text: str) -> tuple[int, int]:
     return uid, gid
 
 
-def _user(name: str) -> int:
-    import pwd
-
+def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
+    """What ``look_up`` finds for ``text``, or else that number itself."""
     try:
-        return pwd.getpwnam(name).pw_uid
+        return look_up()
     except KeyError:
-        return _number(name, "user")
-
-
-def _group(name: str) -> int:
-    import grp
-
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return _number(name, "group")
+        digits = text.removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
+        raise ValueError(f"there is no {kind} {text}")
+    return int(digits)
 
 
 def _login_group(uid: int, name: str) -> int:
-    import pwd
-
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
         raise ValueError(f"user {name} has no login group here") from None
 
 
-def _number(text: str, kind: str) -> int:
-    digits = text.removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
-        raise ValueError(f"there is no {kind} {text}")
-    return int(digits)
-
-
 MINIMUM_BLOCK = 64 << 10
 """The smallest block in bytes: with smaller ones a digest would cost more in calls than in hashing."""
 _UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-
-def wishes_in_order() -> type[Action]:
-    """An action that gathers (const, values) in ``preserve``, in the order of the command line."""
-    import argparse
-
-    class Wish(argparse.Action):
-        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
-            wishes = getattr(namespace, "preserve", None) or []
-            namespace.preserve = [*wishes, (self.const, values)]
-
-    return Wish
 
 
 def taking(convert: Any) -> Any:
@@ -133,8 +108,6 @@ def age(text: str) -> float:
 
 
 def size(text: str, what: str) -> int:
-    from pcopy.units import parse_size
-
     size = parse_size(text)
     if size < 1:
         raise ValueError(f"{what} at least one byte")
@@ -146,8 +119,6 @@ def chunk_size(text: str) -> int:
 
 
 def block_size(text: str) -> int:
-    from pcopy.units import parse_size
-
     size = parse_size(text)
     if size < MINIMUM_BLOCK or size & (size - 1):
         raise ValueError("not a power of two of 64 KiB or more")

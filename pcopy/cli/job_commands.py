@@ -8,7 +8,7 @@ from functools import partial
 
 from pcopy.errors import NotAllDone, Refused
 from pcopy.jobs.chosen import discard, job_path, listing, to_standard_error
-from pcopy.jobs.directories import Listed, last_worked_on, state_directory, unfinished
+from pcopy.jobs.directories import last_worked_on, state_directory, unfinished
 from pcopy.jobs.leftovers import remove_temporaries
 from pcopy.jobs.listing import locks, name_of, way
 from pcopy.launch.launcher import speaks
@@ -30,9 +30,9 @@ def answer(arguments: CopyArguments) -> str | None:
         _discard(asked.discard[0])
         return "" if arguments.telling.quiet else "discarded"
     if asked.older_than is None:
-        jobs = {path: shown(word) for word in asked.discard or () for path in (job_path(word),)}
+        jobs = {job_path(word): shown(word) for word in asked.discard or ()}
     else:
-        jobs = {listed.path: _told(listed) for listed in _older(asked.older_than)}
+        jobs = _older(asked.older_than)
     _discard_all(jobs, quiet=arguments.telling.quiet)
     return "" if jobs or arguments.telling.quiet else "nothing to discard"
 
@@ -58,12 +58,11 @@ def _discard_all(jobs: dict[bytes, str], *, quiet: bool) -> None:
         raise troubles[-1] if len(troubles) == len(jobs) else NotAllDone(str(troubles[-1]))
 
 
-def _older(age: float) -> list[Listed]:
-    """The jobs on which nobody works, nor has worked for ``age`` seconds."""
+def _older(age: float) -> dict[bytes, str]:
+    """The jobs on which nobody works, nor has worked for ``age`` seconds, and what to tell of each."""
     before = time.time() - age
-    found = [listed for listed in unfinished(state_directory()) if listed.file is not None and not locks(listed)]
-    return [listed for listed in found if last_worked_on(listed) <= before]
-
-
-def _told(listed: Listed) -> str:
-    return f"{name_of(listed)}: {way(listed.file)}" if listed.file else name_of(listed)
+    return {
+        listed.path: f"{name_of(listed)}: {way(listed.file)}"
+        for listed in unfinished(state_directory())
+        if listed.file is not None and not locks(listed) and last_worked_on(listed) <= before
+    }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import Asked
 
 STORES = ("auto", "pickle", "lmdb")
-NO_CHECKPOINT = "none"
+NO_CHECKPOINT = b"none"
 USAGES = ("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --discard JOB...", "pcopy --discard --older-than AGE")
 
 _TELLING = frozenset(("json", "quiet", "verbose"))
@@ -42,10 +42,10 @@ def add_job_options(parser: ArgumentParser) -> None:
 
     add = parser.add_argument_group("jobs that go on after an interruption").add_argument
     defaults = Keeping()
-    add("--resume", metavar="JOB|DIR", nargs="?", type=taking(_job), const=ALONE, default=None,
+    add("--resume", metavar="JOB|DIR", nargs="?", type=taking(_path), const=ALONE, default=None,
         help="go on with an unfinished job, by name or directory (default: the only one that there is)")  # fmt: skip
     add("--jobs", action="store_true", help="list unfinished jobs, but not those of --checkpoint DIR")
-    add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_job), default=None,
+    add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_path), default=None,
         help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
     add("--older-than", metavar="AGE", type=taking(age), default=None,
         help="with --discard: all jobs on which nobody has worked for so long (7d, 12h; also s, m, w); jobs "
@@ -70,10 +70,10 @@ def keeping_of(values: Namespace) -> Keeping:
 
     is_named = values.checkpoint not in (None, NO_CHECKPOINT)
     return Keeping(
-        directory=absolute(os.fsencode(values.checkpoint)) if is_named else b"",
+        directory=absolute(values.checkpoint) if is_named else b"",
         interval=values.checkpoint_interval,
         store=values.checkpoint_store,
-        spool=absolute(os.fsencode(values.spool)) if values.spool else b"",
+        spool=absolute(values.spool) if values.spool else b"",
         memory=values.memory,
         at_start=is_named,
     )
@@ -128,11 +128,7 @@ def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
     return {name: spelling[name] for name in vars(parser.parse_known_args(words)[0])}
 
 
-def _job(text: str) -> bytes:
-    return os.fsencode(_path(text))
-
-
-def _path(text: str) -> str:
+def _path(text: str) -> bytes:
     if not text:
         raise ValueError("the empty string names nothing")
-    return text
+    return os.fsencode(text)

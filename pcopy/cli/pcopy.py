@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import (
-    at_least_0,
-    block_size,
-    chunk_size,
-    parse_owner,
-    ranks,
-    taking,
-    wishes_in_order,
-)
+from pcopy.cli.argument_types import at_least_0, block_size, chunk_size, parse_owner, ranks, taking
 from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
-from pcopy.cli.program import (
-    Program,
-    add_ranks,
-    add_termination,
-    add_told,
-    refuse_directories,
-    refuse_what_names_no_file,
-    telling_of,
-)
+from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
 from pcopy.errors import Refused
 from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.jobs.paths import absolute
@@ -91,9 +76,7 @@ exit status:
 
         if "-t" in words:
             raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
-        for name in ("signature", "manifest", "errors"):
-            refuse_what_names_no_file(values, name, program=self.name)
-            refuse_directories(values, name)
+        refuse_what_names_no_file(values, "signature", "manifest", "errors", program=self.name)
         asked = asked_of(values, paths, words, self.parser)
         if asked.anything:
             paths = (b"",)  # no SRC, and an empty DST
@@ -183,13 +166,13 @@ def _preserved(wishes: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
     return Preserve(**{name: name in kept for name in ATTRIBUTES})  # type: ignore[arg-type]
 
 
-def _attributes(text: str) -> tuple[str, ...]:
+def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
     words = text.split(",")
     valid = (*ATTRIBUTES, _ALL)
     for word in words:
         if word not in valid:
             raise ValueError(f"there is no '{shown(os.fsencode(word))}' to preserve, only {', '.join(valid)}")
-    return ATTRIBUTES if _ALL in words else tuple(words)
+    return what, ATTRIBUTES if _ALL in words else words
 
 
 def _add_everyday(parser: ArgumentParser) -> None:
@@ -217,15 +200,11 @@ def _add_everyday(parser: ArgumentParser) -> None:
 
 
 def _add_kept(parser: ArgumentParser) -> None:
-    wish = wishes_in_order()
-    kept = parser.add_argument_group(
-        "what copies keep",
-        f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas",
-    )
-    add = kept.add_argument
-    add("--preserve", metavar="LIST", action=wish, const="preserve", type=taking(_attributes),
+    words = f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas"
+    add = parser.add_argument_group("what copies keep", words).add_argument
+    add("--preserve", metavar="LIST", action="append", type=taking(partial(_wish, "preserve")),
         help="keep these attributes only (default: all)")  # fmt: skip
-    add("--no-preserve", dest="preserve", metavar="LIST", action=wish, const="no_preserve", type=taking(_attributes),
+    add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=taking(partial(_wish, "no_preserve")),
         help="keep all attributes but these")  # fmt: skip
     add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
@@ -234,8 +213,7 @@ def _add_kept(parser: ArgumentParser) -> None:
 
 
 def _add_proof(parser: ArgumentParser) -> None:
-    proof = parser.add_argument_group("proof")
-    add = proof.add_argument
+    add = parser.add_argument_group("proof").add_argument
     add("--verify", action="store_true",
         help="read back from storage what was copied, and compare it; also what --existing changed and "
         "--checksum have kept, but not what -u and --existing skip have kept")  # fmt: skip

@@ -18,7 +18,7 @@ from pcopy.cli.argument_types import at_least_1, seconds, taking
 from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown
 from pcopy.errors import Refused
 from pcopy.launch import interrupts
-from pcopy.text import harmless
+from pcopy.text import harmless, shown
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -207,20 +207,13 @@ def telling_of(values: Namespace) -> Telling:
     )
 
 
-def refuse_what_names_no_file(values: Namespace, *names: str, program: str) -> None:
-    """Raises ``Refused`` if one of these options has the empty string."""
-    for name in names:
-        if getattr(values, name) == "":
-            raise Refused(f"--{name}: the empty string names no file; see {program} --help")
-
-
-def refuse_directories(values: Namespace, *names: str) -> None:
-    """Raises ``Refused`` if one of these options, which name files, is written as directories are."""
-    from pcopy.text import shown
-
+def refuse_what_names_no_file(values: Namespace, *names: str, program: str, directories: bool = True) -> None:
+    """Raises ``Refused`` if one of these options has the empty string, or is written as ``directories`` are."""
     for name in names:
         file = getattr(values, name)
-        if file and os.path.basename(file) in {"", ".", ".."}:
+        if file == "":
+            raise Refused(f"--{name}: the empty string names no file; see {program} --help")
+        if directories and file and os.path.basename(file) in {"", ".", ".."}:
             raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
 
 

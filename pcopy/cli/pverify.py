@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import block_size, taking
 from pcopy.cli.mistakes import OF_PVERIFY
-from pcopy.cli.program import Program, add_ranks, add_told, refuse_directories, refuse_what_names_no_file, telling_of
+from pcopy.cli.program import Program, add_ranks, add_told, refuse_what_names_no_file, telling_of
 from pcopy.errors import REFUSED, Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import counted
@@ -66,9 +66,7 @@ exit status:
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
         from pcopy.tools.arguments import VerifyArguments
 
-        refuse_what_names_no_file(values, "create", "manifest", program=self.name)
-        if values.create:
-            refuse_directories(values, "create", "manifest")
+        refuse_what_names_no_file(values, "create", "manifest", program=self.name, directories=bool(values.create))
         if b"" in paths:
             raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
         if values.force and not values.create:

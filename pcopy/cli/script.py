@@ -12,32 +12,27 @@ import sys
 
 from pcopy.launch.interrupts import leave_at_once
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 GARBAGE = 50_000
 """Objects that are made before garbage is looked for; importing makes fewer."""
-
 
 REFUSED = 2
 """As in ``pcopy.errors``, which may be what can't be loaded."""
 
 
-def pcopy() -> "NoReturn":
+def pcopy() -> None:
     _end_with("pcopy")
 
 
-def pverify() -> "NoReturn":
+def pverify() -> None:
     _end_with("pverify")
 
 
-def prm() -> "NoReturn":
+def prm() -> None:
     _end_with("prm")
 
 
-def _end_with(program: str) -> "NoReturn":
-    """Runs what ``pcopy.cli`` has in the module of that name."""
+def _end_with(program: str) -> None:
+    """Runs what ``pcopy.cli`` has in the module of that name, and never returns."""
     leave_at_once(program)
     gc.set_threshold(GARBAGE)
     try:

@@ -13,8 +13,7 @@ from math import inf
 
 from pcopy.engine.journal import LOST, Epochs
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import LAST_EPOCH
-from pcopy.engine.progress import Report
+from pcopy.engine.messages import LAST_EPOCH, Answer
 
 COMMIT_POLL = 0.02
 """Seconds between two looks whether all ranks are durable."""
@@ -43,7 +42,7 @@ class Commit:
         """Are there more facts than may be outside it?"""
         return self._epochs.journal is not None and self._epochs.journal.is_full
 
-    def is_due(self, rank: int, report: Report | None, now: float) -> bool:
+    def is_due(self, rank: int, report: Answer | None, now: float) -> bool:
         """Is it time for the next epoch? Any rank may find that it knows too much; the root also looks at the time."""
         journal = self._epochs.journal
         if journal is None or self._epochs.given_up:
@@ -56,7 +55,7 @@ class Commit:
         self._next_cut = now + self._interval
         return self._epochs.number - (report.durable if report else 0) <= AHEAD
 
-    def is_done(self, report: Report, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
+    def is_done(self, report: Answer, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
         """At the end of a phase: may the next one begin? ``needed``: even if there has not been a cut yet."""
         if self._epochs.journal is None or not (self._epochs.begun or needed):
             return True

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from pcopy.engine.messages import Abort, Answer, Halt, Query, Reply, Request, Token
 from pcopy.engine.node import Node
-from pcopy.engine.progress import Report, parent
 from pcopy.engine.states import State
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Outcome as Outcome
@@ -35,13 +34,11 @@ ABORT_GRACE = 3.0
 LOSS_GRACE = 1.0
 """Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
 
-
 _PAUSE = 0.01
 """Seconds between two looks at a ticket where the transport fails."""
 
 _IDLE_TALK = (Request, Reply, Query, Answer, Token)
 """What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
-
 
 _Ready = tuple[Task, Slices, bool]
 """A task that can run; is its ticket done, and has it not run since?"""
@@ -65,7 +62,7 @@ class Driver:
         host: str,
         program: str = "pcopy",
         hindered: int = STOPPED,
-        on_report: Callable[[int, Report], None] | None = None,
+        on_report: Callable[[int, Answer], None] | None = None,
         stop_reason: Callable[[], Halt | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wake: Wake | None = None,
@@ -116,13 +113,12 @@ class Driver:
         except PeerLost as error:
             self._root_lost = error.rank == 0
             status = self._hindered if error.gave_up else INTERNAL
-            node.abort(self._host, f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
+            node.abort(f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
         except HINDRANCES as error:
             text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {hindrance(error)}\n"
-            node.abort(self._host, text, self._hindered)
+            node.abort(text, self._hindered)
         except Exception:
-            where = f"{self._program}: rank {node.rank} on {self._host} failed:\n"
-            node.abort(self._host, where + traceback.format_exc())
+            node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\n{traceback.format_exc()}")
         finally:
             while self._ready:
                 self._ready.popleft()[1].close()
@@ -178,9 +174,8 @@ class Driver:
                 self._lively = now
             node.receive(source, message, now)
         if node.state is State.BARRIER and before is not State.BARRIER:
-            above = parent(node.rank, node.fan_out)
             for rank in range(node.size):
-                if rank not in (above, node.rank):
+                if rank not in (node.parent, node.rank):
                     self._transport.forgive(rank)  # whoever has been told to close may be gone before we are told
 
     def _tell(self, node: Node) -> None:

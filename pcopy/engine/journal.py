@@ -11,11 +11,10 @@ before them. So that rank enters the last epoch, and the marker of that makes al
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from pcopy.engine.messages import LAST_EPOCH, Epoch, Message
+from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Share, Task, TaskId
 
 FIRST = 1
@@ -23,10 +22,6 @@ FIRST = 1
 
 LOST = -1
 """The durable epoch of a rank whose data did not get to storage, or that can't record them: no later one will be."""
-
-
-Send = Callable[[int, Message], None]
-SendAll = Callable[[Iterable[tuple[int, Message]]], None]
 
 
 class Journal(Protocol):
@@ -115,19 +110,3 @@ class Epochs:
     def advance(self, phase: int) -> None:
         """Enters the next epoch, or the last one if nothing can be recorded any more."""
         self.enter(LAST_EPOCH if self.has_failed else self.number + 1, phase)
-
-    def sender(self, outbox: deque[tuple[int, Message]]) -> tuple[Send, SendAll]:
-        """How to put one message, or several, into ``outbox``: each behind the marker of a new epoch."""
-        told: dict[int, int] = {}
-
-        def send(destination: int, message: Message) -> None:
-            if told.get(destination, FIRST) != self.number:
-                told[destination] = self.number
-                outbox.append((destination, Epoch(self.number)))
-            outbox.append((destination, message))
-
-        def send_all(messages: Iterable[tuple[int, Message]]) -> None:
-            for destination, message in messages:
-                send(destination, message)
-
-        return send, send_all

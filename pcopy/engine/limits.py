@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pcopy.engine.messages import MESSAGE_BYTES
-
 
 class Limits(NamedTuple):
     """Times are in seconds, sizes in bytes."""
 
-    message_bytes: int = MESSAGE_BYTES
-    """As ``MESSAGE_BYTES``."""
+    message_bytes: int = 16 << 20
+    """Upper bound of the payloads in one message (one task may pass it alone)."""
     scan_ahead: int = 64 << 20
     """Bytes of tasks that may wait in a rank's queue before it prefers copying to scanning."""
     in_core: int = 128 << 20

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from pcopy.engine.task import Task
 from pcopy.errors import INTERNAL, InvariantBroken
-
-MESSAGE_BYTES = 16 << 20
-"""Upper bound of the payloads in one message, in bytes (one task may pass it alone)."""
-
 
 SENDER = -1
 """Stands for the sender's own account."""
@@ -84,13 +80,13 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Counters of a subtree; ``silent`` names ranks whose answer is missing, so that theirs are older ones.
+    """Sums over a subtree, at the root over all ranks; ``silent`` names ranks whose share in them is old.
 
     ``durable`` is the least of the subtree's durable epochs.
     """
 
     sequence: int
-    counters: tuple[int, ...]
+    totals: tuple[int, ...]
     silent: tuple[int, ...]
     durable: int = 0
 
@@ -119,7 +115,6 @@ class Abort(NamedTuple):
     """The job ends at once, with ``status``: a rank has failed; ``text`` is its traceback, or what has hindered it."""
 
     rank: int
-    host: str
     text: str
     status: int = INTERNAL
 
@@ -140,11 +135,11 @@ class Close(NamedTuple):
 
 Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Epoch | Halt | Abort | Stop | Ready | Close
 
-_TYPES: tuple[type[Any], ...] = (
-    Start, Work, Request, Reply, Signal, Token, Query, Answer, Epoch, Halt, Abort, Stop, Ready, Close,
-)  # fmt: skip
-_CODES = {kind: code for code, kind in enumerate(_TYPES)}
-_KINDS = dict(enumerate(_TYPES))
+Outgoing = list[tuple[int, Message]]
+"""Destinations, and what they are to be told."""
+
+_KINDS = dict(enumerate(get_args(Message)))
+_CODES = {kind: code for code, kind in _KINDS.items()}
 _COUNTS_AS_WORK = (Start, Work, Reply)
 
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from pcopy.engine.commit import Commit
-from pcopy.engine.journal import Epochs, Journal
+from pcopy.engine.journal import FIRST, Epochs, Journal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
@@ -35,8 +35,7 @@ from pcopy.engine.messages import (
     Token,
     Work,
 )
-from pcopy.engine.phase_end import Director as Director
-from pcopy.engine.phase_end import PhaseEnd
+from pcopy.engine.phase_end import Director, PhaseEnd
 from pcopy.engine.progress import CounterTree, children, parent
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import make_detector
@@ -87,13 +86,12 @@ class Node:
         self._numbered = 0
         self._director = director
         self._limits = limits
-        self.fan_out = limits.fan_out
-        self._parent = parent(rank, limits.fan_out)
+        self.parent = parent(rank, limits.fan_out)
         self._children = children(rank, size, limits.fan_out)
         self._detector = make_detector(termination, rank, size)
         self._thief = Thief(rank, size, random, limits)
         self._epochs = Epochs(journal)
-        self._send, self._send_all = self._epochs.sender(self.outbox)
+        self._told: dict[int, int] = {}  # the last epoch that each rank knows of
         self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
         self.commit = Commit(self._epochs, limits)
         self.under_way = UnderWay(rank, limits.slots)
@@ -177,7 +175,7 @@ class Node:
         if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:
             self._enter(State.BARRIER)
             if self.rank:
-                self._send(self._parent, Ready())
+                self._send(self.parent, Ready())
             else:
                 self._close()
 
@@ -207,9 +205,9 @@ class Node:
         self._receive_halt(self.rank, reason)
         self.tick(now)
 
-    def abort(self, host: str, text: str, status: int = INTERNAL) -> None:
+    def abort(self, text: str, status: int = INTERNAL) -> None:
         """Ends the job in disorder: this rank has failed with the traceback ``text``."""
-        self._receive_abort(self.rank, Abort(self.rank, host, text, status))
+        self._receive_abort(self.rank, Abort(self.rank, text, status))
 
     # What other ranks say.
 
@@ -229,7 +227,7 @@ class Node:
             self._enter(State.WORKING)
         self.phase = phase
         self.queue.begin_phase(phase)
-        self._thief.begin_phase(now)
+        self._thief.start_afresh(now)
         self._detector.begin_phase(phase)
         if source >= 0:
             self._send_all(self._detector.received(source, stamp))
@@ -328,10 +326,10 @@ class Node:
     def _receive_halt(self, source: int, message: Halt) -> None:
         if self.halted is not None or self.state not in (State.WAITING, State.WORKING):
             return
-        if self.rank and source != self._parent:
+        if self.rank and source != self.parent:
             if not self._halt_wished:
                 self._halt_wished = True
-                self._send(self._parent, message)
+                self._send(self.parent, message)
             return
         self.halted = message
         self._epochs.is_ending = True
@@ -362,9 +360,21 @@ class Node:
             return
         self._enter(State.ABORTED)
         self.aborted = message
-        for neighbour in (self._parent, *self._children):
+        for neighbour in (self.parent, *self._children):
             if neighbour not in (source, -1):
                 self._send(neighbour, message)
+
+    def _send(self, destination: int, message: Message) -> None:
+        """Behind the marker of a new epoch, if ``destination`` does not know of it."""
+        epoch = self._epochs.number
+        if self._told.get(destination, FIRST) != epoch:
+            self._told[destination] = epoch
+            self.outbox.append((destination, Epoch(epoch)))
+        self.outbox.append((destination, message))
+
+    def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
+        for destination, message in messages:
+            self._send(destination, message)
 
     def _enter(self, state: State) -> None:
         self.state = follow(TRANSITIONS, self.state, state, self.rank)

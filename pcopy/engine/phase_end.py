@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from pcopy.engine.commit import COMMIT_POLL, Commit
 from pcopy.engine.journal import LOST
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt
-from pcopy.engine.progress import CounterTree, Outgoing
+from pcopy.engine.messages import Halt, Outgoing
+from pcopy.engine.progress import CounterTree
 from pcopy.engine.task import Spawn
 
 

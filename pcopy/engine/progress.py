@@ -5,9 +5,8 @@ missing. Sequence numbers make late answers harmless.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from pcopy.engine.messages import Answer, Message, Query
+from pcopy.engine.messages import Answer, Outgoing, Query
 
 
 def parent(rank: int, fan_out: int) -> int:
@@ -20,19 +19,8 @@ def children(rank: int, size: int, fan_out: int) -> range:
     return range(min(first, size), min(first + fan_out, size))
 
 
-Outgoing = list[tuple[int, Message]]
-
 SILENT_SHOWN = 16
 """The most silent ranks that one answer names."""
-
-
-class Report(NamedTuple):
-    """What the root knows: sums over all ranks, whose share in them is old, and the least of their durable epochs."""
-
-    sequence: int
-    totals: tuple[int, ...]
-    silent: tuple[int, ...]
-    durable: int = 0
 
 
 class CounterTree:
@@ -54,8 +42,8 @@ class CounterTree:
         self._open = False
         self.totals = tuple(counters)
         """The sums over all ranks as last heard from the root."""
-        self.report: Report | None = None
-        """At the root: the last sums."""
+        self.report: Answer | None = None
+        """At the root: the last sums over all ranks."""
 
     def ask(self) -> Outgoing:
         """At the root: starts the next query."""
@@ -95,13 +83,13 @@ class CounterTree:
 
     def _finish(self) -> Outgoing:
         self._open = False
-        rows = [self._counters, *(answer.counters for answer in self._answers.values())]
+        rows = [self._counters, *(answer.totals for answer in self._answers.values())]
         totals = tuple(map(sum, zip(*rows, strict=True)))
         silent = tuple(sorted(self._find_silent()))[:SILENT_SHOWN]
         heard = [self._answers[child].durable if child in self._answers else 0 for child in self._children]
         durable = min([self._durable(), *heard])
+        answer = Answer(self.sequence, totals, silent, durable)
         if self._rank:
-            return [(self._parent, Answer(self.sequence, totals, silent, durable))]
-        self.totals = totals
-        self.report = Report(self.sequence, totals, silent, durable)
+            return [(self._parent, answer)]
+        self.totals, self.report = totals, answer
         return []

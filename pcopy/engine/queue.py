@@ -15,6 +15,9 @@ from pcopy.engine.backlog import Backlog, SpoolBacklog, SpoolFactory
 from pcopy.engine.limits import Limits
 from pcopy.engine.task import ANYBODY, Task
 
+_OVERFLOW = -2
+"""Instead of a phase: tasks of the current one that memory can't hold."""
+
 
 class _Stack:
     """Tasks in the order of their arrival, with the sum of their costs."""
@@ -56,33 +59,33 @@ class TaskQueue:
         self._limits = limits
         self._open_spool = open_spool
         self._open_overflow = open_overflow or (lambda: SpoolBacklog(open_spool))
-        self._overflow: Backlog | None = None
         self._phase = -1
         self._notes: deque[Task] = deque()
         self._scans = _Stack()
         self._works = _Stack()
         self._in_core = 0
-        self._backlogs: dict[int, SpoolBacklog] = {}
+        self._backlogs: dict[int, Backlog] = {}
         self.trouble: OSError | None = None
         """Why tasks can't be put aside any more, once that is so: none comes back, and the job has to stop."""
         self.peak = 0
         """The most bytes that tasks have held in memory at once."""
         self.remembers = False
         """Is what is dropped kept, for whoever has to clear up after it?"""
-        self._forgotten: list[Backlog] = []
+        self._forgotten: list[Task] = []
+        self._forgotten_outside: list[Backlog] = []
 
     def __len__(self) -> int:
         """How many tasks of the current phase wait."""
         count = len(self._notes) + len(self._scans.tasks) + len(self._works.tasks)
-        if self._overflow is not None:
-            count += self._overflow.count
+        if _OVERFLOW in self._backlogs:
+            count += self._backlogs[_OVERFLOW].count
         if self._phase in self._backlogs:
             count += self._backlogs[self._phase].count
         return count
 
     def _outside(self) -> list[Backlog]:
         """Where tasks of the current phase wait outside memory."""
-        return [backlog for backlog in (self._overflow, self._backlogs.get(self._phase)) if backlog is not None]
+        return [self._backlogs[key] for key in (_OVERFLOW, self._phase) if key in self._backlogs]
 
     def begin_phase(self, phase: int) -> None:
         """Makes ``phase`` the current one: what was put aside for it may run."""
@@ -94,9 +97,9 @@ class TaskQueue:
                 self._backlogs[task.phase] = SpoolBacklog(self._open_spool)
             self._put_aside(self._backlogs[task.phase], task)
         elif self._in_core > self._limits.in_core and task.owner == ANYBODY:
-            if self._overflow is None:
-                self._overflow = self._open_overflow()
-            self._put_aside(self._overflow, task)
+            if _OVERFLOW not in self._backlogs:
+                self._backlogs[_OVERFLOW] = self._open_overflow()
+            self._put_aside(self._backlogs[_OVERFLOW], task)
         else:
             self._hold(task)
 
@@ -120,19 +123,14 @@ class TaskQueue:
         self.peak = max(self.peak, self._in_core)
 
     def _refill(self) -> bool:
-        if self.trouble is not None:
+        key = _OVERFLOW if _OVERFLOW in self._backlogs else self._phase
+        if self.trouble is not None or key not in self._backlogs:
             return False
-        for backlog in self._outside():
-            for task in backlog.take_frame():
-                self._hold(task)
-            if not backlog.count:
-                backlog.close()
-                if backlog is self._overflow:
-                    self._overflow = None
-                else:
-                    del self._backlogs[self._phase]
-            return True
-        return False
+        for task in self._backlogs[key].take_frame():
+            self._hold(task)
+        if not self._backlogs[key].count:
+            self._backlogs.pop(key).close()
+        return True
 
     def pop(self) -> Task | None:
         if not (self._notes or self._scans.tasks or self._works.tasks) and not self._refill():
@@ -179,14 +177,14 @@ class TaskQueue:
 
     def forget(self, task: Task) -> None:
         if self.remembers:
-            held = SpoolBacklog()
-            held.keep(task)
-            self._forgotten.append(held)
+            self._forgotten.append(task)
 
     def forgotten(self) -> Iterator[Task]:
         """What was dropped, each task once, if the queue ``remembers``; may raise ``OSError``."""
         while self._forgotten:
-            backlog = self._forgotten.pop()
+            yield self._forgotten.pop()
+        while self._forgotten_outside:
+            backlog = self._forgotten_outside.pop()
             yield from backlog.drained()
             backlog.close()
 
@@ -195,18 +193,14 @@ class TaskQueue:
         notes = deque(task for task in self._notes if not self.is_work(task))
         dropped: int = len(self._scans.tasks) + len(self._works.tasks) + len(self._notes) - len(notes)
         self._notes = notes
-        backlogs = [*self._backlogs.values(), *([self._overflow] if self._overflow else ())]
-        dropped += sum(backlog.count for backlog in backlogs)
+        dropped += sum(backlog.count for backlog in self._backlogs.values())
         if self.remembers:
-            held = SpoolBacklog()
-            for task in (*self._scans.tasks, *self._works.tasks):
-                held.keep(task)
-            self._forgotten += [*backlogs, held]
+            self._forgotten += (*self._scans.tasks, *self._works.tasks)
+            self._forgotten_outside += self._backlogs.values()
         else:
-            for backlog in backlogs:
+            for backlog in self._backlogs.values():
                 backlog.close()
         self._backlogs.clear()
-        self._overflow = None
         self._scans, self._works = _Stack(), _Stack()
         self._in_core = sum(task.footprint for task in self._notes)
         return dropped

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import Message, Stamp, Token
+from pcopy.engine.messages import Message, Outgoing, Stamp, Token
 from pcopy.engine.states import Table, follow
-from pcopy.engine.termination import Detector, DijkstraScholten, Outgoing
+from pcopy.engine.termination import DijkstraScholten
 from pcopy.errors import InvariantBroken
 
 
@@ -34,7 +34,10 @@ TRANSITIONS: Table[Probe] = {
 
 
 class Safra:
-    """The detector for one rank of ``size``; rank 0 is the root, which holds the token when a phase begins."""
+    """The detector for one rank of ``size``, which is told the same as ``DijkstraScholten``.
+
+    Rank 0 is the root, which holds the token when a phase begins.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank = rank
@@ -106,7 +109,7 @@ DETECTORS = ("tree", "ring")
 """The detectors by their names on the command line."""
 
 
-def make_detector(name: str, rank: int, size: int) -> Detector:
+def make_detector(name: str, rank: int, size: int) -> DijkstraScholten | Safra:
     """Dijkstra and Scholten's (``tree``), or Safra's (``ring``), for one rank of ``size``."""
     if name not in DETECTORS:
         raise ValueError(f"no termination detector is called {name}")

@@ -33,9 +33,10 @@ class Thief:
         self.waiting = False
         self.ask_at = 0.0
 
-    def begin_phase(self, now: float) -> None:
-        """A new phase: whatever was learned about who is idle is void."""
-        self._start_afresh(now)
+    def start_afresh(self, now: float) -> None:
+        """Whatever was learned about who is idle is void: a phase begins, or tasks have come."""
+        self._delay = self._limits.steal_backoff
+        self._idle_since = self.ask_at = now
 
     def idle_from(self, now: float) -> None:
         """This rank had something to do until now, from wherever it came."""
@@ -57,13 +58,9 @@ class Thief:
             return False
         self.waiting = False
         if reply.tasks:
-            self._start_afresh(now)
+            self.start_afresh(now)
         else:
             self.ask_at = now + self._delay * (0.5 + self._random.random() / 2)
             share = min((now - self._idle_since) * _IDLE_SHARE, LONGEST_PAUSE)
             self._delay = min(2 * self._delay, max(self._limits.steal_backoff_cap, share))
         return True
-
-    def _start_afresh(self, now: float) -> None:
-        self._delay = self._limits.steal_backoff
-        self._idle_since = self.ask_at = now

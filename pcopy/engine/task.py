@@ -11,18 +11,15 @@ ANYBODY = -1
 HEADER_BYTES = 160
 """What a queued task costs in memory beside its payload."""
 
-
 TaskId = tuple[int, int, int]
 """Never reused, never derived from a path: the run, the rank that spawned the task, and that rank's counter.
 
 A plain tuple, since the wire and the spool hold primitives only (a named one is pickled by its class).
 """
 
-
 UNTOLD = 0
 """The number in the id of a task that a held one has spawned (``pcopy.engine.ticket.Outcome``): a journal is told
 neither of it nor of its end, since the held task spawns it again in a resumed job."""
-
 
 Share = tuple[bytes, tuple[tuple[int, int], ...]]
 """What was counted under a label, which the engine does not read: (counter, number) each."""

@@ -25,36 +25,10 @@ chain of thefts. If all were on the root's account, it would be Mattern's: the r
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
 
-from pcopy.engine.messages import SENDER, Message, Signal, Stamp
+from pcopy.engine.messages import SENDER, Message, Outgoing, Signal, Stamp
 from pcopy.engine.states import Table, follow
 from pcopy.errors import InvariantBroken
-
-Outgoing = list[tuple[int, Message]]
-
-
-class Detector(Protocol):
-    """Watches one rank's messages of work. What it wants to say itself comes back as (destination, message)."""
-
-    @property
-    def terminated(self) -> bool:
-        """At the root: the phase is over everywhere."""
-
-    def begin_phase(self, phase: int) -> None:
-        """A new phase; at the root, the computation starts with it."""
-
-    def sent(self, *, starting: bool = False) -> Stamp:
-        """This rank sends a message of work (``starting``: the start of a phase), which is to carry the stamp."""
-
-    def received(self, source: int, stamp: Stamp) -> Outgoing:
-        """This rank has received a message of work of the current phase, with its stamp."""
-
-    def idle(self) -> Outgoing:
-        """This rank has nothing to do (to be told again after each event while that holds)."""
-
-    def receive(self, source: int, message: Message) -> Outgoing:
-        """One of the detector's own messages has come."""
 
 
 class Engagement(Enum):
@@ -71,7 +45,6 @@ TRANSITIONS: Table[Engagement] = {
     Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
 }
 
-
 ISSUED = 1 << 256
 """Credits issued at a time: enough to be parted thousands of times."""
 
@@ -83,7 +56,10 @@ _PART = 4
 
 
 class DijkstraScholten:
-    """The detector for one rank; rank 0 is the root."""
+    """The detector for one rank, which is told of its messages of work; rank 0 is the root.
+
+    What it wants to say itself comes back as (destination, message).
+    """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -96,9 +72,11 @@ class DijkstraScholten:
 
     @property
     def terminated(self) -> bool:
+        """At the root: the phase is over everywhere."""
         return self.engagement is Engagement.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
+        """A new phase; at the root, the computation starts with it."""
         if self.engagement is Engagement.ENGAGED or self._issued:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
         self._phase = phase
@@ -108,6 +86,7 @@ class DijkstraScholten:
             self._enter(Engagement.ENGAGED)
 
     def sent(self, *, starting: bool = False) -> Stamp:
+        """This rank sends a message of work (``starting``: the start of a phase), which is to carry the stamp."""
         if self.engagement is not Engagement.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
         part = self._held >> _PART
@@ -118,6 +97,7 @@ class DijkstraScholten:
         return Stamp(self._rank, ISSUED, self._depth)
 
     def received(self, source: int, stamp: Stamp) -> Outgoing:
+        """This rank has received a message of work of the current phase, with its stamp."""
         account = source if stamp.account == SENDER else stamp.account
         if self.engagement is Engagement.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
@@ -132,6 +112,7 @@ class DijkstraScholten:
         return self.receive(source, home) if account == self._rank else [(account, home)]
 
     def idle(self) -> Outgoing:
+        """This rank has nothing to do (to be told again after each event while that holds)."""
         if self.engagement is not Engagement.ENGAGED or self._issued:
             return []
         if not self._rank:
@@ -141,6 +122,7 @@ class DijkstraScholten:
         return [(self._parent, Signal(self._phase, self._held))]
 
     def receive(self, source: int, message: Message) -> Outgoing:
+        """One of the detector's own messages has come."""
         if not isinstance(message, Signal) or message.phase != self._phase or message.received > self._issued:
             raise InvariantBroken(f"{message} from rank {source} in phase {self._phase}")
         self._issued -= message.received

@@ -52,7 +52,7 @@ class LocalRanks(Ranks):
         if setup.sink is None:
             _run_child(setup)
         ended = run_rank(setup)
-        self._transport.reap(KILL_GRACE)
+        self._transport.children.reap(KILL_GRACE)
         for _, text in self._notices.take():
             setup.sink.notice(text)
         return ended
@@ -61,10 +61,10 @@ class LocalRanks(Ranks):
         assert self._transport
         sys.stderr.write(_told(tool.name, abort))
         if not isinstance(abort, JobAborted) or self._transport.unsent:  # somebody doesn't listen any more
-            self._transport.kill()
+            self._transport.children.kill()
         else:
             self._transport.close()  # which tells the others that this has been printed
-        self._transport.reap(KILL_GRACE)
+        self._transport.children.reap(KILL_GRACE)
         advise()
 
 

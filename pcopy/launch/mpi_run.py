@@ -104,7 +104,7 @@ class LaunchedRanks(Ranks):
     def work(self, setup: RankSetup) -> Ended:
         ended = run_rank(setup)
         with suppress(PeerLost):  # ``end`` says so, when it has been told that all is done
-            self._transport.meet_within(CLOSING_PATIENCE)
+            self._transport.meet(CLOSING_PATIENCE)
         return ended
 
     def end(self) -> None:
@@ -120,7 +120,7 @@ class LaunchedRanks(Ranks):
         if self.rank == 0:
             _tell_loss(abort, advise)
         try:
-            missing = None if self._transport.end_within(DISORDER_PATIENCE) else 0
+            missing = None if self._transport.end(DISORDER_PATIENCE) else 0
         except PcopyError as error:
             missing = error.rank if isinstance(error, PeerLost) else self.rank
         if missing is None:
@@ -152,7 +152,6 @@ def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
         f"all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
     transport = mpi.initialise(patience, text if launch.rank == 0 else "")
-    transport.keep()
     if transport.size != launch.size:
         size = transport.size
         if size == 1:

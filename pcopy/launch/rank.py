@@ -11,10 +11,9 @@ from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.record import Window
 from pcopy.engine.driver import Driver, Outcome, Slices
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import LAST_EPOCH, Halt
+from pcopy.engine.messages import LAST_EPOCH, Answer, Halt
 from pcopy.engine.node import Node
 from pcopy.engine.phase_end import Director
-from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
@@ -254,7 +253,7 @@ class _Running:
         else:
             tell_line(self._setup.tool.name, f"{self._setup.itself}: {text}")
 
-    def _tell(self, phase: int, report: Report) -> None:
+    def _tell(self, phase: int, report: Answer) -> None:
         self._pulse.silent = report.silent
         if self._setup.sink is not None:
             self._setup.sink.progress(self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent)

@@ -97,11 +97,11 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
     if preparation and preparation.kept:
         preparation.kept.note_mounts(job.mounts)
     with ExitStack() as stack:
-        opened = partial(open_screen, tool, stderr=sys.stderr)
+        opened = partial(open_screen, tool.name, tool.stages, stderr=sys.stderr)
         try:
             _store(preparation, keeping, ranks, signals)
             # This may empty the errors file.
-            screen = on_root(ranks, lambda: preparation and stack.enter_context(opened(preparation.telling)))
+            screen = on_root(ranks, lambda: preparation and stack.enter_context(closing(opened(preparation.telling))))
             if not preparation:
                 os.umask(0o077)  # as the preparation has done on rank 0
             signals.install()

@@ -19,7 +19,7 @@ from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.kernel.python import make_kernel
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.report.gauge import Stages
-from pcopy.report.screen import Telling, Verbose
+from pcopy.report.screen import Telling
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.hashing import Hashing
@@ -145,8 +145,8 @@ class Preparation:
         """Tells what is about to be done."""
 
     def sink(self, screen: Sink) -> Sink:
-        """Where the job tells what happens: the screen, with more if the user wants more."""
-        return Verbose(screen) if self.telling.verbose and not self.telling.quiet else screen
+        """Where the job tells what happens."""
+        return screen
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         """See ``Settle``."""

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
-from pcopy.report.gauge import Reading, items, mean_rate, percent, rate, remaining, silence, sizes
-from pcopy.report.screen import Clock, FailureLog, JsonScreen, PlainScreen, Program, Screen, SilentScreen, Telling
+from pcopy.report.gauge import Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
+from pcopy.report.screen import Clock, FailureLog, JsonScreen, PlainScreen, Screen, Telling
 from pcopy.report.streams import Drawing
 from pcopy.tasks.base.job import Totals
 from pcopy.text import drawable
@@ -33,24 +33,14 @@ JSON_INTERVAL = 1.0
 
 _LEAST_BAR = 8
 """Columns below which no bar is drawn, but the numbers alone."""
-_SEPARATOR = ", "
 
 
 class BarScreen(Screen):
-    """Progress as a bar. ``stream`` is a terminal; ``console`` is made for it at the first drawing if not given."""
+    """Progress as a bar. ``stream`` is a terminal."""
 
-    def __init__(
-        self,
-        program: Program,
-        stream: TextIO,
-        interval: float,
-        clock: Clock,
-        log: FailureLog | None = None,
-        console: Console | None = None,
-    ) -> None:
-        super().__init__(program, stream, interval, clock, log)
-        self._console = console
-        self._live: Live | None = None
+    console: Console | None = None
+    """Made for the terminal at the first drawing if there is none."""
+    _live: Live | None = None
 
     def close(self) -> None:
         live, self._live = self._live, None
@@ -78,7 +68,7 @@ class BarScreen(Screen):
             from rich.live import Live
 
             drawing = Drawing(self._stream)
-            console = self._console or Console(file=cast(TextIO, drawing))
+            console = self.console or Console(file=cast(TextIO, drawing))
             self._live = Live(
                 console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )
@@ -131,27 +121,32 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
     }
     for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):
         parts[dropped] = ""
-        line = _SEPARATOR.join(filter(None, parts.values()))
+        line = ", ".join(filter(None, parts.values()))
         if len(line) <= width:
             break
     return line
 
 
-def open_screen(program: Program, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic) -> Screen:
+def open_screen(
+    program: str, stages: Stages, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic
+) -> Screen:
     """The screen that the user wants, on ``stderr``; makes the errors file. For rank 0 only.
 
     A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if the
     errors file cannot be made.
     """
     log = FailureLog(telling.errors, telling.umask) if telling.errors is not None else None
+    kind: type[Screen] = PlainScreen
+    interval = PLAIN_INTERVAL
     if telling.quiet or telling.progress == "none":
-        return SilentScreen(program, stderr, clock, log)
-    interval = telling.interval
-    if telling.progress == "json":
-        return JsonScreen(program, stderr, interval or JSON_INTERVAL, clock, log)
-    if telling.progress != "plain" and _can_draw(stderr):
-        return BarScreen(program, stderr, interval or BAR_INTERVAL, clock, log)
-    return PlainScreen(program, stderr, interval or PLAIN_INTERVAL, clock, log)
+        kind = Screen
+    elif telling.progress == "json":
+        kind, interval = JsonScreen, JSON_INTERVAL
+    elif telling.progress != "plain" and _can_draw(stderr):
+        kind, interval = BarScreen, BAR_INTERVAL
+    screen = kind(program, stages, stderr, telling.interval or interval, clock, log)
+    screen.is_verbose = telling.verbose > 0 and not telling.quiet
+    return screen
 
 
 def _can_draw(stream: TextIO) -> bool:

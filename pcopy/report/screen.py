@@ -15,13 +15,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 from pcopy.errors import Refused
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.report.streams import Tolerant
 from pcopy.signature.replacing import with_umask
-from pcopy.tasks.base.job import Failure, Sink, Totals
+from pcopy.tasks.base.job import Failure, Totals
 from pcopy.text import counted, harmless, shown
 from pcopy.units import show_clock
 
@@ -66,18 +66,6 @@ FAILURES_SHOWN = 100
 Clock = Callable[[], float]
 
 
-class Program(Protocol):
-    """What a screen has to know of the program that it is for."""
-
-    @property
-    def name(self) -> str:
-        """What stands before each line."""
-
-    @property
-    def stages(self) -> Stages:
-        """How its progress is measured."""
-
-
 class Telling(NamedTuple):
     """How much the user wants to be told of a job; ``json``: at its end, for programs.
 
@@ -120,22 +108,29 @@ class Screen:
     """Failures and notices on ``stream``; subclasses draw the progress. Fills ``pcopy.tasks.base.job.Sink``."""
 
     def __init__(
-        self, program: Program, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None
+        self, program: str, stages: Stages, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None
     ) -> None:
         """``interval`` is the least time between two drawings, in seconds of ``clock``; ``log`` is closed with this."""
-        self._program = program.name
+        self._program = program
         self._stream = cast(TextIO, Tolerant(stream))
         self._interval = interval
         self._clock = clock
         self._log = log
         now = clock()
-        self._gauge = Gauge(now, program.stages)
+        self._gauge = Gauge(now, stages)
         self._due = now + interval
         self._told = 0
+        self._phase = ""
         self._lock = threading.RLock()
+        self.is_verbose = False
+        """Is a line printed when each phase begins?"""
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Draws if it is time; the first drawing comes after one interval."""
+        if self.is_verbose and phase != self._phase:
+            self._phase = phase
+            done = totals.copied + totals.skipped + totals.failed
+            self.notice(f"{phase}: {done:,} of {counted(totals.found, 'item', 'items')} done so far")
         now = self._clock()
         self._gauge.enter(now, phase, totals)
         if now < self._due:
@@ -147,20 +142,17 @@ class Screen:
     def failures(self, failures: Sequence[Failure]) -> None:
         """Prints the first ``FAILURES_SHOWN`` of the job, and puts all into the errors file."""
         with self._lock:
-            self._tell(failures)
-
-    def _tell(self, failures: Sequence[Failure]) -> None:
-        for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
-            self._print(failure_line(failure, self._program))
-        if self._told <= FAILURES_SHOWN < self._told + len(failures):
-            where = f"see {shown(self._log.path)}" if self._log else "use --errors FILE"
-            self._print(f"{self._program}: more failures: {where}")
-        self._told += len(failures)
-        if self._log is not None:
-            try:
-                self._log.write(failures)
-            except OSError as error:
-                self._lose_log(self._log, error)
+            for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
+                self._print(failure_line(failure, self._program))
+            if self._told <= FAILURES_SHOWN < self._told + len(failures):
+                where = f"see {shown(self._log.path)}" if self._log else "use --errors FILE"
+                self._print(f"{self._program}: more failures: {where}")
+            self._told += len(failures)
+            if self._log is not None:
+                try:
+                    self._log.write(failures)
+                except OSError as error:
+                    self._lose_log(self._log, error)
 
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
@@ -176,14 +168,8 @@ class Screen:
             except OSError as error:
                 self._lose_log(log, error)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
-        raise NotImplementedError
+        """Nothing, where no progress is wanted."""
 
     def _print(self, line: str) -> None:
         """All that is told, but for what a bar draws, goes through here: nothing in it begins another line."""
@@ -202,16 +188,6 @@ class Screen:
             log.close()
 
 
-class SilentScreen(Screen):
-    """No progress at all."""
-
-    def __init__(self, program: Program, stream: TextIO, clock: Clock, log: FailureLog | None = None) -> None:
-        super().__init__(program, stream, 0.0, clock, log)
-
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Nothing."""
-
-
 class PlainScreen(Screen):
     """A line each interval, for logs and for terminals that can do no more."""
 
@@ -228,13 +204,6 @@ class PlainScreen(Screen):
         self._print(f"{self._program}: {show_clock(reading.elapsed)} {phase}: {', '.join(filter(None, parts))}")
 
 
-class JsonScreen(Screen):
-    """For programs, a JSON object each interval (docs/formats/progress.md); failures and notices stay lines of text."""
-
-    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
-        self._print(progress_json(time.time(), phase, totals, reading, silent))
-
-
 _COUNTED = (
     *("found", "copied", "skipped", "failed", "unscanned", "bytes", "moved", "found_bytes"),
     *("to_verify", "to_verify_bytes", "verified", "verified_bytes"),
@@ -242,42 +211,23 @@ _COUNTED = (
 """Counters that a line shows, by their names in ``Totals``."""
 
 
-def progress_json(now: float, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> str:
-    """One object on one line; ``now`` is in seconds since 1970."""
-    fraction, left = reading.fraction, reading.left
-    values = {
-        "time": round(now, 3),
-        "elapsed": round(reading.elapsed, 3),
-        "phase": phase,
-        **{name: getattr(totals, name) for name in _COUNTED},
-        "handled_bytes": reading.bytes_done,
-        "percent": None if fraction is None else int(fraction * 1000) / 10,
-        "bytes_per_second": round(reading.rate),
-        "mean_bytes_per_second": round(reading.mean_rate),
-        "items_per_second": round(reading.item_rate, 1),
-        "mean_items_per_second": round(reading.mean_item_rate, 1),
-        "eta": None if left is None else round(left, 1),
-        "silent": list(silent),
-    }
-    return json.dumps(values)
+class JsonScreen(Screen):
+    """For programs, a JSON object each interval (docs/formats/progress.md); failures and notices stay lines of text."""
 
-
-class Verbose:
-    """``-v``: passes everything on to another sink, and adds a line when each phase begins. Fills ``Sink``."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._phase = ""
-
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            done = totals.copied + totals.skipped + totals.failed
-            self._sink.notice(f"{phase}: {done:,} of {counted(totals.found, 'item', 'items')} done so far")
-        self._sink.progress(phase, totals, silent)
-
-    def failures(self, failures: Sequence[Failure]) -> None:
-        self._sink.failures(failures)
-
-    def notice(self, text: str) -> None:
-        self._sink.notice(text)
+    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
+        fraction, left = reading.fraction, reading.left
+        values = {
+            "time": round(time.time(), 3),
+            "elapsed": round(reading.elapsed, 3),
+            "phase": phase,
+            **{name: getattr(totals, name) for name in _COUNTED},
+            "handled_bytes": reading.bytes_done,
+            "percent": None if fraction is None else int(fraction * 1000) / 10,
+            "bytes_per_second": round(reading.rate),
+            "mean_bytes_per_second": round(reading.mean_rate),
+            "items_per_second": round(reading.item_rate, 1),
+            "mean_items_per_second": round(reading.mean_item_rate, 1),
+            "eta": None if left is None else round(left, 1),
+            "silent": list(silent),
+        }
+        self._print(json.dumps(values))

@@ -18,9 +18,6 @@ from typing import Any, TextIO, cast
 
 from pcopy.text import drawable, harmless
 
-_STANDARD = (0, 1, 2)
-_NO_READER = (errno.EPIPE,)
-
 
 class Tolerant:
     """A text stream that never fails: the first thing that went wrong is remembered in ``lost``.
@@ -97,7 +94,7 @@ class Streams:
         self._out.flush()
         lost = self._out.lost
         counts = self.answers or not self._out.closed
-        if lost is not None and counts and lost.errno not in _NO_READER and status < least:
+        if lost is not None and counts and lost.errno != errno.EPIPE and status < least:
             self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
             status = least
         self._errors.flush()
@@ -133,7 +130,7 @@ def _discard(stream: Tolerant, descriptor: int) -> None:
 
 
 def _fill_descriptors() -> None:
-    for descriptor in _STANDARD:
+    for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:

@@ -18,18 +18,15 @@ def tell_unexpected(name: str, error: Exception) -> int:
         tell(name, text)
         return errors.REFUSED
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
-        print(
-            f"{name}: the current directory does not exist any longer; change to another, or name all paths from /",
-            file=sys.stderr,
-        )
+        tell(name, "the current directory does not exist any longer; change to another, or name all paths from /")
         return errors.REFUSED
     if isinstance(error, errors.HINDRANCES):
-        print(f"{name}: cannot begin: {errors.hindrance(error)}", file=sys.stderr)
+        tell(name, f"cannot begin: {errors.hindrance(error)}")
         return errors.REFUSED
     import traceback
 
     traceback.print_exc()
-    print(f"{name}: internal error: {type(error).__name__} (see above)", file=sys.stderr)
+    tell(name, f"internal error: {type(error).__name__} (see above)")
     return errors.INTERNAL
 
 

@@ -129,7 +129,7 @@ def shown_by(phase: str, totals: Totals, progress: str) -> str:
     """What is told 10 s after the phase began at 100 s, and of it nothing at its begin."""
     now = 0.0
     stream = io.StringIO()
-    screen = open_screen(COPY, Telling(progress=progress, interval=105.0), stream, lambda: now)
+    screen = open_screen(COPY.name, COPY.stages, Telling(progress=progress, interval=105.0), stream, lambda: now)
     now = 100.0
     screen.progress(phase, COPIED, ())
     assert stream.getvalue() == ""
@@ -190,7 +190,7 @@ def test_a_line_says_nothing_of_the_stage_before() -> None:
     """The stage begins with its first report, not with the first line that is due."""
     now = 0.0
     stream = io.StringIO()
-    screen = PlainScreen(COPY, stream, 10.0, lambda: now)
+    screen = PlainScreen(COPY.name, COPY.stages, stream, 10.0, lambda: now)
     screen.progress("copy", COPIED, ())
     now = 8.0
     screen.progress("verify", COPIED, ())

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from pcopy.errors import Refused
 from pcopy.report.bar import BarScreen, details, open_screen, render
 from pcopy.report.gauge import ITEM_WEIGHT, Gauge, silence
-from pcopy.report.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, SilentScreen, Telling
+from pcopy.report.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, Telling
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.copy import COPY
 from pcopy.tools.director import STAGES
@@ -129,7 +130,7 @@ def test_silent_ranks_are_named() -> None:
 
 def test_a_line_each_interval() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = PlainScreen(COPY, stream, 10.0, clock)
+    screen = PlainScreen(COPY.name, COPY.stages, stream, 10.0, clock)
     for _ in range(1000):
         screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -149,7 +150,7 @@ def test_a_line_each_interval() -> None:
 
 def test_quiet_shows_errors_and_notices_only() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY, Telling(quiet=True), stream, clock)
+    screen = open_screen(COPY.name, COPY.stages, Telling(quiet=True), stream, clock)
     clock.now += 1000
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -166,7 +167,7 @@ TOTALS = Totals(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 <
 
 def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY, Telling(progress="json"), stream, clock)
+    screen = open_screen(COPY.name, COPY.stages, Telling(progress="json"), stream, clock)
     for _ in range(2):
         clock.now += 0.99
         screen.progress("copy", totals, silent)
@@ -211,7 +212,7 @@ def test_the_schema_is_documented() -> None:
 @pytest.mark.parametrize("batch", [1, 7, 100, 250])
 def test_the_first_failures_are_shown(batch: int) -> None:
     stream = io.StringIO()
-    screen = SilentScreen(COPY, stream, Clock())
+    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock())
     for first in range(0, 250, batch):
         screen.failures(failed(min(batch, 250 - first), first))
     lines = stream.getvalue().splitlines()
@@ -223,7 +224,7 @@ def test_the_first_failures_are_shown(batch: int) -> None:
 
 def test_no_more_failures_than_are_shown() -> None:
     stream = io.StringIO()
-    screen = SilentScreen(COPY, stream, Clock())
+    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock())
     screen.failures(failed(FAILURES_SHOWN))
     screen.failures([])
     assert len(stream.getvalue().splitlines()) == FAILURES_SHOWN
@@ -233,7 +234,8 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
     path = tmp_path / "errors.jsonl"
     path.write_text("old")
     stream = io.StringIO()
-    with open_screen(COPY, Telling(errors=bytes(path), quiet=True), stream, Clock()) as screen:
+    telling = Telling(errors=bytes(path), quiet=True)
+    with closing(open_screen(COPY.name, COPY.stages, telling, stream, Clock())) as screen:
         assert path.read_text() == ""
         screen.failures(failed(150))
         assert len(path.read_text().splitlines()) == 150
@@ -245,12 +247,12 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
 
 def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no/file: cannot write the errors file: No such file or directory"):
-        open_screen(COPY, Telling(errors=bytes(tmp_path / "no/file")), io.StringIO())
+        open_screen(COPY.name, COPY.stages, Telling(errors=bytes(tmp_path / "no/file")), io.StringIO())
 
 
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
-    screen = SilentScreen(COPY, stream, Clock(), FailureLog(b"/dev/full"))
+    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), FailureLog(b"/dev/full"))
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
     screen.close()
@@ -264,7 +266,7 @@ def test_an_errors_file_that_fails_is_told_of_once() -> None:
 @pytest.mark.parametrize("kind", [PlainScreen, BarScreen])
 def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[PlainScreen] | type[BarScreen]) -> None:
     clock = Clock()
-    screen = kind(COPY, Broken(), 1.0, clock)
+    screen = kind(COPY.name, COPY.stages, Broken(), 1.0, clock)
     for _ in range(3):
         clock.now += 1
         screen.progress("copying", HALF, ())
@@ -311,7 +313,8 @@ def test_what_matters_least_goes_first() -> None:
 def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
-    screen = BarScreen(COPY, stream, 0.5, clock, console=console)
+    screen = BarScreen(COPY.name, COPY.stages, stream, 0.5, clock)
+    screen.console = console
     screen.failures(failed(1))
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\n"
@@ -330,6 +333,27 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     assert stream.getvalue().endswith("\x1b[2K")
 
 
+@pytest.mark.parametrize(
+    ("telling", "lines"),
+    [
+        (
+            Telling(verbose=1, progress="none"),
+            ["pcopy: copying: 2 of 3 items done so far", "pcopy: finishing: 2 of 3 items done so far"],
+        ),
+        (Telling(verbose=1, quiet=True), []),
+        (Telling(progress="none"), []),
+        (Telling(progress="none", interval=0.5), []),
+    ],
+)
+def test_each_phase_is_told_once_if_more_is_wanted(telling: Telling, lines: list[str]) -> None:
+    clock, stream = Clock(), io.StringIO()
+    screen = open_screen(COPY.name, COPY.stages, telling, stream, clock)
+    for phase in ("copying", "copying", "finishing"):
+        clock.now += 100
+        screen.progress(phase, Totals(found=3, files=1, skipped=1), ())
+    assert stream.getvalue().splitlines() == lines
+
+
 # The choice
 
 
@@ -337,13 +361,13 @@ def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
     def kind(stream: io.StringIO, **values: Any) -> type[Screen]:
-        return type(open_screen(COPY, Telling(**values), stream))
+        return type(open_screen(COPY.name, COPY.stages, Telling(**values), stream))
 
     assert kind(io.StringIO()) is PlainScreen
     assert kind(Terminal()) is BarScreen
     assert kind(Terminal(), progress="plain") is PlainScreen
-    assert kind(Terminal(), progress="none") is SilentScreen
-    assert kind(Terminal(), quiet=True) is SilentScreen
+    assert kind(Terminal(), progress="none") is Screen
+    assert kind(Terminal(), quiet=True) is Screen
     assert kind(io.StringIO(), progress="bar") is PlainScreen
     monkeypatch.setenv("TERM", "dumb")
     assert kind(Terminal(), progress="bar") is PlainScreen
@@ -361,7 +385,7 @@ class Terminal(io.StringIO):
     isatty = lambda self: True
 now = 0.0
 stream = Terminal()
-screen = open_screen(COPY, Telling(), stream, lambda: now)
+screen = open_screen(COPY.name, COPY.stages, Telling(), stream, lambda: now)
 screen.progress("copying", Totals(found=1), ())
 screen.failures([Failure(b"a", "open", 13, "")])
 assert "rich" not in sys.modules

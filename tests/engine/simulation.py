@@ -339,7 +339,7 @@ class Simulation:
             rank.node.halt(Halt("stopped by the test"), self.now)
             rank.node.halt(Halt("stopped by the test"), self.now)
         else:
-            rank.node.abort("nowhere", "Traceback of the test")
+            rank.node.abort("Traceback of the test")
         if not rank.in_slice:
             self._turn(rank)
 

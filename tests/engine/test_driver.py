@@ -18,9 +18,8 @@ import pytest
 
 from pcopy.engine.driver import Driver, Outcome, Slices
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Close, Halt, Message, Reply, Request, Start, Stop
+from pcopy.engine.messages import Answer, Close, Halt, Message, Reply, Request, Start, Stop
 from pcopy.engine.node import Node
-from pcopy.engine.progress import Report
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Spawn, Task
 from pcopy.engine.ticket import Wake
@@ -122,7 +121,7 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
     rank = transport.rank
     (directory / f"pid{rank}").write_text(str(os.getpid()))
     listening = Listening(transport)
-    reports: list[Report] = []
+    reports: list[Answer] = []
     node = Node(
         rank,
         size,
@@ -168,7 +167,7 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
     }
     (directory / f"rank{rank}").write_text(json.dumps(note))
     transport.close()
-    transport.reap(5.0)
+    transport.children.reap(5.0)
 
 
 def _supervised(size: int, first: list[Spawn], directory: Path, stopping: int) -> None:

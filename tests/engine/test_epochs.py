@@ -90,7 +90,7 @@ def test_a_marker_goes_before_the_first_message_to_each() -> None:
     following = spoken.node.take()
     assert following is not None
     spoken.node.finished(following, Outcome([Spawn(0, b"", 1, owner=5)]), 0.0)
-    spoken.node.abort("nowhere", "to be heard by everybody")
+    spoken.node.abort("to be heard by everybody")
     said = without(spoken.said(), Request, Signal)
     for destination in (5, 6, 0, 3, 4):
         first, *others = heard(said, destination)

@@ -49,9 +49,9 @@ def ranks(size: int, child: Callable[[LocalTransport], None]) -> Iterator[LocalT
     try:
         yield transport
     finally:
-        transport.kill()
+        transport.children.kill()
         transport.close()
-        transport.reap(0.0)
+        transport.children.reap(0.0)
     assert (set(os.listdir("/proc/self/fd")), children()) == before
 
 
@@ -204,19 +204,19 @@ def test_reap_waits_for_those_that_end_and_kills_the_others() -> None:
     with ranks(3, child) as transport:
         transport.close()
         began = time.monotonic()
-        transport.reap(0.5)
+        transport.children.reap(0.5)
         assert 0.5 <= time.monotonic() - began < PATIENCE
     with ranks(3, lambda _: time.sleep(0.1)) as transport:
         transport.close()
         began = time.monotonic()
-        transport.reap(PATIENCE)
+        transport.children.reap(PATIENCE)
         assert 0.1 <= time.monotonic() - began < PATIENCE / 2
 
 
 def test_kill_does_not_wait() -> None:
     with ranks(3, lambda _: time.sleep(6 * PATIENCE)) as transport:
         began = time.monotonic()
-        transport.kill()
+        transport.children.kill()
         assert time.monotonic() - began < PATIENCE / 2
         assert str(until_lost(transport)[1]).endswith("killed by SIGKILL")
 
@@ -249,7 +249,7 @@ def test_sixty_four_ranks_raise_the_soft_limit() -> None:
         "    transport.send(0, Ready())\n"
         "    transport.close(); os._exit(0 if heard >= {transport.rank - 1} else 1)\n"
         "while len(heard) < 63: heard.update(sender for sender, _ in transport.poll(10))\n"
-        "transport.close(); transport.reap(10); print(sorted(heard) == list(range(1, 64)))\n"
+        "transport.close(); transport.children.reap(10); print(sorted(heard) == list(range(1, 64)))\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
@@ -301,7 +301,7 @@ def test_starting_loads_nothing_heavy() -> None:
         "transport = fork_ranks(2)\n"
         "if transport.rank: os._exit(0)\n"
         "print(sorted({'ctypes', 'mpi4py', 'multiprocessing', 'asyncio', 'subprocess'} & set(sys.modules)))\n"
-        "transport.close(); transport.reap(10)\n"
+        "transport.close(); transport.children.reap(10)\n"
     )
     assert done.stdout == "[]\n", done
 

@@ -68,7 +68,7 @@ ONE_OF_EACH: tuple[Message, ...] = (
     Answer(9, (4, 5, 6), (7, 8), 3),
     Epoch(4),
     Halt("SIGTERM", 15),
-    Abort(3, "node17", "Traceback …\n"),
+    Abort(3, "Traceback …\n"),
     Stop(75),
     Ready(),
     Close(),

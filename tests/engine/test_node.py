@@ -158,7 +158,7 @@ def check_aborted(job: Simulation) -> None:
         assert states == {State.ABORTED}
         assert job.interruption is not None
         assert {node.aborted and node.aborted[:] for node in job.nodes} == {
-            (job.interruption.rank, "nowhere", "Traceback of the test", INTERNAL)
+            (job.interruption.rank, "Traceback of the test", INTERNAL)
         }
 
 

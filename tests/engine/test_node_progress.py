@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.engine.messages import Answer, Message, Query
-from pcopy.engine.progress import SILENT_SHOWN, CounterTree, Report
+from pcopy.engine.progress import SILENT_SHOWN, CounterTree
 
 
 class Trees:
@@ -43,7 +43,7 @@ class Trees:
                 self._send(destination, tree.receive_answer(source, message))
 
     @property
-    def report(self) -> Report:
+    def report(self) -> Answer:
         report = self.trees[0].report
         assert report is not None
         return report

@@ -245,12 +245,12 @@ def test_a_halt_before_the_start() -> None:
 
 def test_an_abort_goes_to_all_neighbours_but_its_bearer() -> None:
     spoken = working(1, 7)
-    news = Abort(9, "node9", "text")
+    news = Abort(9, "text")
     assert spoken.hear(3, news) == [(0, news), (4, news)]
     assert spoken.node.aborted == news
-    assert spoken.hear(4, news, Abort(4, "node4", "later")) == []
+    assert spoken.hear(4, news, Abort(4, "later")) == []
     assert spoken.hear(0, Start(5), Work(9, ()), Stop(0)) == []
-    spoken.node.abort("here", "text")
+    spoken.node.abort("text")
     assert (spoken.node.state, spoken.node.aborted) == (State.ABORTED, news)
 
 
@@ -258,6 +258,6 @@ def test_an_abort_after_the_end_changes_nothing() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, Reply(0, request.sequence, ()))
     spoken.hear(0, Stop(3), Close())
-    spoken.node.abort("here", "text")
-    assert spoken.hear(0, Abort(0, "node0", "text")) == []
+    spoken.node.abort("text")
+    assert spoken.hear(0, Abort(0, "text")) == []
     assert (spoken.node.state, spoken.node.aborted) == (State.CLOSED, None)

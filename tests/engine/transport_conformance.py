@@ -356,9 +356,9 @@ def run_local(program: Program, size: int, directory: Path) -> list[Any]:
         leave(program, transport, directory)
     try:
         results = [drive(program, transport)]
-        transport.reap(LONGEST)
+        transport.children.reap(LONGEST)
     finally:
-        transport.kill()
+        transport.children.kill()
         transport.close()
     for rank in range(1, size):
         results.append(json.loads((directory / f"{rank}.json").read_text()))
@@ -386,6 +386,7 @@ def main(name: str, directory: str) -> None:
         traceback.print_exc()
         transport.abort(70)
         raise
+    transport.end()
     (Path(directory) / f"{transport.rank}.json").write_text(json.dumps(result))
 
 

@@ -144,9 +144,10 @@ def test_mpi_init_that_never_returns_is_ended_with_one_line() -> None:
 
 
 def test_a_deadline_that_is_met_changes_nothing() -> None:
+    pytest.importorskip("mpi4py")
     program = (
         "import signal, time\n"
-        "from pcopy.engine.transports.deadline import deadline\n"
+        "from pcopy.engine.transports.mpi import deadline\n"
         "with deadline(0.2, 2, b'late'):\n"
         "    pass\n"
         "time.sleep(0.4)\n"

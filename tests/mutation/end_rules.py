@@ -26,8 +26,8 @@ REPORTS = (
         "progress.py",
         "        self._answers[source] = answer\n",
         "        known = self._answers.get(source)\n"
-        "        more = tuple(map(sum, zip(known.counters, answer.counters))) if known else answer.counters\n"
-        "        self._answers[source] = answer._replace(counters=more)\n",
+        "        more = tuple(map(sum, zip(known.totals, answer.totals))) if known else answer.totals\n"
+        "        self._answers[source] = answer._replace(totals=more)\n",
         (LATE,),
     ),
     Rule(
@@ -120,15 +120,15 @@ ENDS = (
     Rule(
         "an abort is passed on upward",
         "node.py",
-        "for neighbour in (self._parent, *self._children):",
+        "for neighbour in (self.parent, *self._children):",
         "for neighbour in self._children:",
         (ABORT,),
     ),
     Rule(
         "an abort is passed on downward",
         "node.py",
-        "for neighbour in (self._parent, *self._children):",
-        "for neighbour in (self._parent,):",
+        "for neighbour in (self.parent, *self._children):",
+        "for neighbour in (self.parent,):",
         (ABORT,),
     ),
     Rule(
@@ -148,7 +148,7 @@ ENDS = (
     Rule(
         "a wish to halt goes to the root",
         "node.py",
-        "                self._send(self._parent, message)\n            return",
+        "                self._send(self.parent, message)\n            return",
         "            return",
         (NODE + "test_a_wish_to_halt_reaches_the_parent",),
     ),
@@ -162,7 +162,7 @@ ENDS = (
     Rule(
         "the root orders the halt",
         "node.py",
-        "        if self.rank and source != self._parent:\n            if",
+        "        if self.rank and source != self.parent:\n            if",
         "        if False:\n            if",
         (HALT,),
     ),
@@ -274,8 +274,8 @@ ENDS = (
     Rule(
         "an exception on one rank ends all",
         "driver.py",
-        "            node.abort(self._host, where + traceback.format_exc())",
-        "            raise",
+        'node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{traceback.format_exc()}")',
+        "raise",
         ("engine/test_driver.py::test_an_exception_ends_all_ranks[fail-0-1]",),
     ),
 )

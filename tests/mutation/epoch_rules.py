@@ -52,33 +52,33 @@ CUTS = (
     ),
     Rule(
         "each destination gets its marker",
-        "journal.py",
-        "                told[destination] = self.number",
-        "                told.update(dict.fromkeys(range(100), self.number))",
+        "node.py",
+        "            self._told[destination] = epoch",
+        "            self._told.update(dict.fromkeys(range(100), epoch))",
         (MARKER,),
     ),
     Rule(
         "a marker is sent once",
-        "journal.py",
-        "                told[destination] = self.number\n",
+        "node.py",
+        "            self._told[destination] = epoch\n",
         "",
         (MARKER,),
     ),
     Rule(
         "a marker goes before the message",
-        "journal.py",
-        "                outbox.append((destination, Epoch(self.number)))\n"
-        "            outbox.append((destination, message))",
-        "                outbox.append((destination, message))\n"
-        "                message = Epoch(self.number)\n"
-        "            outbox.append((destination, message))",
+        "node.py",
+        "            self.outbox.append((destination, Epoch(epoch)))\n"
+        "        self.outbox.append((destination, message))",
+        "            self.outbox.append((destination, message))\n"
+        "            message = Epoch(epoch)\n"
+        "        self.outbox.append((destination, message))",
         (MARKER,),
     ),
     Rule(
         "the first epoch has no marker",
-        "journal.py",
-        "if told.get(destination, FIRST) != self.number:",
-        "if told.get(destination) != self.number:",
+        "node.py",
+        "if self._told.get(destination, FIRST) != epoch:",
+        "if self._told.get(destination) != epoch:",
         (EPOCHS + "test_who_is_in_the_first_epoch_tells_nobody",),
     ),
     Rule(

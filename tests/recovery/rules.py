@@ -12,9 +12,8 @@ from pcopy.checkpoint import base, directory, framing, journal, resume
 from pcopy.checkpoint.join import Join
 from pcopy.checkpoint.record import pack_id
 from pcopy.engine.commit import Commit
-from pcopy.engine.messages import Message
+from pcopy.engine.messages import Answer, Message
 from pcopy.engine.node import Node
-from pcopy.engine.progress import Report
 from pcopy.engine.task import Task, TaskId
 from pcopy.fsio import durable
 from pcopy.fsio.directories import Pins
@@ -144,7 +143,7 @@ def _cut_alone(node: Node, interval: float, random: Random) -> None:
     def send_all(messages: Iterable[tuple[int, Message]]) -> None:
         outbox.extend(messages)
 
-    def is_due(rank: int, report: Report | None, now: float) -> bool:
+    def is_due(rank: int, report: Answer | None, now: float) -> bool:
         if now < next_cut[0]:
             return False
         next_cut[0] = now + interval * (0.5 + random.random())

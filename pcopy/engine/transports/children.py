@@ -51,7 +51,7 @@ class Children:
             self._wait(rank, 0)
 
     def kill(self) -> None:
-        """Kills all at once. One that is stuck in a system call is not waited for."""
+        """Kills all at once. One that is stuck in a system call is not waited for: ``reap`` does that."""
         self._signal()
         self._collect(_FATE_WAIT)
 

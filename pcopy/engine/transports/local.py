@@ -99,10 +99,13 @@ class LocalTransport:
     """One process's end of the network that ``fork_ranks`` made; fills ``pcopy.engine.transport.Transport``."""
 
     def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: Children) -> None:
-        """``ends``: peer rank -> descriptor, owned from now on; ``children``: rank 0's, none elsewhere."""
+        """``ends``: peer rank -> descriptor, owned from now on; ``children``: rank 0's, none elsewhere.
+
+        They are reaped after ``close``: children that still write to rank 0 would wait in vain.
+        """
         self.rank = rank
         self.size = size
-        self._children = children
+        self.children = children
         self._peers = {peer: Peer(peer, descriptor) for peer, descriptor in ends.items()}
         self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._waiting: set[int] = set()
@@ -171,7 +174,6 @@ class LocalTransport:
                 return arrived
 
     def forgive(self, rank: int) -> None:
-        """From now on the end of ``rank``'s connection is expected, and messages that it can't get are dropped."""
         peer = self._peer(rank)
         peer.forgiven = True
         if peer in self._losses:
@@ -201,17 +203,6 @@ class LocalTransport:
         self._losses.clear()
         with suppress(OSError):
             self._epoll.close()
-
-    def reap(self, grace: float) -> None:
-        """Waits up to ``grace`` seconds until all children have exited, then kills and reaps the rest.
-
-        For rank 0, after ``close`` (children that still write to it would wait in vain); elsewhere it does nothing.
-        """
-        self._children.reap(grace)
-
-    def kill(self) -> None:
-        """Kills all children at once. Those stuck in a system call are not waited for: ``reap`` does that."""
-        self._children.kill()
 
     def _listen(self, wake: Wake | None) -> None:
         if self._wake_descriptor >= 0:
@@ -306,11 +297,11 @@ class LocalTransport:
 
     def _tell_loss(self) -> None:
         peer = self._losses.popleft()
-        reason = self._children.fate(peer.rank) or "its connection closed"
+        reason = self.children.fate(peer.rank) or "its connection closed"
         if peer.head or peer.body is not None:
             reason += ", in the middle of a message"
         peer.lost = reason
-        raise PeerLost(peer.rank, reason, gave_up=self._children.gave_up(peer.rank))
+        raise PeerLost(peer.rank, reason, gave_up=self.children.gave_up(peer.rank))
 
 
 def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
@@ -321,8 +312,6 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
     descriptors as far as needed, and leaves it so.
     Raises ``Refused`` if a limit of the system doesn't allow that many ranks; then no child is left.
     """
-    if size < 1:
-        raise Refused(f"{size} ranks: at least one is needed")
     allow_descriptors(size)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:

@@ -24,8 +24,8 @@ Once all ranks have opened it nobody needs the name, so it is removed then, and 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import math
 import os
 import pickle
 import re
@@ -34,6 +34,8 @@ import signal
 import struct
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import mpi4py
@@ -46,7 +48,6 @@ from mpi4py import MPI  # noqa: E402  (the switches above are read by this impor
 from pcopy import libc  # noqa: E402
 from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
 from pcopy.engine.ticket import Wake  # noqa: E402
-from pcopy.engine.transports.deadline import deadline  # noqa: E402
 from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused  # noqa: E402
 
 _TAG = 1
@@ -126,7 +127,7 @@ class MpiTransport:
         self._receiving_bytes = 0
         self._status = MPI.Status()
         self._moved = time.monotonic()
-        self._closed = self._ended = self._kept = False
+        self._closed = False
         self._barriers: list[MPI.Request] = []
         self._neighbour: Neighbour | None = None
         self._forgiven: set[int] = set()
@@ -179,53 +180,31 @@ class MpiTransport:
     def forgive(self, rank: int) -> None:
         self._forgiven.add(rank)
 
-    def keep(self) -> None:
-        """From now on ``close`` leaves MPI running until ``end``."""
-        self._kept = True
-
     def close(self) -> None:
-        """Completes what is unsent on all ranks, then finalises MPI (but see ``keep``). Collective.
+        """Completes what is unsent on all ranks; MPI runs until ``end``. Collective, as ``meet``."""
+        if not self._closed:
+            self.meet()
+            self._closed = True
 
-        Raises ``PeerLost`` if a rank that is watched ends before all have come here.
+    def end(self, seconds: float = math.inf) -> bool:
+        """Finalises MPI if all ranks come here within ``seconds``: what a rank did before is done before any ends.
+
+        Collective, as ``meet``.
         """
-        if self._closed:
-            return
-        self._meet(None)
-        self._closed = True
-        if not self._kept:
-            self.end()
-
-    def end(self) -> None:
-        """Waits for all ranks, then finalises MPI. Collective: what a rank does before, it does before any one ends."""
-        if self._ended:
-            return
-        self._meet(None)
-        self._finalise()
-
-    def end_within(self, seconds: float) -> bool:
-        """``end``, unless not all ranks come to it in time. Raises ``PeerLost`` like ``close``."""
-        met = self.meet_within(seconds)
+        met = self.meet(seconds)
         if met:
-            self._finalise()
+            self._communicator.Free()
+            MPI.Finalize()
         return met
 
-    def meet_within(self, seconds: float) -> bool:
-        """Waits until all ranks have come here, but only for so long: who comes later is waited for in the next
-        meeting. Collective; raises ``PeerLost`` like ``close``.
+    def meet(self, seconds: float = math.inf) -> bool:
+        """Waits until all ranks have come here and completed their sends; False if that is not so within ``seconds``.
+
+        Collective: who comes later is waited for in the next meeting. Until then what arrives is received and dropped,
+        because a send of a long message ends only when it has been received.
+        Raises ``PeerLost`` if a rank that is watched ends before all have come here.
         """
-        return self._meet(time.monotonic() + seconds)
-
-    def _finalise(self) -> None:
-        self._ended = True
-        self._communicator.Free()
-        MPI.Finalize()
-
-    def _meet(self, end: float | None) -> bool:
-        """Waits until all ranks have completed their sends; False if that is not so at the time ``end``.
-
-        Until then what arrives is received and dropped, because a send of a long message ends only when it has been
-        received.
-        """
+        end = time.monotonic() + seconds
         has_come = False
         while not (has_come and MPI.Request.Testall(self._barriers)):
             lost = self._lost()
@@ -237,7 +216,7 @@ class MpiTransport:
                 continue
             if lost is not None and not (has_come and MPI.Request.Testall(self._barriers)):
                 raise PeerLost(lost, "its process has ended")
-            if end is not None and time.monotonic() > end:
+            if time.monotonic() > end:
                 return False
             if not arrived:
                 self._sleep(_LONGEST_PAUSE)
@@ -249,19 +228,14 @@ class MpiTransport:
         MPI.COMM_WORLD.Abort(status)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's ``value`` (primitives only) on every rank. Collective, and waits; for the time before the job.
-
-        Raises ``PeerLost`` like ``gather``.
-        """
-        data = pickle.dumps(value, 5) if self.rank == 0 else b""
-        length = bytearray(_LENGTH.pack(len(data)))
-        self._complete(self._communicator.Ibcast([length, MPI.BYTE], root=0))
-        buffer = bytearray(data) if self.rank == 0 else bytearray(_LENGTH.unpack(length)[0])
-        self._complete(self._communicator.Ibcast([buffer, MPI.BYTE], root=0))
-        return load_primitives(buffer)
+        """Rank 0's ``value`` (primitives only) on every rank, like ``gather``."""
+        return self.gather(value if self.rank == 0 else None)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """All ranks' values (primitives only), by rank, on every rank. Collective, and waits, like ``broadcast``."""
+        """All ranks' values (primitives only), by rank, on every rank; for the time before the job.
+
+        Collective, and waits; raises ``PeerLost`` like ``meet``.
+        """
         data = pickle.dumps(value, 5)
         length = _LENGTH.pack(len(data))
         packed = bytearray(_LENGTH.size * self.size)
@@ -356,7 +330,7 @@ class MpiTransport:
 def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     """Initialises MPI (only the thread that calls this may use it) and joins all ranks. Collective.
 
-    Ends with ``MpiTransport.close``. If it takes more than ``patience`` seconds (0: for ever), because another rank
+    Ends with ``MpiTransport.end``. If it takes more than ``patience`` seconds (0: for ever), because another rank
     never comes here, the process ends with status 2 after ``text`` on standard error. Raises ``InvariantBroken`` if MPI
     is running already, and ``Refused`` if it can't be initialised.
     """
@@ -373,12 +347,35 @@ def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     return transport
 
 
+@contextmanager
+def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
+    """Ends the process with ``status``, after ``text`` on standard error, unless the body ends within ``seconds``.
+
+    For C code that never returns and keeps the interpreter's lock, such as MPI_Init without its launcher. No thread and
+    no handler of Python's own runs then. A handler that C calls does: on the main thread, which holds the lock already.
+    Takes SIGALRM meanwhile. For the main thread.
+    """
+
+    def leave(_: int) -> None:
+        try:
+            os.write(2, text)
+        finally:
+            os._exit(status)
+
+    with libc.handled_in_c(signal.SIGALRM, leave):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _remove_names_of_shared_memory() -> None:
     """Every rank of this host has been in MPI_Init, which maps the memory, before another one could leave ``Dup``."""
     with open("/proc/self/maps", "rb") as file:
         names = set(_SEGMENT.findall(file.read()))
     for name in names:
-        with contextlib.suppress(FileNotFoundError):  # another rank of this host was quicker
+        with suppress(FileNotFoundError):  # another rank of this host was quicker
             os.unlink(name)
 
 
