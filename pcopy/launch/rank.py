@@ -25,7 +25,7 @@ from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
 from pcopy.jobs.spool import database_in, no_room, spool_in
 from pcopy.launch.tool import Ended, RankPlace, Settle, Tool
-from pcopy.launch.watch.signals import StopSignals, status_of, stopped_by
+from pcopy.launch.watch.signals import StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe, Pulse, Voice, Watchdog
 from pcopy.libc import type_of_file_system
 from pcopy.report.streams import tell as tell_line
@@ -44,11 +44,6 @@ DATABASE_WINDOW = 1 << 20
 """Bytes of waiting work that a rank holds in memory where a database is asked for from the start."""
 
 
-def _nothing_to_settle(rank: Rank, totals: Totals) -> int:
-    """On other ranks than rank 0 nobody asks."""
-    return OK
-
-
 class RankSetup(NamedTuple):
     """What a rank needs for its share of a job.
 
@@ -65,7 +60,7 @@ class RankSetup(NamedTuple):
     signals: StopSignals
     notices: NoticePipe | None = None
     sink: Sink | None = None
-    settle: Settle = _nothing_to_settle
+    settle: Settle = lambda rank, totals: OK
     kept: KeptJob | None = None
     advice: str = ""
 
@@ -174,11 +169,7 @@ class _Running:
         self._setup = setup
         self._rank = tool.rank_state(setup.job, setup.place, setup.sink, spool_in(setup.keeping.spool))
         self._journal, self._store = open_store(setup, self._rank)
-        self._director = tool.director(
-            self._rank,
-            stopped_by if setup.keeping.directory else status_of,
-            setup.settle,
-        )
+        self._director = tool.director(self._rank, setup.settle)
         self._node = make_node(setup, self._rank, self._director, self._journal)
         self._run_task = TaskRunner(self._rank)
         self._pulse = Pulse()

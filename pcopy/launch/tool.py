@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import Halt
@@ -21,13 +20,12 @@ from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.report.gauge import Stages
 from pcopy.report.screen import Telling, Verbose
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank, RootDescriptors
-from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.files.chunk_ledger import discard_all
+from pcopy.tasks.base.values import Place
+from pcopy.walk.visitor import Visitor
 
 
 class Ended(NamedTuple):
@@ -74,8 +72,7 @@ class Tool:
     """What the user can do where work that waits finds no room."""
     stages: Stages
     """How progress is measured."""
-    director: Callable[[Rank, Callable[[Halt], int | None], Settle], JobDirector]
-    """Its second argument knows the exit status of some reasons to stop early."""
+    director: Callable[[Rank, Settle], JobDirector]
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
     """The phases before which all that was done is on record."""
 
@@ -100,22 +97,22 @@ class Tool:
             place.size,
             place.roots,
             kernel,
-            visitor_of,
+            self.visitor,
             sink=sink,
             leaders=place.leaders,
             hosts=place.hosts,
             open_spool=spool,
         )
 
+    def visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
+        """What gets the items that a task finds in a directory (``ScanDir``, ``ScanNames``)."""
+        raise NotImplementedError
+
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """Removes what the run ``since``, or a later one, has begun and nobody will end.
 
         ``forgotten`` are the tasks that were dropped.
         """
-        discard_all(rank, since)
-        with suppress(OSError):  # a spool may have no room: what was dropped is not known then
-            for task in forgotten:
-                decode(task.payload).discard(rank, since)
 
 
 class Preparation:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from pcopy.engine.messages import Halt
+from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, UNSYNCED, Refused, hindrance
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
@@ -22,8 +24,11 @@ from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import status_of, told
 from pcopy.report.streams import tell
+from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.copying import visitor_of
+from pcopy.tasks.files.chunk_ledger import discard_all
 from pcopy.tasks.sign.sign_state import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
@@ -41,6 +46,13 @@ class Copy(Tool):
     spool_advice = NAME_ANOTHER
     stages = STAGES
     director = CopyDirector
+    visitor = staticmethod(visitor_of)
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        discard_all(rank, since)
+        with suppress(OSError):  # a spool may have no room: what was dropped is not known then
+            for task in forgotten:
+                decode(task.payload).discard(rank, since)
 
 
 COPY = Copy()

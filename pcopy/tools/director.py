@@ -7,7 +7,7 @@ goes over all items; so there is no fraction of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pcopy import errors
@@ -15,7 +15,8 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.launch.tool import Ended
+from pcopy.launch.tool import Ended, Settle
+from pcopy.launch.watch.signals import status_of
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Totals, mount_codes
@@ -66,21 +67,18 @@ def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
 class JobDirector:
     """Fills ``pcopy.launch.tool.JobDirector`` for a job that reads.
 
-    ``status_of`` knows the exit status of some reasons to stop early; ``settle`` is asked at the end of a job whose
-    items are all there: it does what is left to do with them, and returns the status.
+    ``settle`` is asked at the end of a job whose items are all there: it does what is left to do with them, and returns
+    the status.
     """
 
     halted_status = errors.REFUSED
-    """Of a job that ended before all was done, unless ``status_of`` knows another."""
+    """Of a job that ended before all was done. If a signal has ended one that is not kept, it is 128 + signal."""
     failed_status = errors.REFUSED
     """Of one of which items have failed."""
 
-    def __init__(
-        self, rank: Rank, status_of: Callable[[Halt], int | None], settle: Callable[[Rank, Totals], int]
-    ) -> None:
+    def __init__(self, rank: Rank, settle: Settle) -> None:
         self._rank = rank
         self._job = rank.job
-        self._status_of = status_of
         self._settle = settle
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
@@ -153,7 +151,8 @@ class JobDirector:
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
-            return self._status_of(halted) or self.halted_status
+            is_kept = self._rank.storage is not None
+            return self.halted_status if is_kept else status_of(halted) or self.halted_status
         if sums.found != sums.copied + sums.skipped + sums.failed:
             return errors.INTERNAL
         if sums.failed or sums.unsynced:

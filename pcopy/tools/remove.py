@@ -8,10 +8,10 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pcopy.engine.messages import Halt
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.identity import Identity
 from pcopy.jobs.paths import lies_in
@@ -83,9 +83,6 @@ class Removal(Tool):
 
     def phase_name(self, phase: int) -> str:
         return "remove"
-
-    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """A removal leaves nothing half made."""
 
 
 REMOVAL = Removal()

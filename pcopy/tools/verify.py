@@ -24,6 +24,7 @@ from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature,
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.sign.sign_state import SignState
 from pcopy.tasks.sign.signing import Tally
 from pcopy.text import counted, for_shell, shown
@@ -47,6 +48,7 @@ class Verify(Tool):
     spool_advice = SET_ANOTHER
     stages = STAGES
     director = JobDirector
+    visitor = staticmethod(visitor_of)
 
     def phase_name(self, phase: int) -> str:
         return phase_name(phase) if phase >= Phase.SIGN else "read"

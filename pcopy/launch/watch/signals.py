@@ -120,10 +120,5 @@ def status_of(reason: Halt) -> int | None:
     return 128 + reason.code if reason.code > 0 else None
 
 
-def stopped_by(reason: Halt) -> int | None:
-    """75 if a signal is the reason: there is a checkpoint to go on with."""
-    return STOPPED if reason.code > 0 else None
-
-
 def told(reason: Halt) -> str:
     return f"stopped by {reason.text}" if reason.code > 0 else f"stopped early: {reason.text}"
