@@ -97,12 +97,12 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
     if preparation and preparation.kept:
         preparation.kept.note_mounts(job.mounts)
     with ExitStack() as stack:
-        opened = partial(open_screen, tool, stderr=sys.stderr)
         try:
             _store(preparation, keeping, ranks, signals)
-            # This may empty the errors file.
-            screen = on_root(ranks, lambda: preparation and stack.enter_context(opened(preparation.telling)))
-            if not preparation:
+            screen = on_root(ranks, lambda: preparation and open_screen(tool, preparation.telling, sys.stderr))
+            if screen:
+                stack.enter_context(screen)
+            else:
                 os.umask(0o077)  # as the preparation has done on rank 0
             signals.install()
             sys.stderr.flush()
@@ -115,6 +115,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
         place = RankPlace(transport.rank, size, roots, leaders(ranks.hellos), hosts)
         setup = RankSetup(tool, job, keeping, transport, place, signals, notices)
         if transport.rank == 0 and preparation and screen:
+            screen.begin()
             preparation.announce()
             setup = setup._replace(sink=preparation.sink(screen), settle=preparation.settle, kept=preparation.kept)
             if setup.kept and hosts and not preparation.telling.quiet:
