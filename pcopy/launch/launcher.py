@@ -27,11 +27,10 @@ class Wire(Enum):
 
 
 class Launch(NamedTuple):
-    """This process as its launcher, ``name`` for people, sees it: rank ``rank`` of ``size``."""
+    """What the launcher, ``name`` for people, has started: ``size`` ranks."""
 
     wire: Wire
     size: int
-    rank: int
     name: str
     by_srun: bool
 
@@ -45,13 +44,9 @@ class Launch(NamedTuple):
         """A step of one task is what a shell of ``srun --pty`` is, too: pcopy forks there as it does anywhere."""
         return self.alone and self.by_srun
 
-
-_RANKS = {
-    Wire.OPEN_MPI: "OMPI_COMM_WORLD_RANK",
-    Wire.PMI: "PMI_RANK",
-    Wire.PMIX: "SLURM_PROCID",
-    Wire.NOTHING: "SLURM_PROCID",
-}
+    @property
+    def started(self) -> str:
+        return f"{self.name} has started {self.size} ranks"
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
@@ -100,7 +95,7 @@ def identify(environment: Mapping[str, str]) -> Launch:
     by_srun = bool(environment.get("SLURM_STEP_ID")) and (
         wire in (Wire.PMIX, Wire.NOTHING) or (wire is Wire.PMI and "HYDI_CONTROL_FD" not in environment)
     )
-    return Launch(wire, next(iter(sizes)), _rank(environment, wire), _name(wire, by_srun), by_srun)
+    return Launch(wire, next(iter(sizes)), _name(wire, by_srun), by_srun)
 
 
 def _sizes(environment: Mapping[str, str]) -> list[str]:
@@ -117,12 +112,6 @@ def _wire(environment: Mapping[str, str]) -> Wire:
     if environment.get("PMI_SIZE"):
         return Wire.PMI
     return Wire.PMIX if environment.get("PMIX_NAMESPACE") else Wire.NOTHING
-
-
-def _rank(environment: Mapping[str, str], wire: Wire) -> int:
-    """0 where the launcher doesn't tell, so that somebody speaks."""
-    value = environment.get(_RANKS[wire], "")
-    return int(value) if value.isascii() and value.isdecimal() else 0
 
 
 def _name(wire: Wire, by_srun: bool) -> str:

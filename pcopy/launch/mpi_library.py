@@ -44,13 +44,13 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     Replaces the process where another library fits; ``words`` are its arguments.
     """
     misleading = conflicting(launch.wire)
-    for name in [name for name in os.environ if misleading and name.startswith(misleading)]:
+    for name in [name for name in os.environ if name.startswith(misleading)]:
         del os.environ[name]  # MPICH aborts when it finds PMI_ and PMIX_, as under its mpiexec in srun --mpi=pmix
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
         raise Refused(
-            f"{_started(launch)}, but the Python package {error.name} is not installed; without mpiexec and srun "
+            f"{launch.started}, but the Python package {error.name} is not installed; without mpiexec and srun "
             "pcopy needs no MPI"
         ) from None
     except (ImportError, RuntimeError, OSError) as error:
@@ -58,14 +58,14 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
         reason = str(error).partition("\n")[0]
         advice = _advice(launch.wire, "")
         raise Refused(
-            f"{_started(launch)}, but mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
+            f"{launch.started}, but mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
         ) from None
     if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
         return mpi
     if mpi.is_switchable():
         _start_anew(launch, words)
     advice = _advice(launch.wire, _ADVICE[launch.wire])
-    raise Refused(f"{_started(launch)}, but mpi4py loads {mpi.vendor()}, which doesn't fit: {advice}")
+    raise Refused(f"{launch.started}, but mpi4py loads {mpi.vendor()}, which doesn't fit: {advice}")
 
 
 def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
@@ -79,11 +79,7 @@ def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
 
 def alone(launch: Launch, vendor: str, size: int) -> Refused:
     """What to tell when COMM_WORLD doesn't have the size that the launcher told."""
-    return Refused(f"{_started(launch)}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.wire]}")
-
-
-def _started(launch: Launch) -> str:
-    return f"{launch.name} has started {launch.size} ranks"
+    return Refused(f"{launch.started}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.wire]}")
 
 
 def _start_anew(launch: Launch, words: Sequence[str]) -> None:

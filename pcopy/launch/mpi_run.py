@@ -77,7 +77,6 @@ class LaunchedRanks(Ranks):
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self.rank = transport.rank
-        self.hellos = []
 
     def broadcast(self, value: Any) -> Any:
         return self._transport.broadcast(value)
@@ -148,16 +147,15 @@ def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
     mpi = load(launch, words)
     patience = INIT_PATIENCE + launch.size * INIT_PATIENCE_PER_RANK
     text = (
-        f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.vendor()}) has not found "
+        f"{command.tool.name}: {launch.started}, but MPI ({mpi.vendor()}) has not found "
         f"all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
-    transport = mpi.initialise(patience, text if launch.rank == 0 else "")
+    transport = mpi.initialise(patience, text if speaks(os.environ) else "")
     transport.keep()
     if transport.size != launch.size:
-        size = transport.size
-        if size == 1:
+        if transport.size == 1:
             transport.end()
-        raise alone(launch, mpi.vendor(), size)
+        raise alone(launch, mpi.vendor(), transport.size)
     return transport
 
 
