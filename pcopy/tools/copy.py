@@ -33,7 +33,7 @@ from pcopy.tasks.sign.sign_state import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
-from pcopy.tools.outputs import check_outputs, holds_more, unwritten, write_result
+from pcopy.tools.outputs import check_outputs, holds_more, write_result
 from pcopy.tools.summary import summary_json, summary_lines
 
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
@@ -112,7 +112,8 @@ class CopyPreparation(Preparation):
         different = stored.file.differing(self._asked())
         if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), self._resolved()):
             different = [each for each in different if each not in ("SRC", "DST")]
-        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not self._names("--hash"):
+        is_named = any(word.partition("=")[0] == "--hash" for word in self._words)
+        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not is_named:
             different.remove("--hash")
         if different:
             raise Refused(
@@ -120,9 +121,6 @@ class CopyPreparation(Preparation):
                 f"(different: {', '.join(different)}): name another directory, "
                 f"or go on with it: {resuming(stored.path)}"
             )
-
-    def _names(self, option: str) -> bool:
-        return any(word.partition("=")[0] == option for word in self._words)
 
     def _resolved(self) -> tuple[Root, ...]:
         """What is to be copied, and where to; raises ``Refused``."""
@@ -185,25 +183,15 @@ class CopyPreparation(Preparation):
         if totals.extra or holds_more(self.job.roots):
             self._remarks.append("DST holds more than the source: what is there will not match the signature")
         sign = rank.own(SignState)
-        if sign.unwritten is not None:
-            self._unwritten = unwritten("manifest", self.job.options.manifest, sign.unwritten)
-            return INCOMPLETE
-        digest, tally = sign.signatures[0]
-        sources = [root.source_shown for root in self.job.roots]
-        self._unwritten = write_result(self.job, digest, tally, sources)
+        self._unwritten = write_result(self.job, sign)
         if self._unwritten:
             return INCOMPLETE
-        self._signature = digest.hex()
+        self._signature = sign.signatures[0][0].hex()
         return OK
-
-    @property
-    def _before(self) -> int | None:
-        """Bytes that earlier runs have copied; None if there were none."""
-        keeping = self.keeping
-        return Totals(*keeping.counts).bytes if keeping.resumed else None
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         seconds, options = time.monotonic() - self.began, self.job.options
+        before = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
         if ended.halted is not None:
             cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
             tell("pcopy", _told(ended.halted, cut_short))
@@ -217,10 +205,10 @@ class CopyPreparation(Preparation):
         if self.telling.json:
             goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
             job = self.job.name if goes_on else None
-            told = summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, self._before)
+            told = summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, before)
             print(told, flush=True)
         elif not is_quiet:
-            lines = summary_lines(ended.totals, seconds, ranks, ended.status, self._before)
+            lines = summary_lines(ended.totals, seconds, ranks, ended.status, before)
             if self._unwritten:
                 lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
             if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):

@@ -20,7 +20,7 @@ from pcopy.signature.algorithms import algorithm
 from pcopy.signature.manifest import begins_as_manifest
 from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, write_signature
 from pcopy.tasks.base.job import Job, Options, Root
-from pcopy.tasks.sign.signing import Tally
+from pcopy.tasks.sign.sign_state import SignState
 from pcopy.text import shown
 
 
@@ -174,28 +174,31 @@ def _open_without_trace(path: bytes) -> int:
     return os.open(path, flags)
 
 
-def write_result(job: Job, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:
-    """Writes the signature file, if that is wanted; returns what went wrong, or nothing."""
+def write_result(job: Job, sign: SignState) -> str:
+    """Writes the signature file, if that is wanted; returns what went wrong with it or the manifest, or nothing."""
     options = job.options
+    if sign.unwritten is not None:  # an older signature fits an older manifest
+        return _unwritten("manifest", options.manifest, sign.unwritten)
     if not options.signature:
         return ""
+    digest, tally = sign.signatures[0]
     signature = Signature(
         options.hash,
         options.block_size,
         digest.hex(),
         *tally,
-        source=" ".join(shown(source) for source in sources),
+        source=" ".join(shown(root.source_shown) for root in job.roots),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         generator=f"pcopy {__version__}",
     )
     try:
         write_signature(options.signature, signature, options.umask, job.writer)
     except (OSError, Refused) as error:
-        return unwritten("signature", options.signature, error)
+        return _unwritten("signature", options.signature, error)
     return ""
 
 
-def unwritten(what: str, path: bytes, error: Exception) -> str:
+def _unwritten(what: str, path: bytes, error: Exception) -> str:
     """Why ``what``, which was to be in the file ``path``, is not there."""
     if isinstance(error, Refused):  # which names the path
         return f"the {what} could not be written: {error}"

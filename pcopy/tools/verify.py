@@ -30,7 +30,7 @@ from pcopy.tasks.sign.signing import Tally
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
-from pcopy.tools.outputs import check_outputs, unwritten, write_result
+from pcopy.tools.outputs import check_outputs, write_result
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -109,12 +109,8 @@ class VerifyPreparation(Preparation):
         sign = rank.own(SignState)
         digest, tally = sign.signatures[0]
         self._found = digest.hex()
-        options = self.job.options
         if self.arguments.create:
-            if sign.unwritten is not None:  # an older signature fits an older manifest
-                trouble = unwritten("manifest", options.manifest, sign.unwritten)
-            else:
-                trouble = write_result(self.job, digest, tally, [root.source_shown for root in self.job.roots])
+            trouble = write_result(self.job, sign)
             if trouble:
                 self._remarks.append(trouble)
             return REFUSED if trouble else OK
