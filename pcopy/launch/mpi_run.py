@@ -147,7 +147,7 @@ def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
     mpi = load(launch, words)
     patience = INIT_PATIENCE + launch.size * INIT_PATIENCE_PER_RANK
     text = (
-        f"{command.tool.name}: {launch.started}, but MPI ({mpi.vendor()}) has not found "
+        f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.vendor()}) has not found "
         f"all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
     transport = mpi.initialise(patience, text if speaks(os.environ) else "")

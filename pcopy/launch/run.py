@@ -20,7 +20,7 @@ from pcopy.jobs.rank_store import check_shared
 from pcopy.launch.group import Group, leaders, on_all, on_root
 from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots, show_same_targets
 from pcopy.launch.rank import RankSetup
-from pcopy.launch.tool import Command, Ended, Preparation, RankPlace, Tool
+from pcopy.launch.tool import Command, Ended, Preparation, Tool
 from pcopy.launch.watch.signals import StoppedBefore, StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.bar import open_screen
@@ -112,8 +112,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
                 preparation.kept.withdraw()
             raise
         hosts = [hello.host for hello in ranks.hellos] if len(ranks.hellos) > 1 else []
-        place = RankPlace(transport.rank, size, roots, leaders(ranks.hellos), hosts)
-        setup = RankSetup(tool, job, keeping, transport, place, signals, notices)
+        setup = RankSetup(tool, job, keeping, transport, roots, leaders(ranks.hellos), hosts, signals, notices)
         if transport.rank == 0 and preparation and screen:
             screen.begin()
             preparation.announce()

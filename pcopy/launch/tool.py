@@ -10,20 +10,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import Halt
 from pcopy.engine.phase_end import Director
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.python import make_kernel
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.report.gauge import Stages
 from pcopy.report.screen import Telling, Verbose
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
-from pcopy.tasks.base.rank import Rank, RootDescriptors
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 from pcopy.walk.visitor import Visitor
 
@@ -34,19 +30,6 @@ class Ended(NamedTuple):
     status: int
     totals: Totals
     halted: Halt | None
-
-
-class RankPlace(NamedTuple):
-    """Which of ``size`` ranks this is, with one of the ``leaders`` on each host, and the roots' directories, open here.
-
-    ``hosts`` names each rank's host, if they are not all on this one.
-    """
-
-    rank: int
-    size: int
-    roots: Sequence[RootDescriptors]
-    leaders: Sequence[int] = (0,)
-    hosts: Sequence[str] = ()
 
 
 class JobDirector(Director, Protocol):
@@ -85,24 +68,6 @@ class Tool:
         first = [0] * counts.COUNTERS
         first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
         return first
-
-    def rank_state(self, job: Job, place: RankPlace, sink: Sink | None, spool: SpoolFactory) -> Rank:
-        """What all tasks of this rank share."""
-        options = job.options
-        digest = Hashing(options.hash, options.block_size).whole if options.hash else None
-        kernel = make_kernel(Settings(options.preserve, options.umask, options.dereference, digest))
-        return Rank(
-            job,
-            place.rank,
-            place.size,
-            place.roots,
-            kernel,
-            self.visitor,
-            sink=sink,
-            leaders=place.leaders,
-            hosts=place.hosts,
-            open_spool=spool,
-        )
 
     def visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
         """What gets the items that a task finds in a directory (``ScanDir``, ``ScanNames``)."""

@@ -167,7 +167,7 @@ def _named_at_once() -> list[Change]:
         _put(made, "keeps", False)
         return made
 
-    return [(tool, "Rank", make)]
+    return [(rank, "Rank", make)]
 
 
 def _resolved_anew() -> list[Change]:
