@@ -65,20 +65,6 @@ def speaks(environment: Mapping[str, str]) -> bool:
     return not is_launched(environment) or not names or "0" in [environment.get(name, "0") for name in names]
 
 
-def speaks_for_host(environment: Mapping[str, str]) -> bool:
-    """Is this the one rank of its host that says what rank 0 doesn't know, once that had its time to speak?
-
-    Only under Open MPI's mpiexec: it kills all ranks as soon as one has ended with a status that is not 0, so that
-    whoever still lives after that time knows that rank 0 has nothing to say.
-    """
-    return is_killed_with_others(environment) and environment.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
-
-
-def is_killed_with_others(environment: Mapping[str, str]) -> bool:
-    """Does the launcher kill this rank as soon as another one has ended with a status that is not 0?"""
-    return bool(environment.get("OMPI_COMM_WORLD_SIZE"))
-
-
 def identify(environment: Mapping[str, str]) -> Launch:
     """The launch that this process is part of; ``is_launched`` has said that there is one. Raises ``Refused``."""
     sizes: dict[int, str] = {}

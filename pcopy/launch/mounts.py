@@ -266,15 +266,15 @@ def _refuse_different(spoken: Told, hellos: Sequence[Hello]) -> None:
             here = hellos[rank]
             theirs = said.get(path, Answer("it was left out"))
             both = f"on {first.host}: {mine}; on {here.host}: {theirs}"
-            if bool(mine.trouble) != bool(theirs.trouble):
-                raise Refused(f"{shown(path)}: is not the same on all hosts: {both}")
             is_on_one = here.machine == first.machine
             if mine.is_own and theirs.is_own and not is_on_one:
                 raise Refused(
                     f"{shown(path)}: lies on a disk or in memory of each host, which is not one file system: {both}"
                 )
-            if not MountRoot(*mine.root).is_alike(MountRoot(*theirs.root)) or (
-                mine.is_own and is_on_one and mine.device != theirs.device
+            if (
+                bool(mine.trouble) != bool(theirs.trouble)
+                or not MountRoot(*mine.root).is_alike(MountRoot(*theirs.root))
+                or (mine.is_own and is_on_one and mine.device != theirs.device)
             ):
                 raise Refused(f"{shown(path)}: is not the same on all hosts: {both}")
 

@@ -19,7 +19,7 @@ from typing import Any
 from pcopy.errors import INTERNAL, Hindered, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.launch import hosts
 from pcopy.launch.interrupts import raise_again
-from pcopy.launch.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
+from pcopy.launch.launcher import Launch, identify, speaks
 from pcopy.launch.local_run import run_locally
 from pcopy.launch.mpi_library import alone, load
 from pcopy.launch.rank import RankSetup, run_rank
@@ -160,11 +160,16 @@ def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
 
 
 def _leave(refusal: Refused, command: Command) -> int:
-    """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job."""
+    """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job.
+
+    Open MPI's mpiexec kills all ranks as soon as one has ended with a status that is not 0. So whoever lives after rank
+    0 had its time to speak knows that it has nothing to say, and one rank of each host speaks.
+    """
     if not speaks(os.environ):
-        if is_killed_with_others(os.environ):
-            time.sleep(SPEAKER_PATIENCE)
-        if not speaks_for_host(os.environ):
+        if not os.environ.get("OMPI_COMM_WORLD_SIZE"):
+            return refusal.status
+        time.sleep(SPEAKER_PATIENCE)
+        if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
             return refusal.status
         refusal = Refused(f"on {socket.gethostname()}: {refusal}")
     tell(command.tool.name, refusal)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -207,8 +208,12 @@ class _Running:
             stop_reason=self._stop_reason,
             wake=None if kernel.wake is None else KernelWake(kernel, kernel.wake),
         )
-        speaker = None if setup.sink is None else setup.sink.notice
-        voice = Voice(setup.tool.name, self._rank.number, setup.hosts, speaker, setup.notices)
+        say: Callable[[str], object] = partial(tell_line, setup.tool.name)
+        if setup.sink is not None:
+            say = setup.sink.notice
+        elif setup.notices is not None:
+            say = partial(setup.notices.send, self._rank.number)
+        voice = Voice(self._rank.number, setup.hosts, say, setup.notices)
         watchdog = Watchdog(voice, self._pulse, lambda: whereabouts(self._rank))
         if setup.kept is not None and journal is not None:
             try:

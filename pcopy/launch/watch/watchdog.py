@@ -26,7 +26,6 @@ from pcopy.engine.progress import SILENT_SHOWN
 from pcopy.fsio.close import let_go
 from pcopy.launch.watch.signals import ORDERLY, Presses
 from pcopy.launch.watch.silence import OwnSilence, Silence, Silences
-from pcopy.report.streams import tell
 from pcopy.units import show_clock
 
 
@@ -63,22 +62,13 @@ class Pulse:
 
 
 class Voice(NamedTuple):
-    """How the lines of a rank reach the user: by the ``speaker`` (at rank 0), else by ``notices`` to rank 0, else on
-    standard error, after ``program``. ``hosts`` names each rank's host; empty: all are on this one."""
+    """How the lines of a rank reach the user: ``say`` is called with each. ``hosts`` names each rank's host; empty: all
+    are on this one. Rank 0 also takes those of others from ``notices``."""
 
-    program: str
     rank: int
     hosts: Sequence[str]
-    speaker: Callable[[str], object] | None
-    notices: NoticePipe | None
-
-    def say(self, text: str) -> None:
-        if self.speaker is not None:
-            self.speaker(text)
-        elif self.notices is not None:
-            self.notices.send(self.rank, text)
-        else:
-            tell(self.program, text)
+    say: Callable[[str], object]
+    notices: NoticePipe | None = None
 
     def name(self, rank: int) -> str:
         return f"rank {rank} on {self.hosts[rank] if self.hosts else socket.gethostname()}"
@@ -128,7 +118,7 @@ class Watchdog:
         signal.set_wakeup_fd(-1)
         with contextlib.suppress(OSError):  # then it ends with its next look
             os.write(self._waker, b"\0")
-        if self._voice.speaker is not None or self._own.are_told:
+        if self._voice.rank == 0 or self._own.are_told:
             self._over.acquire(timeout=_JOIN)
 
     def _run(self) -> None:
@@ -160,7 +150,7 @@ class Watchdog:
         self._real = real
         for own in self._own.look_at(self._pulse.beats, self._now):
             self._tell(own, is_own=True)
-        if self._voice.speaker is not None:
+        if self._voice.rank == 0:
             for rank, text in self._voice.notices.take() if self._voice.notices else ():
                 self._others.spoke(rank)
                 self._voice.say(text)
