@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from pcopy import __version__
@@ -24,7 +24,7 @@ from pcopy.tasks.sign.sign_state import SignState
 from pcopy.text import shown
 
 
-def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
+def check_outputs(roots: Sequence[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
     """Raises ``Refused`` unless signature, manifest and the file of errors can be where the user wants them.
 
     Raises that or ``ImportError`` where the library of the digests is not there.
@@ -32,7 +32,6 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
     outputs = {"signature": options.signature, "manifest": options.manifest, "errors": errors or b""}
     outputs = {what: path for what, path in outputs.items() if path}
     _refuse_the_same(outputs)
-    roots = tuple(roots)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
     trees = {os.path.realpath(source_of(root)) for root in roots}
@@ -44,10 +43,7 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
             if lies_in(file, tree):
                 why = "which is copied from or to" if what == "errors" else "which it describes"
                 raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
-        if what == "errors":
-            _check_errors_file(path)
-        else:
-            _check_replaceable(path, what)
+        _check_output(what, path)
     if options.hash:
         algorithm(options.hash)
 
@@ -73,14 +69,28 @@ def _is_socket(root: Root) -> bool:
         return False  # it will fail, and say why
 
 
-def _check_replaceable(path: bytes, what: str) -> None:
-    """A new file takes the name at the end: whatever else has it would be gone."""
-    status = _status(path)
-    if status is not None:
+def _check_output(what: str, path: bytes) -> None:
+    """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
+
+    A new signature or manifest takes the name at the end: whatever else has it would be gone. The file of errors is
+    emptied and written through, so other names of it would lose their contents; a stream loses nothing.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        _check_directory(path)
+        return
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+    if what != "errors":
         _refuse_no_file(path, status)
         if not _is_older(path, what):
             raise Refused(f"{shown(path)}: is there already, and is no {what}; name another file, or remove it")
-    _check_directory(path)
+        _check_directory(path)
+    elif not _is_stream(path):
+        _refuse_no_file(path, status)
+        if status.st_nlink > 1:
+            raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
 
 
 def _is_older(path: bytes, what: str) -> bool:
@@ -92,29 +102,6 @@ def _is_older(path: bytes, what: str) -> bool:
         raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
     begins = begins_as_manifest if what == "manifest" else begins_as_signature
     return not beginning or begins(beginning)
-
-
-def _check_errors_file(path: bytes) -> None:
-    """It is emptied and written through, so other names of it would lose their contents; a stream loses nothing."""
-    status = _status(path)
-    if status is None:
-        _check_directory(path)
-        return
-    if _is_stream(path):
-        return
-    _refuse_no_file(path, status)
-    if status.st_nlink > 1:
-        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
-
-
-def _status(path: bytes) -> os.stat_result | None:
-    """What has the name, no link followed; None for nothing."""
-    try:
-        return os.lstat(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
 
 
 def _is_stream(path: bytes) -> bool:
