@@ -27,12 +27,18 @@ class Wire(Enum):
 
 
 class Launch(NamedTuple):
-    """What the launcher, ``name`` for people, has started: ``size`` ranks."""
+    """What a launcher has started: ``size`` ranks."""
 
     wire: Wire
     size: int
-    name: str
     by_srun: bool
+
+    @property
+    def name(self) -> str:
+        """The launcher, for people."""
+        if self.by_srun:
+            return {Wire.PMI: "srun --mpi=pmi2", Wire.PMIX: "srun --mpi=pmix"}.get(self.wire, "srun --mpi=none")
+        return "Open MPI's mpiexec" if self.wire is Wire.OPEN_MPI else "mpiexec (of MPICH or its kin)"
 
     @property
     def alone(self) -> bool:
@@ -81,7 +87,7 @@ def identify(environment: Mapping[str, str]) -> Launch:
     by_srun = bool(environment.get("SLURM_STEP_ID")) and (
         wire in (Wire.PMIX, Wire.NOTHING) or (wire is Wire.PMI and "HYDI_CONTROL_FD" not in environment)
     )
-    return Launch(wire, next(iter(sizes)), _name(wire, by_srun), by_srun)
+    return Launch(wire, next(iter(sizes)), by_srun)
 
 
 def _sizes(environment: Mapping[str, str]) -> list[str]:
@@ -98,12 +104,6 @@ def _wire(environment: Mapping[str, str]) -> Wire:
     if environment.get("PMI_SIZE"):
         return Wire.PMI
     return Wire.PMIX if environment.get("PMIX_NAMESPACE") else Wire.NOTHING
-
-
-def _name(wire: Wire, by_srun: bool) -> str:
-    if by_srun:
-        return {Wire.PMI: "srun --mpi=pmi2", Wire.PMIX: "srun --mpi=pmix"}.get(wire, "srun --mpi=none")
-    return "Open MPI's mpiexec" if wire is Wire.OPEN_MPI else "mpiexec (of MPICH or its kin)"
 
 
 def conflicting(wire: Wire) -> tuple[str, ...]:

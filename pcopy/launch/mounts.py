@@ -89,27 +89,22 @@ class Answer(NamedTuple):
 
 
 class Mounts:
-    """The mounts that this process sees below ``trees``."""
+    """The mounts that this process sees below the sources of a job, and below its ``targets`` if it may write there."""
 
-    def __init__(self, trees: Sequence[Tree], *, one_file_system: bool = False) -> None:
-        """``one_file_system``: of other file systems in a source no more is asked than that they are there."""
-        self._trees = trees
-        self._one_file_system = one_file_system
-        self._kept = OpenDirectories(KEPT_OF_ONE_WALK + 2)  # all are closed before the job needs descriptors
-        self._directories = [
-            Directories(tree.descriptor, 0, on_source=tree.on_source, kept=self._kept, number=number)
-            for number, tree in enumerate(trees)
-        ]
-
-    @classmethod
-    def of(cls, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> Mounts:
-        """With the sources of a job, and its ``targets`` if it may write there."""
+    def __init__(self, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> None:
         trees = {}
         for root, opened in zip(job.roots, roots, strict=True):
             trees[root.source, root.item, True] = Tree(root.source, opened.source, root.item, True)
             if targets:
                 trees[root.target, root.name, False] = Tree(root.target, opened.target, root.name, False)
-        return cls(list(trees.values()), one_file_system=job.options.one_file_system)
+        self._trees = list(trees.values())
+        self._one_file_system = job.options.one_file_system
+        """Of other file systems in a source no more is asked than that they are there."""
+        self._kept = OpenDirectories(KEPT_OF_ONE_WALK + 2)  # all are closed before the job needs descriptors
+        self._directories = [
+            Directories(tree.descriptor, 0, on_source=tree.on_source, kept=self._kept, number=number)
+            for number, tree in enumerate(self._trees)
+        ]
 
     def points(self) -> dict[bytes, bool]:
         """The paths at which something is mounted, as the job calls them: is that automatic? Raises ``OSError``."""
@@ -308,7 +303,7 @@ def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options
     job = Job(file.name, file.runs + 1, roots, options, mounts=file.mounts)
     opened = open_roots(job)
     try:
-        with closing(Mounts.of(job, opened, targets=True)) as below:
+        with closing(Mounts(job, opened, targets=True)) as below:
             agree_on_mounts(job, below, Group())
     finally:
         for descriptor in {descriptor for root in opened for descriptor in root}:

@@ -87,7 +87,7 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
     if not sys.executable or list(words) != sys.argv[1:]:
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
-    choice = list(dict.fromkeys(candidates(launch.wire)))
+    choice = candidates(launch.wire)
     for library in choice[choice.index(tried) + 1 :] if tried in choice else choice:
         if _is_of_kind(library, launch.wire):
             os.environ.pop("MPI4PY_MPIABI", None)
@@ -96,12 +96,10 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def candidates(wire: Wire) -> Iterator[str]:
+def candidates(wire: Wire) -> list[str]:
     """Libraries that may fit, the likeliest first: beside the launcher, then where the system and Python look."""
-    open_mpi = wire in (Wire.OPEN_MPI, Wire.PMIX)
-    soname = "libmpi.so.40" if open_mpi else _MPICH
-    yield from _installed(soname)
-    yield soname
+    soname = "libmpi.so.40" if wire in (Wire.OPEN_MPI, Wire.PMIX) else _MPICH
+    return list(dict.fromkeys((*_installed(soname), soname)))
 
 
 def _installed(soname: str) -> Iterator[str]:

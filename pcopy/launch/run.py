@@ -157,7 +157,7 @@ def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: Ranks) -> Job:
     """The job with what is mounted below its roots, which all hosts see alike."""
-    with closing(Mounts.of(job, roots, targets=tool.writes)) as below:
+    with closing(Mounts(job, roots, targets=tool.writes)) as below:
         job = job._replace(mounts=agree_on_mounts(job, below, ranks))
         if tool.writes:
             show_same_targets(ranks, below, job, roots[0].target)

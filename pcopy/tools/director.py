@@ -65,7 +65,7 @@ def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
 
 
 class JobDirector:
-    """Fills ``pcopy.launch.tool.JobDirector`` for a job that reads.
+    """Fills ``pcopy.launch.tool.JobDirector``, with the statuses of a job that reads.
 
     ``settle`` is asked at the end of a job whose items are all there: it does what is left to do with them, and returns
     the status.
@@ -100,20 +100,21 @@ class JobDirector:
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
-        source_mount, _ = mount_codes(self._job.roots)[number]
+        source_mount, target_mount = mount_codes(self._job.roots)[number]
         source_id = Identity(source_mount, root.source_id[1])
         if not root.item:
             return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
-        place = Place(number, b"", source_id, self._target_id(number), False, False)
+        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NOWHERE
+        place = Place(number, b"", source_id, target_id, False, False)
         return Spawn(int(Phase.COPY), encode(ScanNames(place, root.item, 0)), SCAN_COST, True)
-
-    def _target_id(self, number: int) -> Identity:
-        """The directory that a single item is copied to."""
-        return NOWHERE
 
     def _common_root(self) -> Iterator[Spawn]:
         """Of several sources that are one dataset: a directory that none of them is."""
-        return iter(())
+        if self._job.copies and len(self._job.roots) > 1:
+            size = self._rank.hashing.algorithm.size
+            root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
+            owner = owner_of(b"", self._rank.size)
+            yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
     def _depth(self, phase: int) -> int:
         """Of the directories that are digested in a phase; -1 for the phase after the last level."""
@@ -163,17 +164,6 @@ class JobDirector:
 class CopyDirector(JobDirector):
     halted_status = errors.STOPPED
     failed_status = errors.INCOMPLETE
-
-    def _target_id(self, number: int) -> Identity:
-        _, mount = mount_codes(self._job.roots)[number]
-        return Identity(mount, self._job.roots[number].target_id[1])
-
-    def _common_root(self) -> Iterator[Spawn]:
-        if len(self._job.roots) > 1:
-            size = self._rank.hashing.algorithm.size
-            root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
-            owner = owner_of(b"", self._rank.size)
-            yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is None:

@@ -243,7 +243,7 @@ class Run:
             return
         preparation.begin(self.size)
         job, kept = preparation.job, preparation.kept
-        with closing(Mounts.of(job, open_roots(job), targets=True)) as below:
+        with closing(Mounts(job, open_roots(job), targets=True)) as below:
             job = job._replace(mounts=agree_on_mounts(job, below, Group()))
         if kept is not None:
             kept.note_mounts(job.mounts)
