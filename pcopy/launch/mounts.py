@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from pcopy.errors import Refused
@@ -123,7 +123,9 @@ class Mounts:
         """What is at each of ``paths``; nothing of what is below one that is left out."""
         answers: dict[bytes, Answer] = {}
         left_out: list[bytes] = []
-        points = self._mounted()
+        points: dict[bytes, bool] = {}
+        with suppress(OSError):
+            points = self.points()
         for path in sorted(paths):
             if any(_is_in(path, above) for above in left_out):
                 continue
@@ -151,12 +153,6 @@ class Mounts:
 
     def is_target(self, path: bytes) -> bool:
         return not self._tree_of(path)[0].on_source
-
-    def _mounted(self) -> set[bytes]:
-        try:
-            return set(self.points())
-        except OSError:
-            return set()
 
     def _tree_of(self, path: bytes) -> tuple[Tree, Directories, bytes]:
         for tree, directories in zip(self._trees, self._directories, strict=True):

@@ -1,7 +1,7 @@
 """A job under mpiexec or srun: the launcher has started its ranks, and MPI carries what they say.
 
-Rules: a refusal touches nothing, is told by one rank, and ends all of them with status 2. Nobody ends before rank 0 has
-told how the job ended, because launchers kill the other ranks as soon as one has ended with a status that is not 0.
+Rule: nobody ends before rank 0 has told how the job ended, because launchers kill the other ranks as soon as one has
+ended with a status that is not 0.
 """
 
 from __future__ import annotations

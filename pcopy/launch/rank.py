@@ -189,7 +189,7 @@ class _Running:
         self._setup = setup
         self._rank = make_rank(setup)
         self._journal, self._store = open_store(setup, self._rank)
-        self._director = setup.tool.director(self._rank, setup.settle)
+        self._director = setup.tool.director(self._rank, setup.settle, setup.tool.unfinished)
         self._node = make_node(setup, self._rank, self._director, self._journal)
         self._run_task = TaskRunner(self._rank)
         self._pulse = Pulse()

@@ -50,12 +50,13 @@ class Tool:
     writes: bool
     """May it write to the targets of its roots? All hosts have to see the same there."""
     unfinished: int
-    """The exit status of a job that the system ends before all is done."""
+    """The exit status of a job that ends before all is done."""
     spool_advice: str
     """What the user can do where work that waits finds no room."""
     stages: Stages
     """How progress is measured."""
-    director: Callable[[Rank, Settle], JobDirector]
+    director: Callable[[Rank, Settle, int], JobDirector]
+    """Made with ``unfinished``, too."""
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
     """The phases before which all that was done is on record."""
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
@@ -109,7 +108,7 @@ class CopyPreparation(Preparation):
     def _refuse_different(self, directory: bytes, stored: StoredJob) -> None:
         """What DST means may have changed since the job began: so its words and these are compared by what they mean
         now."""
-        different = stored.file.differing(self._asked())
+        different = stored.file.differing(asked_for(self.arguments))
         if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), self._resolved()):
             different = [each for each in different if each not in ("SRC", "DST")]
         is_named = any(word.partition("=")[0] == "--hash" for word in self._words)
@@ -127,10 +126,6 @@ class CopyPreparation(Preparation):
         arguments = self.arguments
         follow = arguments.options.dereference
         return resolve(arguments.sources, arguments.destination, arguments.no_target_directory, follow=follow)
-
-    def _asked(self) -> dict[str, Any]:
-        arguments = self.arguments
-        return asked_for(arguments.sources, arguments.destination, arguments.no_target_directory, arguments.options)
 
     def begin(self, ranks: int) -> None:
         """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""
@@ -159,7 +154,7 @@ class CopyPreparation(Preparation):
         except Refused as refused:
             self._remarks.append(f"no checkpoints, the job goes on without: {refused}")
         else:
-            self.job, self.kept = keep_new(self.job, self.arguments.keeping, self._asked())
+            self.job, self.kept = keep_new(self.job, self.arguments.keeping, asked_for(self.arguments))
 
     @property
     def keeping(self) -> Keeping:

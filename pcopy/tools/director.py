@@ -68,18 +68,17 @@ class JobDirector:
     """Fills ``pcopy.launch.tool.JobDirector``, with the statuses of a job that reads.
 
     ``settle`` is asked at the end of a job whose items are all there: it does what is left to do with them, and returns
-    the status.
+    the status. ``unfinished`` is that of a job which ended before, unless a signal ends one that is not kept.
     """
 
-    halted_status = errors.REFUSED
-    """Of a job that ended before all was done. If a signal has ended one that is not kept, it is 128 + signal."""
     failed_status = errors.REFUSED
     """Of one of which items have failed."""
 
-    def __init__(self, rank: Rank, settle: Settle) -> None:
+    def __init__(self, rank: Rank, settle: Settle, unfinished: int) -> None:
         self._rank = rank
         self._job = rank.job
         self._settle = settle
+        self._unfinished = unfinished
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
 
@@ -153,7 +152,7 @@ class JobDirector:
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
             is_kept = self._rank.storage is not None
-            return self.halted_status if is_kept else status_of(halted) or self.halted_status
+            return self._unfinished if is_kept else status_of(halted) or self._unfinished
         if sums.found != sums.copied + sums.skipped + sums.failed:
             return errors.INTERNAL
         if sums.failed or sums.unsynced:
@@ -162,7 +161,6 @@ class JobDirector:
 
 
 class CopyDirector(JobDirector):
-    halted_status = errors.STOPPED
     failed_status = errors.INCOMPLETE
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:

@@ -93,8 +93,7 @@ class StopSignals:
         except OSError:  # no thread is to be had: then there is no way but to wait
             values.append(action())
         else:
-            if self.reason is None:
-                self._events.get()
+            self._events.get()  # from the thread, or from a signal
             self.heed()
             thread.is_over(None)
         self.heed()
