@@ -49,23 +49,19 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
-        raise Refused(
-            f"{launch.started}, but the Python package {error.name} is not installed; without mpiexec and srun "
-            "pcopy needs no MPI"
-        ) from None
+        why = f"the Python package {error.name} is not installed; without mpiexec and srun pcopy needs no MPI"
     except (ImportError, RuntimeError, OSError) as error:
         _start_anew(launch, words)
         reason = str(error).partition("\n")[0]
         advice = _advice(launch.wire, "")
-        raise Refused(
-            f"{launch.started}, but mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
-        ) from None
-    if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
-        return mpi
-    if mpi.is_switchable():
-        _start_anew(launch, words)
-    advice = _advice(launch.wire, _ADVICE[launch.wire])
-    raise Refused(f"{launch.started}, but mpi4py loads {mpi.vendor()}, which doesn't fit: {advice}")
+        why = f"mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
+    else:
+        if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
+            return mpi
+        if mpi.is_switchable():
+            _start_anew(launch, words)
+        why = f"mpi4py loads {mpi.vendor()}, which doesn't fit: {_advice(launch.wire, _ADVICE[launch.wire])}"
+    raise Refused(f"{launch.started}, but {why}")
 
 
 def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:

@@ -23,8 +23,6 @@ class Silence(NamedTuple):
 class _Spell:
     """One silence from its beginning on; it is next told of when it has lasted ``due`` seconds."""
 
-    __slots__ = ("due", "is_told", "since")
-
     def __init__(self, since: float, due: float) -> None:
         self.since = since
         self.due = due
