@@ -5,7 +5,6 @@ Ranks that a launcher has started meet here. Ranks that are forked later are one
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,9 +40,7 @@ class Group:
     """
 
     rank = 0
-
-    def __init__(self) -> None:
-        self.hellos: Sequence[Hello] = (Hello("", socket.gethostname(), "", "", "", 0, ""),)
+    hellos: Sequence[Hello] = (Hello("", "", "", "", "", 0, ""),)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value. Collective."""

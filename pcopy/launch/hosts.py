@@ -20,7 +20,6 @@ from typing import Any
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.launch.group import Group, Hello
-from pcopy.tasks.base.kind import FORMAT
 from pcopy.text import shown
 
 PATIENCE = 3.0
@@ -34,7 +33,7 @@ def introduce(words: Sequence[str]) -> Hello:
     host = socket.gethostname()
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
     places = _machine() or host, _namespace("mnt"), _namespace("pid")
-    return Hello(__version__, host, *places, os.getpid(), arguments, FORMAT)
+    return Hello(__version__, host, *places, os.getpid(), arguments)
 
 
 def read_hellos(told: Sequence[Sequence[Any]]) -> list[Hello]:
@@ -61,12 +60,8 @@ def read_hellos(told: Sequence[Sequence[Any]]) -> list[Hello]:
 
 def neighbour(hellos: Sequence[Hello], rank: int) -> int | None:
     """The rank after ``rank`` in the ring of those whose processes it can see; None if there is no other."""
-    mine = hellos[rank]
-    ring = [
-        other
-        for other, hello in enumerate(hellos)
-        if (hello.machine, hello.processes) == (mine.machine, mine.processes)
-    ]
+    seen = [(hello.machine, hello.processes) for hello in hellos]
+    ring = [other for other, its in enumerate(seen) if its == seen[rank]]
     following = ring[(ring.index(rank) + 1) % len(ring)]
     return None if following == rank else following
 
@@ -103,11 +98,8 @@ def _make(directory: int, name: str, content: bytes) -> tuple[os.stat_result | N
     before = None
     try:
         before = os.stat(directory)
-        descriptor = os.open(name, _MAKE, 0o600, dir_fd=directory)
-        try:
-            os.write(descriptor, content)
-        finally:
-            os.close(descriptor)
+        with open(os.open(name, _MAKE, 0o600, dir_fd=directory), "wb") as file:
+            file.write(content)
     except OSError as error:
         return before, error.strerror or str(error)
     return before, ""

@@ -27,13 +27,18 @@ class Wire(Enum):
 
 
 class Launch(NamedTuple):
-    """This process as its launcher, ``name`` for people, sees it: rank ``rank`` of ``size``."""
+    """What a launcher has started: ``size`` ranks."""
 
     wire: Wire
     size: int
-    rank: int
-    name: str
     by_srun: bool
+
+    @property
+    def name(self) -> str:
+        """The launcher, for people."""
+        if self.by_srun:
+            return {Wire.PMI: "srun --mpi=pmi2", Wire.PMIX: "srun --mpi=pmix"}.get(self.wire, "srun --mpi=none")
+        return "Open MPI's mpiexec" if self.wire is Wire.OPEN_MPI else "mpiexec (of MPICH or its kin)"
 
     @property
     def alone(self) -> bool:
@@ -45,13 +50,9 @@ class Launch(NamedTuple):
         """A step of one task is what a shell of ``srun --pty`` is, too: pcopy forks there as it does anywhere."""
         return self.alone and self.by_srun
 
-
-_RANKS = {
-    Wire.OPEN_MPI: "OMPI_COMM_WORLD_RANK",
-    Wire.PMI: "PMI_RANK",
-    Wire.PMIX: "SLURM_PROCID",
-    Wire.NOTHING: "SLURM_PROCID",
-}
+    @property
+    def started(self) -> str:
+        return f"{self.name} has started {self.size} ranks"
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
@@ -70,20 +71,6 @@ def speaks(environment: Mapping[str, str]) -> bool:
     return not is_launched(environment) or not names or "0" in [environment.get(name, "0") for name in names]
 
 
-def speaks_for_host(environment: Mapping[str, str]) -> bool:
-    """Is this the one rank of its host that says what rank 0 doesn't know, once that had its time to speak?
-
-    Only under Open MPI's mpiexec: it kills all ranks as soon as one has ended with a status that is not 0, so that
-    whoever still lives after that time knows that rank 0 has nothing to say.
-    """
-    return is_killed_with_others(environment) and environment.get("OMPI_COMM_WORLD_LOCAL_RANK") == "0"
-
-
-def is_killed_with_others(environment: Mapping[str, str]) -> bool:
-    """Does the launcher kill this rank as soon as another one has ended with a status that is not 0?"""
-    return bool(environment.get("OMPI_COMM_WORLD_SIZE"))
-
-
 def identify(environment: Mapping[str, str]) -> Launch:
     """The launch that this process is part of; ``is_launched`` has said that there is one. Raises ``Refused``."""
     sizes: dict[int, str] = {}
@@ -100,7 +87,7 @@ def identify(environment: Mapping[str, str]) -> Launch:
     by_srun = bool(environment.get("SLURM_STEP_ID")) and (
         wire in (Wire.PMIX, Wire.NOTHING) or (wire is Wire.PMI and "HYDI_CONTROL_FD" not in environment)
     )
-    return Launch(wire, next(iter(sizes)), _rank(environment, wire), _name(wire, by_srun), by_srun)
+    return Launch(wire, next(iter(sizes)), by_srun)
 
 
 def _sizes(environment: Mapping[str, str]) -> list[str]:
@@ -117,18 +104,6 @@ def _wire(environment: Mapping[str, str]) -> Wire:
     if environment.get("PMI_SIZE"):
         return Wire.PMI
     return Wire.PMIX if environment.get("PMIX_NAMESPACE") else Wire.NOTHING
-
-
-def _rank(environment: Mapping[str, str], wire: Wire) -> int:
-    """0 where the launcher doesn't tell, so that somebody speaks."""
-    value = environment.get(_RANKS[wire], "")
-    return int(value) if value.isascii() and value.isdecimal() else 0
-
-
-def _name(wire: Wire, by_srun: bool) -> str:
-    if by_srun:
-        return {Wire.PMI: "srun --mpi=pmi2", Wire.PMIX: "srun --mpi=pmix"}.get(wire, "srun --mpi=none")
-    return "Open MPI's mpiexec" if wire is Wire.OPEN_MPI else "mpiexec (of MPICH or its kin)"
 
 
 def conflicting(wire: Wire) -> tuple[str, ...]:

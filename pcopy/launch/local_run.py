@@ -31,7 +31,6 @@ class LocalRanks(Ranks):
     """This process, and those that it forks."""
 
     def __init__(self, usual: int) -> None:
-        super().__init__()
         self._usual = usual
         self._transport: LocalTransport | None = None
         self._notices: NoticePipe | None = None

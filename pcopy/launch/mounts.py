@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from pcopy.errors import Refused
@@ -89,27 +89,22 @@ class Answer(NamedTuple):
 
 
 class Mounts:
-    """The mounts that this process sees below ``trees``."""
+    """The mounts that this process sees below the sources of a job, and below its ``targets`` if it may write there."""
 
-    def __init__(self, trees: Sequence[Tree], *, one_file_system: bool = False) -> None:
-        """``one_file_system``: of other file systems in a source no more is asked than that they are there."""
-        self._trees = trees
-        self._one_file_system = one_file_system
-        self._kept = OpenDirectories(affordable())  # all are closed before the job needs descriptors
-        self._directories = [
-            Directories(tree.descriptor, 0, on_source=tree.on_source, kept=self._kept, number=number)
-            for number, tree in enumerate(trees)
-        ]
-
-    @classmethod
-    def of(cls, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> Mounts:
-        """With the sources of a job, and its ``targets`` if it may write there."""
+    def __init__(self, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> None:
         trees = {}
         for root, opened in zip(job.roots, roots, strict=True):
             trees[root.source, root.item, True] = Tree(root.source, opened.source, root.item, True)
             if targets:
                 trees[root.target, root.name, False] = Tree(root.target, opened.target, root.name, False)
-        return cls(list(trees.values()), one_file_system=job.options.one_file_system)
+        self._trees = list(trees.values())
+        self._one_file_system = job.options.one_file_system
+        """Of other file systems in a source no more is asked than that they are there."""
+        self._kept = OpenDirectories(affordable())  # all are closed before the job needs descriptors
+        self._directories = [
+            Directories(tree.descriptor, 0, on_source=tree.on_source, kept=self._kept, number=number)
+            for number, tree in enumerate(self._trees)
+        ]
 
     def points(self) -> dict[bytes, bool]:
         """The paths at which something is mounted, as the job calls them: is that automatic? Raises ``OSError``."""
@@ -128,7 +123,9 @@ class Mounts:
         """What is at each of ``paths``; nothing of what is below one that is left out."""
         answers: dict[bytes, Answer] = {}
         left_out: list[bytes] = []
-        points = self._mounted()
+        points: dict[bytes, bool] = {}
+        with suppress(OSError):
+            points = self.points()
         for path in sorted(paths):
             if any(_is_in(path, above) for above in left_out):
                 continue
@@ -156,12 +153,6 @@ class Mounts:
 
     def is_target(self, path: bytes) -> bool:
         return not self._tree_of(path)[0].on_source
-
-    def _mounted(self) -> set[bytes]:
-        try:
-            return set(self.points())
-        except OSError:
-            return set()
 
     def _tree_of(self, path: bytes) -> tuple[Tree, Directories, bytes]:
         for tree, directories in zip(self._trees, self._directories, strict=True):
@@ -266,15 +257,15 @@ def _refuse_different(spoken: Told, hellos: Sequence[Hello]) -> None:
             here = hellos[rank]
             theirs = said.get(path, Answer("it was left out"))
             both = f"on {first.host}: {mine}; on {here.host}: {theirs}"
-            if bool(mine.trouble) != bool(theirs.trouble):
-                raise Refused(f"{shown(path)}: is not the same on all hosts: {both}")
             is_on_one = here.machine == first.machine
             if mine.is_own and theirs.is_own and not is_on_one:
                 raise Refused(
                     f"{shown(path)}: lies on a disk or in memory of each host, which is not one file system: {both}"
                 )
-            if not MountRoot(*mine.root).is_alike(MountRoot(*theirs.root)) or (
-                mine.is_own and is_on_one and mine.device != theirs.device
+            if (
+                bool(mine.trouble) != bool(theirs.trouble)
+                or not MountRoot(*mine.root).is_alike(MountRoot(*theirs.root))
+                or (mine.is_own and is_on_one and mine.device != theirs.device)
             ):
                 raise Refused(f"{shown(path)}: is not the same on all hosts: {both}")
 
@@ -308,7 +299,7 @@ def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options
     job = Job(file.name, file.runs + 1, roots, options, mounts=file.mounts)
     opened = open_roots(job)
     try:
-        with closing(Mounts.of(job, opened, targets=True)) as below:
+        with closing(Mounts(job, opened, targets=True)) as below:
             agree_on_mounts(job, below, Group())
     finally:
         for descriptor in {descriptor for root in opened for descriptor in root}:

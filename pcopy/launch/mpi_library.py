@@ -44,28 +44,24 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     Replaces the process where another library fits; ``words`` are its arguments.
     """
     misleading = conflicting(launch.wire)
-    for name in [name for name in os.environ if misleading and name.startswith(misleading)]:
+    for name in [name for name in os.environ if name.startswith(misleading)]:
         del os.environ[name]  # MPICH aborts when it finds PMI_ and PMIX_, as under its mpiexec in srun --mpi=pmix
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
-        raise Refused(
-            f"{_started(launch)}, but the Python package {error.name} is not installed; without mpiexec and srun "
-            "pcopy needs no MPI"
-        ) from None
+        why = f"the Python package {error.name} is not installed; without mpiexec and srun pcopy needs no MPI"
     except (ImportError, RuntimeError, OSError) as error:
         _start_anew(launch, words)
         reason = str(error).partition("\n")[0]
         advice = _advice(launch.wire, "")
-        raise Refused(
-            f"{_started(launch)}, but mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
-        ) from None
-    if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
-        return mpi
-    if mpi.is_switchable():
-        _start_anew(launch, words)
-    advice = _advice(launch.wire, _ADVICE[launch.wire])
-    raise Refused(f"{_started(launch)}, but mpi4py loads {mpi.vendor()}, which doesn't fit: {advice}")
+        why = f"mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
+    else:
+        if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
+            return mpi
+        if mpi.is_switchable():
+            _start_anew(launch, words)
+        why = f"mpi4py loads {mpi.vendor()}, which doesn't fit: {_advice(launch.wire, _ADVICE[launch.wire])}"
+    raise Refused(f"{launch.started}, but {why}")
 
 
 def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
@@ -79,11 +75,7 @@ def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
 
 def alone(launch: Launch, vendor: str, size: int) -> Refused:
     """What to tell when COMM_WORLD doesn't have the size that the launcher told."""
-    return Refused(f"{_started(launch)}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.wire]}")
-
-
-def _started(launch: Launch) -> str:
-    return f"{launch.name} has started {launch.size} ranks"
+    return Refused(f"{launch.started}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.wire]}")
 
 
 def _start_anew(launch: Launch, words: Sequence[str]) -> None:
@@ -91,7 +83,7 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
     if not sys.executable or list(words) != sys.argv[1:]:
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
-    choice = list(dict.fromkeys(candidates(launch.wire)))
+    choice = candidates(launch.wire)
     for library in choice[choice.index(tried) + 1 :] if tried in choice else choice:
         if _is_of_kind(library, launch.wire):
             os.environ.pop("MPI4PY_MPIABI", None)
@@ -100,12 +92,10 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def candidates(wire: Wire) -> Iterator[str]:
+def candidates(wire: Wire) -> list[str]:
     """Libraries that may fit, the likeliest first: beside the launcher, then where the system and Python look."""
-    open_mpi = wire in (Wire.OPEN_MPI, Wire.PMIX)
-    soname = "libmpi.so.40" if open_mpi else _MPICH
-    yield from _installed(soname)
-    yield soname
+    soname = "libmpi.so.40" if wire in (Wire.OPEN_MPI, Wire.PMIX) else _MPICH
+    return list(dict.fromkeys((*_installed(soname), soname)))
 
 
 def _installed(soname: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A job under mpiexec or srun: the launcher has started its ranks, and MPI carries what they say.
 
-Rules: a refusal touches nothing, is told by one rank, and ends all of them with status 2. Nobody ends before rank 0 has
-told how the job ended, because launchers kill the other ranks as soon as one has ended with a status that is not 0.
+Rule: nobody ends before rank 0 has told how the job ended, because launchers kill the other ranks as soon as one has
+ended with a status that is not 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from pcopy.errors import INTERNAL, Hindered, JobAborted, PcopyError, PeerLost, Refused
 from pcopy.launch import hosts
 from pcopy.launch.interrupts import raise_again
-from pcopy.launch.launcher import Launch, identify, is_killed_with_others, speaks, speaks_for_host
+from pcopy.launch.launcher import Launch, identify, speaks
 from pcopy.launch.local_run import run_locally
 from pcopy.launch.mpi_library import alone, load
 from pcopy.launch.rank import RankSetup, run_rank
@@ -77,7 +77,6 @@ class LaunchedRanks(Ranks):
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self.rank = transport.rank
-        self.hellos = []
 
     def broadcast(self, value: Any) -> Any:
         return self._transport.broadcast(value)
@@ -151,21 +150,25 @@ def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
         f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.vendor()}) has not found "
         f"all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
-    transport = mpi.initialise(patience, text if launch.rank == 0 else "")
+    transport = mpi.initialise(patience, text if speaks(os.environ) else "")
     if transport.size != launch.size:
-        size = transport.size
-        if size == 1:
+        if transport.size == 1:
             transport.end()
-        raise alone(launch, mpi.vendor(), size)
+        raise alone(launch, mpi.vendor(), transport.size)
     return transport
 
 
 def _leave(refusal: Refused, command: Command) -> int:
-    """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job."""
+    """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job.
+
+    Open MPI's mpiexec kills all ranks as soon as one has ended with a status that is not 0. So whoever lives after rank
+    0 had its time to speak knows that it has nothing to say, and one rank of each host speaks.
+    """
     if not speaks(os.environ):
-        if is_killed_with_others(os.environ):
-            time.sleep(SPEAKER_PATIENCE)
-        if not speaks_for_host(os.environ):
+        if not os.environ.get("OMPI_COMM_WORLD_SIZE"):
+            return refusal.status
+        time.sleep(SPEAKER_PATIENCE)
+        if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
             return refusal.status
         refusal = Refused(f"on {socket.gethostname()}: {refusal}")
     tell(command.tool.name, refusal)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -18,19 +20,21 @@ from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
 from pcopy.errors import HINDRANCES, OK, UNSYNCED, Hindered, NotPutAside, Refused, hindrance
-from pcopy.fsio.kernel.interface import Kernel, Wake
+from pcopy.fsio.kernel.interface import Kernel, Settings, Wake
+from pcopy.fsio.kernel.python import make_kernel
 from pcopy.fsio.storage import Storage
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
 from pcopy.jobs.spool import database_in, no_room, spool_in
-from pcopy.launch.tool import Ended, RankPlace, Settle, Tool
-from pcopy.launch.watch.signals import StopSignals, status_of, stopped_by
+from pcopy.launch.tool import Ended, Settle, Tool
+from pcopy.launch.watch.signals import StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe, Pulse, Voice, Watchdog
 from pcopy.libc import type_of_file_system
 from pcopy.report.streams import tell as tell_line
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
-from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.runner import TaskRunner, is_work, whereabouts
 
 SLOTS = 8
@@ -43,34 +47,33 @@ DATABASE_WINDOW = 1 << 20
 """Bytes of waiting work that a rank holds in memory where a database is asked for from the start."""
 
 
-def _nothing_to_settle(rank: Rank, totals: Totals) -> int:
-    """On other ranks than rank 0 nobody asks."""
-    return OK
-
-
 class RankSetup(NamedTuple):
     """What a rank needs for its share of a job.
 
-    A job with ``keeping`` can be gone on with; ``notices`` lead to rank 0 if all ranks are on one host. Only rank 0 has
-    the rest. ``settle`` is asked at the end of a job whose items are all there. ``kept`` makes the job's directory
-    before the first task. ``advice`` is told once there is a record, if the ranks may all be killed without a word.
+    A job with ``keeping`` can be gone on with. The directories of its ``roots`` are open; one of the ``leaders`` is on
+    each host. ``hosts`` names each rank's, and is empty if all ranks are on one; ``notices`` lead to rank 0 then. Only
+    rank 0 has the rest. ``settle`` is asked at the end of a job whose items are all there. ``kept`` makes the job's
+    directory before the first task. ``advice`` is told once there is a record, if the ranks may all be killed without a
+    word.
     """
 
     tool: Tool
     job: Job
     keeping: Keeping
     transport: Transport
-    place: RankPlace
+    roots: Sequence[RootDescriptors]
+    leaders: Sequence[int]
+    hosts: Sequence[str]
     signals: StopSignals
     notices: NoticePipe | None = None
     sink: Sink | None = None
-    settle: Settle = _nothing_to_settle
+    settle: Settle = lambda rank, totals: OK
     kept: KeptJob | None = None
     advice: str = ""
 
     @property
     def itself(self) -> str:
-        return f"rank {self.place.rank} on {socket.gethostname()}"
+        return f"rank {self.transport.rank} on {socket.gethostname()}"
 
 
 def run_rank(setup: RankSetup) -> Ended:
@@ -84,12 +87,31 @@ def run_rank(setup: RankSetup) -> Ended:
         raise Hindered(f"{setup.itself} cannot go on: {hindrance(error)}", setup.tool.unfinished) from None
 
 
+def make_rank(setup: RankSetup) -> Rank:
+    """What all tasks of this rank share."""
+    options = setup.job.options
+    digest = Hashing(options.hash, options.block_size).whole if options.hash else None
+    kernel = make_kernel(Settings(options.preserve, options.umask, options.dereference, digest))
+    return Rank(
+        setup.job,
+        setup.transport.rank,
+        setup.transport.size,
+        setup.roots,
+        kernel,
+        setup.tool.visitor,
+        sink=setup.sink,
+        leaders=setup.leaders,
+        hosts=setup.hosts,
+        open_spool=spool_in(setup.keeping.spool),
+    )
+
+
 def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankStore | None]:
     """Where this rank records what it has done, if the job is kept."""
     if not setup.keeping.directory:
         return None, None
     rank.storage = Storage(type_of_file_system, rank.syncer)
-    for root in setup.place.roots:
+    for root in setup.roots:
         rank.storage.add(root.target, os.fstat(root.target).st_dev, rank.running.changed)
     rank.running.changed.close()  # nothing has been made in them yet
     first = setup.tool.first_counts(setup.job)
@@ -102,7 +124,7 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
 def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJournal | None) -> Node:
     """The engine's view of this rank, which has what there is to begin with."""
     tool, job, keeping = setup.tool, setup.job, setup.keeping
-    size, on_host = rank.size, rank.size / len(setup.place.leaders)
+    size, on_host = rank.size, rank.size / len(setup.leaders)
     limits = limits_of(size, on_host, keeping)._replace(durable_before=tool.durable_before)
     if rank.kernel.wake is not None:
         limits = limits._replace(slots=SLOTS)
@@ -135,21 +157,15 @@ def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:
     their asking takes time from those that have some.
     """
     limits = Limits()
+    in_core = DATABASE_WINDOW if keeping.store == "lmdb" else max(1 << 20, 4 * limits.in_core // size)
     crowd = max(1.0, on_host / len(os.sched_getaffinity(0)))
     return limits._replace(
         steal_backoff=limits.steal_backoff * crowd,
         steal_backoff_cap=limits.steal_backoff_cap * min(4.0, max(crowd, 2.0 if size == on_host else 1.0)),
         scan_ahead=2 * limits.scan_ahead // size,
-        in_core=_in_core(limits.in_core, size, on_host, keeping),
+        in_core=int(keeping.memory / on_host) if keeping.memory else in_core,
         cut_interval=keeping.interval,
     )
-
-
-def _in_core(most: int, size: int, on_host: float, keeping: Keeping) -> int:
-    """Bytes of waiting work that this rank holds in memory."""
-    if keeping.memory:
-        return int(keeping.memory / on_host)
-    return DATABASE_WINDOW if keeping.store == "lmdb" else max(1 << 20, 4 * most // size)
 
 
 class KernelWake:
@@ -169,15 +185,10 @@ class _Running:
     """A rank between its first task and its end."""
 
     def __init__(self, setup: RankSetup) -> None:
-        tool = setup.tool
         self._setup = setup
-        self._rank = tool.rank_state(setup.job, setup.place, setup.sink, spool_in(setup.keeping.spool))
+        self._rank = make_rank(setup)
         self._journal, self._store = open_store(setup, self._rank)
-        self._director = tool.director(
-            self._rank,
-            stopped_by if setup.keeping.directory else status_of,
-            setup.settle,
-        )
+        self._director = setup.tool.director(self._rank, setup.settle, setup.tool.unfinished)
         self._node = make_node(setup, self._rank, self._director, self._journal)
         self._run_task = TaskRunner(self._rank)
         self._pulse = Pulse()
@@ -196,8 +207,12 @@ class _Running:
             stop_reason=self._stop_reason,
             wake=None if kernel.wake is None else KernelWake(kernel, kernel.wake),
         )
-        speaker = None if setup.sink is None else setup.sink.notice
-        voice = Voice(setup.tool.name, setup.place.rank, setup.place.hosts, speaker, setup.notices)
+        say: Callable[[str], object] = partial(tell_line, setup.tool.name)
+        if setup.sink is not None:
+            say = setup.sink.notice
+        elif setup.notices is not None:
+            say = partial(setup.notices.send, self._rank.number)
+        voice = Voice(self._rank.number, setup.hosts, say, setup.notices)
         watchdog = Watchdog(voice, self._pulse, lambda: whereabouts(self._rank))
         if setup.kept is not None and journal is not None:
             try:

@@ -20,7 +20,7 @@ from pcopy.jobs.rank_store import check_shared
 from pcopy.launch.group import Group, leaders, on_all, on_root
 from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots, show_same_targets
 from pcopy.launch.rank import RankSetup
-from pcopy.launch.tool import Command, Ended, Preparation, RankPlace, Tool
+from pcopy.launch.tool import Command, Ended, Preparation, Tool
 from pcopy.launch.watch.signals import StoppedBefore, StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.bar import open_screen
@@ -100,9 +100,8 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
         opened = partial(open_screen, tool.name, tool.stages, stderr=sys.stderr)
         try:
             _store(preparation, keeping, ranks, signals)
-            # This may empty the errors file.
             screen = on_root(ranks, lambda: preparation and stack.enter_context(closing(opened(preparation.telling))))
-            if not preparation:
+            if not screen:
                 os.umask(0o077)  # as the preparation has done on rank 0
             signals.install()
             sys.stderr.flush()
@@ -112,9 +111,9 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
                 preparation.kept.withdraw()
             raise
         hosts = [hello.host for hello in ranks.hellos] if len(ranks.hellos) > 1 else []
-        place = RankPlace(transport.rank, size, roots, leaders(ranks.hellos), hosts)
-        setup = RankSetup(tool, job, keeping, transport, place, signals, notices)
+        setup = RankSetup(tool, job, keeping, transport, roots, leaders(ranks.hellos), hosts, signals, notices)
         if transport.rank == 0 and preparation and screen:
+            screen.begin()
             preparation.announce()
             setup = setup._replace(sink=preparation.sink(screen), settle=preparation.settle, kept=preparation.kept)
             if setup.kept and hosts and not preparation.telling.quiet:
@@ -157,7 +156,7 @@ def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: Ranks) -> Job:
     """The job with what is mounted below its roots, which all hosts see alike."""
-    with closing(Mounts.of(job, roots, targets=tool.writes)) as below:
+    with closing(Mounts(job, roots, targets=tool.writes)) as below:
         job = job._replace(mounts=agree_on_mounts(job, below, ranks))
         if tool.writes:
             show_same_targets(ranks, below, job, roots[0].target)

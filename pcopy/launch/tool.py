@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import Halt
 from pcopy.engine.phase_end import Director
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.python import make_kernel
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.report.gauge import Stages
 from pcopy.report.screen import Telling
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import decode
-from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
-from pcopy.tasks.base.rank import Rank, RootDescriptors
-from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.files.chunk_ledger import discard_all
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import Place
+from pcopy.walk.visitor import Visitor
 
 
 class Ended(NamedTuple):
@@ -36,19 +30,6 @@ class Ended(NamedTuple):
     status: int
     totals: Totals
     halted: Halt | None
-
-
-class RankPlace(NamedTuple):
-    """Which of ``size`` ranks this is, with one of the ``leaders`` on each host, and the roots' directories, open here.
-
-    ``hosts`` names each rank's host, if they are not all on this one.
-    """
-
-    rank: int
-    size: int
-    roots: Sequence[RootDescriptors]
-    leaders: Sequence[int] = (0,)
-    hosts: Sequence[str] = ()
 
 
 class JobDirector(Director, Protocol):
@@ -69,13 +50,13 @@ class Tool:
     writes: bool
     """May it write to the targets of its roots? All hosts have to see the same there."""
     unfinished: int
-    """The exit status of a job that the system ends before all is done."""
+    """The exit status of a job that ends before all is done."""
     spool_advice: str
     """What the user can do where work that waits finds no room."""
     stages: Stages
     """How progress is measured."""
-    director: Callable[[Rank, Callable[[Halt], int | None], Settle], JobDirector]
-    """Its second argument knows the exit status of some reasons to stop early."""
+    director: Callable[[Rank, Settle, int], JobDirector]
+    """Made with ``unfinished``, too."""
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
     """The phases before which all that was done is on record."""
 
@@ -89,33 +70,15 @@ class Tool:
         first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
         return first
 
-    def rank_state(self, job: Job, place: RankPlace, sink: Sink | None, spool: SpoolFactory) -> Rank:
-        """What all tasks of this rank share."""
-        options = job.options
-        digest = Hashing(options.hash, options.block_size).whole if options.hash else None
-        kernel = make_kernel(Settings(options.preserve, options.umask, options.dereference, digest))
-        return Rank(
-            job,
-            place.rank,
-            place.size,
-            place.roots,
-            kernel,
-            visitor_of,
-            sink=sink,
-            leaders=place.leaders,
-            hosts=place.hosts,
-            open_spool=spool,
-        )
+    def visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
+        """What gets the items that a task finds in a directory (``ScanDir``, ``ScanNames``)."""
+        raise NotImplementedError
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """Removes what the run ``since``, or a later one, has begun and nobody will end.
 
         ``forgotten`` are the tasks that were dropped.
         """
-        discard_all(rank, since)
-        with suppress(OSError):  # a spool may have no room: what was dropped is not known then
-            for task in forgotten:
-                decode(task.payload).discard(rank, since)
 
 
 class Preparation:

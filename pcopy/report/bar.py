@@ -130,7 +130,7 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
 def open_screen(
     program: str, stages: Stages, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic
 ) -> Screen:
-    """The screen that the user wants, on ``stderr``; makes the errors file. For rank 0 only.
+    """The screen that the user wants, on ``stderr``; opens the errors file. For rank 0 only.
 
     A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if the
     errors file cannot be made.

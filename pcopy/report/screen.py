@@ -85,14 +85,19 @@ class FailureLog:
     """The errors file: one JSON object a line, written through with each batch."""
 
     def __init__(self, path: bytes, umask: int | None = None) -> None:
-        """Makes the file, mode 0666 without ``umask``, or empties it; raises ``Refused`` if that is not possible."""
+        """Opens the file, made with mode 0666 without ``umask``; raises ``Refused`` if that is not possible."""
         self.path = path
         try:
             with with_umask(umask):
                 # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
-                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot write the errors file: {error.strerror}") from None
+
+    def begin(self) -> None:
+        """Drops what an earlier job has left."""
+        with contextlib.suppress(OSError):  # a pipe or a device holds nothing
+            self._file.truncate(0)
 
     def write(self, failures: Sequence[Failure]) -> None:
         """Raises ``OSError``; then only ``close`` may follow."""
@@ -124,6 +129,11 @@ class Screen:
         self._lock = threading.RLock()
         self.is_verbose = False
         """Is a line printed when each phase begins?"""
+
+    def begin(self) -> None:
+        """The job will not be refused any more: empties the errors file."""
+        if self._log is not None:
+            self._log.begin()
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Draws if it is time; the first drawing comes after one interval."""

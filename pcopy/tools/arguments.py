@@ -6,7 +6,6 @@ Rule: a resumed job copies what it was asked to copy. Options that say how it wo
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pcopy.errors import Refused
@@ -85,19 +84,17 @@ class RemoveArguments(NamedTuple):
     telling: Telling = Telling()
 
 
-def asked_for(
-    sources: Sequence[bytes], destination: bytes, no_target_directory: bool, options: Options
-) -> dict[str, Any]:
+def asked_for(arguments: CopyArguments) -> dict[str, Any]:
     """What a command line asks to be left in the destination, for comparison with a stored job, by option.
 
     The paths are as the user gave them, from the root: what DST resolves to changes as soon as it exists.
     """
     wanted: dict[str, Any] = {
-        "SRC": tuple(_from_root(source) for source in sources),
-        "DST": _from_root(destination),
-        "--no-target-directory": no_target_directory,
+        "SRC": tuple(_from_root(source) for source in arguments.sources),
+        "DST": _from_root(arguments.destination),
+        "--no-target-directory": arguments.no_target_directory,
     }
-    for name, value in options._asdict().items():
+    for name, value in arguments.options._asdict().items():
         if name not in _NOT_ASKED:
             wanted["--" + name.replace("_", "-")] = tuple(value) if isinstance(value, tuple) else value
     return wanted

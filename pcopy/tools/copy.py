@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from pcopy.engine.messages import Halt
+from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, UNSYNCED, Refused, hindrance
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
@@ -22,13 +23,16 @@ from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import status_of, told
 from pcopy.report.streams import tell
+from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.copying import visitor_of
+from pcopy.tasks.files.chunk_ledger import discard_all
 from pcopy.tasks.sign.sign_state import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
-from pcopy.tools.outputs import check_outputs, holds_more, unwritten, write_result
+from pcopy.tools.outputs import check_outputs, holds_more, write_result
 from pcopy.tools.summary import summary_json, summary_lines
 
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
@@ -41,6 +45,13 @@ class Copy(Tool):
     spool_advice = NAME_ANOTHER
     stages = STAGES
     director = CopyDirector
+    visitor = staticmethod(visitor_of)
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        discard_all(rank, since)
+        with suppress(OSError):  # a spool may have no room: what was dropped is not known then
+            for task in forgotten:
+                decode(task.payload).discard(rank, since)
 
 
 COPY = Copy()
@@ -97,10 +108,11 @@ class CopyPreparation(Preparation):
     def _refuse_different(self, directory: bytes, stored: StoredJob) -> None:
         """What DST means may have changed since the job began: so its words and these are compared by what they mean
         now."""
-        different = stored.file.differing(self._asked())
+        different = stored.file.differing(asked_for(self.arguments))
         if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), self._resolved()):
             different = [each for each in different if each not in ("SRC", "DST")]
-        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not self._names("--hash"):
+        is_named = any(word.partition("=")[0] == "--hash" for word in self._words)
+        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not is_named:
             different.remove("--hash")
         if different:
             raise Refused(
@@ -109,18 +121,11 @@ class CopyPreparation(Preparation):
                 f"or go on with it: {resuming(stored.path)}"
             )
 
-    def _names(self, option: str) -> bool:
-        return any(word.partition("=")[0] == option for word in self._words)
-
     def _resolved(self) -> tuple[Root, ...]:
         """What is to be copied, and where to; raises ``Refused``."""
         arguments = self.arguments
         follow = arguments.options.dereference
         return resolve(arguments.sources, arguments.destination, arguments.no_target_directory, follow=follow)
-
-    def _asked(self) -> dict[str, Any]:
-        arguments = self.arguments
-        return asked_for(arguments.sources, arguments.destination, arguments.no_target_directory, arguments.options)
 
     def begin(self, ranks: int) -> None:
         """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""
@@ -149,7 +154,7 @@ class CopyPreparation(Preparation):
         except Refused as refused:
             self._remarks.append(f"no checkpoints, the job goes on without: {refused}")
         else:
-            self.job, self.kept = keep_new(self.job, self.arguments.keeping, self._asked())
+            self.job, self.kept = keep_new(self.job, self.arguments.keeping, asked_for(self.arguments))
 
     @property
     def keeping(self) -> Keeping:
@@ -173,25 +178,15 @@ class CopyPreparation(Preparation):
         if totals.extra or holds_more(self.job.roots):
             self._remarks.append("DST holds more than the source: what is there will not match the signature")
         sign = rank.own(SignState)
-        if sign.unwritten is not None:
-            self._unwritten = unwritten("manifest", self.job.options.manifest, sign.unwritten)
-            return INCOMPLETE
-        digest, tally = sign.signatures[0]
-        sources = [root.source_shown for root in self.job.roots]
-        self._unwritten = write_result(self.job, digest, tally, sources)
+        self._unwritten = write_result(self.job, sign)
         if self._unwritten:
             return INCOMPLETE
-        self._signature = digest.hex()
+        self._signature = sign.signatures[0][0].hex()
         return OK
-
-    @property
-    def _before(self) -> int | None:
-        """Bytes that earlier runs have copied; None if there were none."""
-        keeping = self.keeping
-        return Totals(*keeping.counts).bytes if keeping.resumed else None
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         seconds, options = time.monotonic() - self.began, self.job.options
+        before = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
         if ended.halted is not None:
             cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
             tell("pcopy", _told(ended.halted, cut_short))
@@ -205,10 +200,10 @@ class CopyPreparation(Preparation):
         if self.telling.json:
             goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
             job = self.job.name if goes_on else None
-            told = summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, self._before)
+            told = summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, before)
             print(told, flush=True)
         elif not is_quiet:
-            lines = summary_lines(ended.totals, seconds, ranks, ended.status, self._before)
+            lines = summary_lines(ended.totals, seconds, ranks, ended.status, before)
             if self._unwritten:
                 lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
             if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):

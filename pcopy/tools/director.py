@@ -7,7 +7,7 @@ goes over all items; so there is no fraction of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pcopy import errors
@@ -15,7 +15,8 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.launch.tool import Ended
+from pcopy.launch.tool import Ended, Settle
+from pcopy.launch.watch.signals import status_of
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Totals, mount_codes
@@ -64,24 +65,20 @@ def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
 
 
 class JobDirector:
-    """Fills ``pcopy.launch.tool.JobDirector`` for a job that reads.
+    """Fills ``pcopy.launch.tool.JobDirector``, with the statuses of a job that reads.
 
-    ``status_of`` knows the exit status of some reasons to stop early; ``settle`` is asked at the end of a job whose
-    items are all there: it does what is left to do with them, and returns the status.
+    ``settle`` is asked at the end of a job whose items are all there: it does what is left to do with them, and returns
+    the status. ``unfinished`` is that of a job which ended before, unless a signal ends one that is not kept.
     """
 
-    halted_status = errors.REFUSED
-    """Of a job that ended before all was done, unless ``status_of`` knows another."""
     failed_status = errors.REFUSED
     """Of one of which items have failed."""
 
-    def __init__(
-        self, rank: Rank, status_of: Callable[[Halt], int | None], settle: Callable[[Rank, Totals], int]
-    ) -> None:
+    def __init__(self, rank: Rank, settle: Settle, unfinished: int) -> None:
         self._rank = rank
         self._job = rank.job
-        self._status_of = status_of
         self._settle = settle
+        self._unfinished = unfinished
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
 
@@ -102,20 +99,21 @@ class JobDirector:
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
-        source_mount, _ = mount_codes(self._job.roots)[number]
+        source_mount, target_mount = mount_codes(self._job.roots)[number]
         source_id = Identity(source_mount, root.source_id[1])
         if not root.item:
             return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
-        place = Place(number, b"", source_id, self._target_id(number), False, False)
+        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NOWHERE
+        place = Place(number, b"", source_id, target_id, False, False)
         return Spawn(int(Phase.COPY), encode(ScanNames(place, root.item, 0)), SCAN_COST, True)
-
-    def _target_id(self, number: int) -> Identity:
-        """The directory that a single item is copied to."""
-        return NOWHERE
 
     def _common_root(self) -> Iterator[Spawn]:
         """Of several sources that are one dataset: a directory that none of them is."""
-        return iter(())
+        if self._job.copies and len(self._job.roots) > 1:
+            size = self._rank.hashing.algorithm.size
+            root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
+            owner = owner_of(b"", self._rank.size)
+            yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
     def _depth(self, phase: int) -> int:
         """Of the directories that are digested in a phase; -1 for the phase after the last level."""
@@ -153,7 +151,8 @@ class JobDirector:
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
-            return self._status_of(halted) or self.halted_status
+            is_kept = self._rank.storage is not None
+            return self._unfinished if is_kept else status_of(halted) or self._unfinished
         if sums.found != sums.copied + sums.skipped + sums.failed:
             return errors.INTERNAL
         if sums.failed or sums.unsynced:
@@ -162,19 +161,7 @@ class JobDirector:
 
 
 class CopyDirector(JobDirector):
-    halted_status = errors.STOPPED
     failed_status = errors.INCOMPLETE
-
-    def _target_id(self, number: int) -> Identity:
-        _, mount = mount_codes(self._job.roots)[number]
-        return Identity(mount, self._job.roots[number].target_id[1])
-
-    def _common_root(self) -> Iterator[Spawn]:
-        if len(self._job.roots) > 1:
-            size = self._rank.hashing.algorithm.size
-            root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
-            owner = owner_of(b"", self._rank.size)
-            yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is None:

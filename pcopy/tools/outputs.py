@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from pcopy import __version__
@@ -20,11 +20,11 @@ from pcopy.signature.algorithms import algorithm
 from pcopy.signature.manifest import begins_as_manifest
 from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, write_signature
 from pcopy.tasks.base.job import Job, Options, Root
-from pcopy.tasks.sign.signing import Tally
+from pcopy.tasks.sign.sign_state import SignState
 from pcopy.text import shown
 
 
-def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
+def check_outputs(roots: Sequence[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
     """Raises ``Refused`` unless signature, manifest and the file of errors can be where the user wants them.
 
     Raises that or ``ImportError`` where the library of the digests is not there.
@@ -32,7 +32,6 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
     outputs = {"signature": options.signature, "manifest": options.manifest, "errors": errors or b""}
     outputs = {what: path for what, path in outputs.items() if path}
     _refuse_the_same(outputs)
-    roots = tuple(roots)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
     trees = {os.path.realpath(source_of(root)) for root in roots}
@@ -44,10 +43,7 @@ def check_outputs(roots: Iterable[Root], options: Options, errors: bytes | None 
             if lies_in(file, tree):
                 why = "which is copied from or to" if what == "errors" else "which it describes"
                 raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
-        if what == "errors":
-            _check_errors_file(path)
-        else:
-            _check_replaceable(path, what)
+        _check_output(what, path)
     if options.hash:
         algorithm(options.hash)
 
@@ -73,14 +69,28 @@ def _is_socket(root: Root) -> bool:
         return False  # it will fail, and say why
 
 
-def _check_replaceable(path: bytes, what: str) -> None:
-    """A new file takes the name at the end: whatever else has it would be gone."""
-    status = _status(path)
-    if status is not None:
+def _check_output(what: str, path: bytes) -> None:
+    """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
+
+    A new signature or manifest takes the name at the end: whatever else has it would be gone. The file of errors is
+    emptied and written through, so other names of it would lose their contents; a stream loses nothing.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        _check_directory(path)
+        return
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+    if what != "errors":
         _refuse_no_file(path, status)
         if not _is_older(path, what):
             raise Refused(f"{shown(path)}: is there already, and is no {what}; name another file, or remove it")
-    _check_directory(path)
+        _check_directory(path)
+    elif not _is_stream(path):
+        _refuse_no_file(path, status)
+        if status.st_nlink > 1:
+            raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
 
 
 def _is_older(path: bytes, what: str) -> bool:
@@ -92,29 +102,6 @@ def _is_older(path: bytes, what: str) -> bool:
         raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
     begins = begins_as_manifest if what == "manifest" else begins_as_signature
     return not beginning or begins(beginning)
-
-
-def _check_errors_file(path: bytes) -> None:
-    """It is emptied and written through, so other names of it would lose their contents; a stream loses nothing."""
-    status = _status(path)
-    if status is None:
-        _check_directory(path)
-        return
-    if _is_stream(path):
-        return
-    _refuse_no_file(path, status)
-    if status.st_nlink > 1:
-        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
-
-
-def _status(path: bytes) -> os.stat_result | None:
-    """What has the name, no link followed; None for nothing."""
-    try:
-        return os.lstat(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
 
 
 def _is_stream(path: bytes) -> bool:
@@ -174,28 +161,31 @@ def _open_without_trace(path: bytes) -> int:
     return os.open(path, flags)
 
 
-def write_result(job: Job, digest: bytes, tally: Tally, sources: Iterable[bytes]) -> str:
-    """Writes the signature file, if that is wanted; returns what went wrong, or nothing."""
+def write_result(job: Job, sign: SignState) -> str:
+    """Writes the signature file, if that is wanted; returns what went wrong with it or the manifest, or nothing."""
     options = job.options
+    if sign.unwritten is not None:  # an older signature fits an older manifest
+        return _unwritten("manifest", options.manifest, sign.unwritten)
     if not options.signature:
         return ""
+    digest, tally = sign.signatures[0]
     signature = Signature(
         options.hash,
         options.block_size,
         digest.hex(),
         *tally,
-        source=" ".join(shown(source) for source in sources),
+        source=" ".join(shown(root.source_shown) for root in job.roots),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         generator=f"pcopy {__version__}",
     )
     try:
         write_signature(options.signature, signature, options.umask, job.writer)
     except (OSError, Refused) as error:
-        return unwritten("signature", options.signature, error)
+        return _unwritten("signature", options.signature, error)
     return ""
 
 
-def unwritten(what: str, path: bytes, error: Exception) -> str:
+def _unwritten(what: str, path: bytes, error: Exception) -> str:
     """Why ``what``, which was to be in the file ``path``, is not there."""
     if isinstance(error, Refused):  # which names the path
         return f"the {what} could not be written: {error}"

@@ -8,10 +8,11 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pcopy.engine.messages import Halt
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.identity import Identity
 from pcopy.jobs.paths import lies_in
@@ -83,9 +84,6 @@ class Removal(Tool):
 
     def phase_name(self, phase: int) -> str:
         return "remove"
-
-    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """A removal leaves nothing half made."""
 
 
 REMOVAL = Removal()
@@ -165,18 +163,16 @@ def _directories_around_us() -> dict[tuple[int, int], str]:
     """The working directory, all above it, and ``/``: what each of them is called."""
     found: dict[tuple[int, int], str] = {}
     path, called = b".", "the working directory"
-    while True:
-        try:
-            status = os.stat(path)
-        except OSError:  # the working directory was removed
-            break
-        if (status.st_dev, status.st_ino) in found:
-            break
-        found[status.st_dev, status.st_ino] = called
-        path, called = path + b"/..", "a directory above the working directory"
-    root = os.stat(b"/")
-    found[root.st_dev, root.st_ino] = "the root directory"
+    with suppress(OSError):  # the working directory was removed
+        while (identity := _identity(os.stat(path))) not in found:
+            found[identity] = called
+            path, called = path + b"/..", "a directory above the working directory"
+    found[_identity(os.stat(b"/"))] = "the root directory"
     return found
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _root(path: bytes, around: dict[tuple[int, int], str]) -> Root:
@@ -195,13 +191,12 @@ def _root(path: bytes, around: dict[tuple[int, int], str]) -> Root:
     directory = os.path.realpath(parent or b".")
     above = os.stat(directory)
     if stat.S_ISDIR(status.st_mode):
-        if called := around.get((status.st_dev, status.st_ino)):
+        if called := around.get(_identity(status)):
             raise Refused(f"{shown(path)}: is {called}, which is never removed")
         if status.st_dev != above.st_dev:
             what = "another file system is mounted there, or it is a subvolume; unmount or delete that"
             raise Refused(f"{shown(path)}: {what}, or name what is in it")
-    identity = above.st_dev, above.st_ino
-    return Root(directory, directory, name, name, bare, bare, identity, identity)
+    return Root(directory, directory, name, name, bare, bare, _identity(above), _identity(above))
 
 
 def _check_errors(file: bytes | None, roots: Sequence[Root]) -> None:

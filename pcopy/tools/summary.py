@@ -34,11 +34,9 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, befor
     """
     lines = sums_lines(totals, "copied", "skipped")
     if totals.verified:
-        lines += [
-            f"  verified: {counted(totals.verified, 'item', 'items')}, {show_size(totals.confirmed_bytes)} read back"
-        ]
-    if totals.skipped_bytes:
-        lines += _listed("skipped", [show_size(totals.skipped_bytes)])
+        read = show_size(totals.confirmed_bytes)
+        lines.append(f"  verified: {counted(totals.verified, 'item', 'items')}, {read} read back")
+    lines += _listed("skipped", [show_size(totals.skipped_bytes)])
     lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
     remarks = [
         f"{totals.deleted:,} deleted",

@@ -24,12 +24,13 @@ from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature,
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.sign.sign_state import SignState
 from pcopy.tasks.sign.signing import Tally
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
-from pcopy.tools.outputs import check_outputs, unwritten, write_result
+from pcopy.tools.outputs import check_outputs, write_result
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -47,6 +48,7 @@ class Verify(Tool):
     spool_advice = SET_ANOTHER
     stages = STAGES
     director = JobDirector
+    visitor = staticmethod(visitor_of)
 
     def phase_name(self, phase: int) -> str:
         return phase_name(phase) if phase >= Phase.SIGN else "read"
@@ -107,12 +109,8 @@ class VerifyPreparation(Preparation):
         sign = rank.own(SignState)
         digest, tally = sign.signatures[0]
         self._found = digest.hex()
-        options = self.job.options
         if self.arguments.create:
-            if sign.unwritten is not None:  # an older signature fits an older manifest
-                trouble = unwritten("manifest", options.manifest, sign.unwritten)
-            else:
-                trouble = write_result(self.job, digest, tally, [root.source_shown for root in self.job.roots])
+            trouble = write_result(self.job, sign)
             if trouble:
                 self._remarks.append(trouble)
             return REFUSED if trouble else OK

@@ -190,12 +190,15 @@ class TestJobOptions:
 
 def test_what_is_asked_for_is_told_by_option(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(area)
-    asked = asked_for([b"a/", b"/b"], b"../c", True, Options(existing="newer", preserve=Preserve(chown=(1, 2))))
+    options = Options(existing="newer", preserve=Preserve(chown=(1, 2)))
+    arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options)
+    asked = asked_for(arguments)
     assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")
     assert asked["DST"] == bytes(area) + b"/../c"
     assert (asked["--no-target-directory"], asked["--existing"]) == (True, "newer")
     assert type(asked["--preserve"]) is tuple
-    differing = asked_for([b"a/", b"/b"], b"../c", True, Options(sync=False, max_errors=7, umask=0, termination="ring"))
+    others = Options(sync=False, max_errors=7, umask=0, termination="ring")
+    differing = asked_for(arguments._replace(options=others))
     assert {name for name in asked if asked[name] != differing[name]} == {"--existing", "--preserve"}
 
 

@@ -236,6 +236,8 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
     stream = io.StringIO()
     telling = Telling(errors=bytes(path), quiet=True)
     with closing(open_screen(COPY.name, COPY.stages, telling, stream, Clock())) as screen:
+        assert path.read_text() == "old"
+        screen.begin()
         assert path.read_text() == ""
         screen.failures(failed(150))
         assert len(path.read_text().splitlines()) == 150
@@ -253,6 +255,7 @@ def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
     screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), FailureLog(b"/dev/full"))
+    screen.begin()
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
     screen.close()

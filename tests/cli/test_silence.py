@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from pcopy.launch.watch.silence import OthersSilence, OwnSilence, Silence
+from pcopy.launch.watch.silence import OwnSilence, Silence, Silences
 
 
 def test_a_rank_that_gets_on_says_nothing() -> None:
-    own = OwnSilence(3, 0.0, 30.0)
-    assert [own.look(beats, 20.0 * beats) for beats in range(100)] == [None] * 100
-    assert not own.is_told
+    own = OwnSilence(3, 30.0)
+    assert [own.look_at(beats, 20.0 * beats) for beats in range(100)] == [[]] * 100
+    assert not own.are_told
 
 
 def test_silence_is_told_of_at_doubling_intervals_and_when_it_is_over() -> None:
-    own = OwnSilence(3, 0.0, 30.0)
-    told = [own.look(7, float(now)) for now in range(0, 500, 5)]
-    assert [silence for silence in told if silence] == [
-        Silence(3, seconds, False) for seconds in (30.0, 60.0, 120.0, 240.0, 480.0)
-    ]
-    assert own.look(8, 501.0) == Silence(3, 501.0, True)
-    assert own.look(8, 502.0) is None
-    assert own.look(9, 503.0) is None
+    own = OwnSilence(3, 30.0)
+    told = [silence for now in range(0, 500, 5) for silence in own.look_at(7, float(now))]
+    assert told == [Silence(3, seconds, False) for seconds in (30.0, 60.0, 120.0, 240.0, 480.0)]
+    assert own.are_told
+    assert own.look_at(8, 501.0) == [Silence(3, 501.0, True)]
+    assert not own.are_told
+    assert own.look_at(8, 502.0) == []
+    assert own.look_at(9, 503.0) == []
 
 
 def test_a_rank_that_is_to_stop_tells_sooner() -> None:
-    own = OwnSilence(0, 0.0, 30.0)
-    assert own.look(1, 0.0) is None
-    assert own.look(1, 10.0) is None
+    own = OwnSilence(0, 30.0)
+    assert own.look_at(1, 0.0) == []
+    assert own.look_at(1, 10.0) == []
     own.hasten(3.0)
-    assert own.look(1, 11.0) == Silence(0, 11.0, False)
-    assert own.look(1, 12.0) is None
-    assert own.look(2, 13.0) == Silence(0, 13.0, True)
-    assert own.look(2, 16.5) == Silence(0, 3.5, False)
+    assert own.look_at(1, 11.0) == [Silence(0, 11.0, False)]
+    assert own.look_at(1, 12.0) == []
+    assert own.look_at(2, 13.0) == [Silence(0, 13.0, True)]
+    assert own.look_at(2, 16.5) == [Silence(0, 3.5, False)]
 
 
 def test_others_are_told_of_when_they_are_silent_for_long() -> None:
-    others = OthersSilence(60.0, 16)
+    others = Silences(60.0, 16)
     assert others.look([4], 0.0) == []
     assert others.look([], 5.0) == []
     assert others.look([4, 5], 10.0) == []
@@ -47,7 +47,7 @@ def test_others_are_told_of_when_they_are_silent_for_long() -> None:
 
 
 def test_a_rank_that_speaks_for_itself_is_left_to_it() -> None:
-    others = OthersSilence(60.0, 16)
+    others = Silences(60.0, 16)
     others.look([4], 0.0)
     others.spoke(4)
     assert others.look([4], 100.0) == []
@@ -58,7 +58,7 @@ def test_a_rank_that_speaks_for_itself_is_left_to_it() -> None:
 
 
 def test_a_list_that_may_be_cut_clears_nobody() -> None:
-    others = OthersSilence(60.0, 2)
+    others = Silences(60.0, 2)
     others.look([8], 0.0)
     assert others.look([8], 60.0) == [Silence(8, 60.0, False)]
     assert others.look([1, 2], 70.0) == []
@@ -66,7 +66,7 @@ def test_a_list_that_may_be_cut_clears_nobody() -> None:
 
 
 def test_others_are_told_of_sooner_when_the_job_is_to_stop() -> None:
-    others = OthersSilence(60.0, 16)
+    others = Silences(60.0, 16)
     others.look([4], 0.0)
     others.hasten(3.0)
     assert others.look([4], 4.0) == [Silence(4, 4.0, False)]

@@ -29,10 +29,9 @@ class Lines:
         self.lines.append(text)
 
 
-def watchdog(pulse: Pulse, lines: Lines | None, notes: NoticePipe | None = None, rank: int = 0) -> Watchdog:
+def watchdog(pulse: Pulse, lines: Lines, notes: NoticePipe | None = None) -> Watchdog:
     hosts = ("alpha", "beta", "gamma")
-    speaker = None if lines is None else lines.notice
-    return Watchdog(Voice("pcopy", rank, hosts, speaker, notes), pulse, lambda: "at work", PACE)
+    return Watchdog(Voice(0, hosts, lines.notice, notes), pulse, lambda: "at work", PACE)
 
 
 def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_the_time_for_which_this_process_was_stopped_itself_does_not_count(monke
     lines, pulse = Lines(), Pulse()
     pulse.silent = (1,)
     pace = Pace(look=5.0, hanging=30.0, hanging_on_stop=3.0, no_answer=60.0)
-    watching = Watchdog(Voice("pcopy", 0, (), lines.notice, None), pulse, str, pace)
+    watching = Watchdog(Voice(0, (), lines.notice), pulse, str, pace)
     start = time.monotonic()
     for now in (start + 5, start + 1000):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
@@ -117,7 +116,7 @@ def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         watching = Watchdog(
-            Voice("pcopy", 0, (), lines.notice, None),
+            Voice(0, (), lines.notice),
             pulse,
             str,
             Pace(0.02, hanging=60, hanging_on_stop=0.1, no_answer=60),
@@ -167,7 +166,7 @@ class Lines:
         print(text, flush=True)
 signals = StopSignals()
 signals.install()
-watching = Watchdog(Voice("pcopy", 0, (), Lines().notice, None), Pulse(), str, Pace(0.05, 60.0, 0.1, 60.0))
+watching = Watchdog(Voice(0, (), Lines().notice), Pulse(), str, Pace(0.05, 60.0, 0.1, 60.0))
 watching.start()
 reading, _ = os.pipe()
 print("ready", flush=True)

@@ -188,11 +188,14 @@ def test_odd_names_are_shown_escaped(place: Path) -> None:
 
 
 def test_ranks_that_cannot_be_forked_leave_no_job(area: Path) -> None:
-    """Though the job was in its directory before they were to be."""
+    """Though the job was in its directory before they were to be. And what an earlier job has told of is kept."""
     (area / "source").mkdir()
+    (area / "errors").write_text("old")
     fault = Fault(area / "log", ["clone", "fork"], None, "EAGAIN")
-    run = pcopy("--checkpoint", area / "job", area / "source", area / "copy", ranks=2, wrap=fault.wrap())
+    words = ("--checkpoint", area / "job", "--errors", area / "errors", area / "source", area / "copy")
+    run = pcopy(*words, ranks=2, wrap=fault.wrap())
     fault.check()
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert b"2 ranks can't be started here" in run.stderr, show(run)
     assert not (area / "job").exists() and not (area / "copy").exists()
+    assert (area / "errors").read_text() == "old"

@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> None:
 
     def joined(launch: Launch, *rest: Any) -> Any:
         transport = join(launch, *rest)
-        if launch.rank == traced and options:
+        if transport.rank == traced and options:
             tracer = trace(os.getpid(), Path(place, "log"), options)
             finalise = transport._finalise
 

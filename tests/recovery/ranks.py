@@ -27,10 +27,10 @@ from pcopy.fsio import directories
 from pcopy.fsio.kernel import interface, python
 from pcopy.jobs import lifecycle
 from pcopy.jobs.directories import NoJob
-from pcopy.launch import rank, tool
+from pcopy.launch import rank
 from pcopy.launch.group import Group
 from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots
-from pcopy.launch.tool import Ended, RankPlace
+from pcopy.launch.tool import Ended
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.tasks import copying
 from pcopy.tasks.base import spreading
@@ -97,7 +97,7 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         *_everywhere("SMALL_FILE", interface.SMALL_FILE, sizes.small_file),
     ]
     if sizes.waits:
-        changes += [(tool, "make_kernel", waits.make_kernel), (rank, "SLOTS", sizes.slots)]
+        changes += [(rank, "make_kernel", waits.make_kernel), (rank, "SLOTS", sizes.slots)]
     with patched(changes):
         yield waits
 
@@ -243,7 +243,7 @@ class Run:
             return
         preparation.begin(self.size)
         job, kept = preparation.job, preparation.kept
-        with closing(Mounts.of(job, open_roots(job), targets=True)) as below:
+        with closing(Mounts(job, open_roots(job), targets=True)) as below:
             job = job._replace(mounts=agree_on_mounts(job, below, Group()))
         if kept is not None:
             kept.note_mounts(job.mounts)
@@ -251,10 +251,9 @@ class Run:
 
         def begin(number: int, **leading: Any) -> Ended:
             leaders = range(min(self.size, self.clients))
-            place = RankPlace(number, self.size, open_roots(job), leaders, self._hosts)
             transport, signals = Transport(self._network, number), self.signals[number]
-            setup = rank.RankSetup(COPY, job, preparation.keeping, transport, place, signals, **leading)
-            return rank.run_rank(setup)
+            where = open_roots(job), leaders, self._hosts
+            return rank.run_rank(rank.RankSetup(COPY, job, preparation.keeping, transport, *where, signals, **leading))
 
         others = [
             self.world.spawn(f"rank {number}", number % self.clients, partial(begin, number))

@@ -166,7 +166,7 @@ def _named_at_once() -> list[Change]:
         _put(made, "keeps", False)
         return made
 
-    return [(tool, "Rank", make)]
+    return [(rank, "Rank", make)]
 
 
 def _resolved_anew() -> list[Change]:

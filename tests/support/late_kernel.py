@@ -11,7 +11,7 @@ import sys
 
 from pcopy.cli.pcopy import main
 from pcopy.fsio.kernel.interface import Kernel, Settings
-from pcopy.launch import tool
+from pcopy.launch import rank
 from tests.support.fake_kernel import LateKernel
 
 
@@ -26,5 +26,5 @@ def _late(settings: Settings) -> Kernel:
 
 
 if __name__ == "__main__":
-    vars(tool)["make_kernel"] = _late
+    vars(rank)["make_kernel"] = _late
     sys.exit(main())

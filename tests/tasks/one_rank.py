@@ -84,7 +84,7 @@ def surroundings(
     digest = Hashing(options.hash, options.block_size).whole if options.hash else None
     kernel = make_kernel(Settings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
-    with closing(mounts.Mounts.of(job, opened, targets=job.copies)) as below:
+    with closing(mounts.Mounts(job, opened, targets=job.copies)) as below:
         job = job._replace(mounts=mounts.agree_on_mounts(job, below, Group()))
     context = Rank(job, rank, ranks, opened, kernel, visitor_of, sink=told)
     try:

@@ -93,8 +93,7 @@ class StopSignals:
         except OSError:  # no thread is to be had: then there is no way but to wait
             values.append(action())
         else:
-            if self.reason is None:
-                self._events.get()
+            self._events.get()  # from the thread, or from a signal
             self.heed()
             thread.is_over(None)
         self.heed()
@@ -118,11 +117,6 @@ class StopSignals:
 def status_of(reason: Halt) -> int | None:
     """128 + signal if a signal is the reason."""
     return 128 + reason.code if reason.code > 0 else None
-
-
-def stopped_by(reason: Halt) -> int | None:
-    """75 if a signal is the reason: there is a checkpoint to go on with."""
-    return STOPPED if reason.code > 0 else None
 
 
 def told(reason: Halt) -> str:

@@ -8,16 +8,8 @@ here; ``now`` is in seconds on a clock that stands still while this process itse
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
-
-HANGING = 30.0
-"""Seconds without a sign of life after which a rank tells of itself."""
-
-HANGING_ON_STOP = 3.0
-"""The same, and that after which rank 0 tells of others, once a signal has asked the rank to stop."""
-
-NO_ANSWER = 60.0
-"""Seconds without an answer after which rank 0 tells of another rank, which may be unable to speak for itself."""
 
 
 class Silence(NamedTuple):
@@ -31,71 +23,34 @@ class Silence(NamedTuple):
 class _Spell:
     """One silence from its beginning on; it is next told of when it has lasted ``due`` seconds."""
 
-    __slots__ = ("due", "is_told", "since")
-
     def __init__(self, since: float, due: float) -> None:
         self.since = since
         self.due = due
         self.is_told = False
 
-    def hasten(self, due: float) -> None:
-        if not self.is_told:
-            self.due = min(self.due, due)
 
-    def look(self, now: float) -> float | None:
-        """The seconds that it has lasted, if they are to be told."""
-        lasted = now - self.since
-        if lasted < self.due:
-            return None
-        self.due = 2 * lasted
-        self.is_told = True
-        return lasted
+class Silences:
+    """Of the ranks that one rank looks after. One that tells of itself is not told of here as well."""
 
-
-class OwnSilence:
-    """Whether this rank's main thread gets on, by a count that it raises all the time."""
-
-    def __init__(self, rank: int, now: float, hanging: float) -> None:
-        self._rank = rank
-        self._beats = -1
-        self._hanging = hanging
-        self._spell = _Spell(now, hanging)
-
-    @property
-    def is_told(self) -> bool:
-        return self._spell.is_told
-
-    def hasten(self, seconds: float) -> None:
-        """From now on, and where it is silent already, ``seconds`` are enough to tell of it."""
-        self._hanging = min(self._hanging, seconds)
-        self._spell.hasten(self._hanging)
-
-    def look(self, beats: int, now: float) -> Silence | None:
-        """What is to be told at ``now``, when the count is ``beats``."""
-        spell = self._spell
-        if beats != self._beats:
-            self._beats = beats
-            self._spell = _Spell(now, self._hanging)
-            return Silence(self._rank, now - spell.since, True) if spell.is_told else None
-        lasted = spell.look(now)
-        return None if lasted is None else Silence(self._rank, lasted, False)
-
-
-class OthersSilence:
-    """At rank 0: who has not answered. A rank that tells of itself is not told of here as well."""
-
-    def __init__(self, no_answer: float, most_named: int) -> None:
-        """``most_named``: a list of as many ranks may be cut, so that one that is missing in it has not answered."""
-        self._no_answer = no_answer
+    def __init__(self, due: float, most_named: float) -> None:
+        """``due``: seconds after which a silence is told of first. ``most_named``: a list of as many ranks may be cut,
+        so that one that is missing in it may be silent yet."""
+        self._due = due
         self._most_named = most_named
         self._spells: dict[int, _Spell] = {}
         self._speaking: set[int] = set()
 
-    def hasten(self, seconds: float) -> None:
-        """From now on, and where a rank is silent already, ``seconds`` are enough to tell of it."""
-        self._no_answer = min(self._no_answer, seconds)
+    @property
+    def are_told(self) -> bool:
+        """Has one been told of that is not over?"""
+        return any(spell.is_told for spell in self._spells.values())
+
+    def hasten(self, due: float) -> None:
+        """From now on, and where a rank is silent already, ``due`` seconds are enough to tell of it."""
+        self._due = min(self._due, due)
         for spell in self._spells.values():
-            spell.hasten(self._no_answer)
+            if not spell.is_told:
+                spell.due = min(spell.due, self._due)
 
     def spoke(self, rank: int) -> None:
         """``rank`` has told of its silence itself, or of the end of it."""
@@ -103,7 +58,7 @@ class OthersSilence:
             self._speaking.add(rank)
 
     def look(self, silent: Sequence[int], now: float) -> list[Silence]:
-        """What is to be told at ``now``, when the ranks ``silent`` have not answered lately."""
+        """What is to be told at ``now``, when these ranks are ``silent``."""
         told: list[Silence] = []
         if len(silent) < self._most_named:
             for rank in sorted(self._spells.keys() - set(silent)):
@@ -112,7 +67,23 @@ class OthersSilence:
                     told.append(Silence(rank, now - spell.since, True))
                 self._speaking.discard(rank)
         for rank in silent:
-            spell = self._spells.setdefault(rank, _Spell(now, self._no_answer))
-            if rank not in self._speaking and (lasted := spell.look(now)) is not None:
+            spell = self._spells.setdefault(rank, _Spell(now, self._due))
+            lasted = now - spell.since
+            if rank not in self._speaking and lasted >= spell.due:
+                spell.due, spell.is_told = 2 * lasted, True
                 told.append(Silence(rank, lasted, False))
         return told
+
+
+class OwnSilence(Silences):
+    """Whether this rank's main thread gets on, by a count that it raises all the time."""
+
+    def __init__(self, rank: int, due: float) -> None:
+        super().__init__(due, inf)
+        self._rank = rank
+        self._beats = -1
+
+    def look_at(self, beats: int, now: float) -> list[Silence]:
+        """What is to be told at ``now``, when the count is ``beats``."""
+        gets_on, self._beats = beats != self._beats, beats
+        return [*(self.look((), now) if gets_on else ()), *self.look((self._rank,), now)]

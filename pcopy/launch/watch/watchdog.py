@@ -25,8 +25,7 @@ from typing import NamedTuple
 from pcopy.engine.progress import SILENT_SHOWN
 from pcopy.fsio.close import let_go
 from pcopy.launch.watch.signals import ORDERLY, Presses
-from pcopy.launch.watch.silence import HANGING, HANGING_ON_STOP, NO_ANSWER, OthersSilence, OwnSilence, Silence
-from pcopy.report.streams import tell
+from pcopy.launch.watch.silence import OwnSilence, Silence, Silences
 from pcopy.units import show_clock
 
 
@@ -35,10 +34,12 @@ class Pace(NamedTuple):
 
     look: float = 5.0
     """Between two looks."""
-    hanging: float = HANGING
-    hanging_on_stop: float = HANGING_ON_STOP
-    no_answer: float = NO_ANSWER
-    """As ``pcopy.launch.watch.silence`` has them."""
+    hanging: float = 30.0
+    """Without a sign of life, after which a rank tells of itself."""
+    hanging_on_stop: float = 3.0
+    """The same, and that after which rank 0 tells of others, once a signal has asked the rank to stop."""
+    no_answer: float = 60.0
+    """Without an answer, after which rank 0 tells of another rank, which may be unable to speak for itself."""
 
 
 PACE = Pace()
@@ -61,22 +62,13 @@ class Pulse:
 
 
 class Voice(NamedTuple):
-    """How the lines of a rank reach the user: by the ``speaker`` (at rank 0), else by ``notices`` to rank 0, else on
-    standard error, after ``program``. ``hosts`` names each rank's host; empty: all are on this one."""
+    """How the lines of a rank reach the user: ``say`` is called with each. ``hosts`` names each rank's host; empty: all
+    are on this one. Rank 0 also takes those of others from ``notices``."""
 
-    program: str
     rank: int
     hosts: Sequence[str]
-    speaker: Callable[[str], object] | None
-    notices: NoticePipe | None
-
-    def say(self, text: str) -> None:
-        if self.speaker is not None:
-            self.speaker(text)
-        elif self.notices is not None:
-            self.notices.send(self.rank, text)
-        else:
-            tell(self.program, text)
+    say: Callable[[str], object]
+    notices: NoticePipe | None = None
 
     def name(self, rank: int) -> str:
         return f"rank {rank} on {self.hosts[rank] if self.hosts else socket.gethostname()}"
@@ -93,11 +85,10 @@ class Watchdog:
         self._pace = pace or PACE
         self._real = time.monotonic()
         self._now = 0.0
-        self._own = OwnSilence(voice.rank, 0.0, self._pace.hanging)
-        self._others = OthersSilence(self._pace.no_answer, SILENT_SHOWN)
+        self._own = OwnSilence(voice.rank, self._pace.hanging)
+        self._others = Silences(self._pace.no_answer, SILENT_SHOWN)
         self._presses = Presses()
         self._wake, self._waker = -1, -1
-        self._before = -1
         self._mask: set[int] = set()
         self._stopping = False
         self._ends = False
@@ -107,15 +98,13 @@ class Watchdog:
         """Begins to watch the calling thread; where that can't be had, the job goes on without."""
         try:
             self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            with contextlib.suppress(ValueError):  # not the main thread
-                self._before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+            signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
             self._over.acquire()
             # Not threading.Thread, whose start waits for the thread: with 64 ranks that shows.
             start_new_thread(self._run, ())  # with the signals that were let through before
         except (OSError, RuntimeError) as error:
             self._ends = True
-            with contextlib.suppress(ValueError, OSError):
-                signal.set_wakeup_fd(self._before)
+            signal.set_wakeup_fd(-1)
             self._voice.say(f"rank {self._voice.rank}: nobody watches for silence: {error}")
             return
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERLY)
@@ -126,35 +115,24 @@ class Watchdog:
             return
         self._ends = True
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        with contextlib.suppress(ValueError):
-            signal.set_wakeup_fd(self._before)
+        signal.set_wakeup_fd(-1)
         with contextlib.suppress(OSError):  # then it ends with its next look
             os.write(self._waker, b"\0")
-        if self._voice.speaker is not None or self._own.is_told:
+        if self._voice.rank == 0 or self._own.are_told:
             self._over.acquire(timeout=_JOIN)
 
     def _run(self) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        notices = self._voice.notices if self._voice.speaker is not None else None
-        if notices is not None:
-            poll.register(notices.fileno(), select.POLLIN)
         pause = self._pace.look
         while not self._ends:
             try:
-                for descriptor, events in poll.poll(pause * 1000):
-                    if descriptor == self._wake:
-                        self._heed(os.read(self._wake, 64))
-                    elif events & select.POLLIN and notices is not None:
-                        self._pass_on(notices)
-                    else:  # all other ranks have ended
-                        poll.unregister(descriptor)
+                if poll.poll(pause * 1000):
+                    self._heed(os.read(self._wake, 64))
             except OSError:  # the system is short of something; it may pass
                 time.sleep(_BREATH)
             self._look()
-            pause = self._pace.look / 4 if self._own.is_told or self._stopping else self._pace.look
-        if notices is not None:
-            self._pass_on(notices)
+            pause = self._pace.look / 4 if self._own.are_told or self._stopping else self._pace.look
         self._over.release()
 
     def _heed(self, signals: bytes) -> None:
@@ -166,19 +144,16 @@ class Watchdog:
             if number == signal.SIGINT and self._presses.is_second(time.monotonic()):
                 os._exit(128 + number)
 
-    def _pass_on(self, notices: NoticePipe) -> None:
-        for rank, text in notices.take():
-            self._others.spoke(rank)
-            self._voice.say(text)
-
     def _look(self) -> None:
         real = time.monotonic()
         self._now += min(real - self._real, _LATE * self._pace.look)
         self._real = real
-        own = self._own.look(self._pulse.beats, self._now)
-        if own is not None:
+        for own in self._own.look_at(self._pulse.beats, self._now):
             self._tell(own, is_own=True)
-        if self._voice.speaker is not None:
+        if self._voice.rank == 0:
+            for rank, text in self._voice.notices.take() if self._voice.notices else ():
+                self._others.spoke(rank)
+                self._voice.say(text)
             for other in self._others.look(self._pulse.silent, self._now):
                 self._tell(other, is_own=False)
 
@@ -191,13 +166,10 @@ class Watchdog:
         else:
             doing = self._doing() if is_own else ""
             outlook = "a second SIGINT leaves at once" if self._presses.any else "the job waits"
-            story = f"{lasts} {_span(silence)}{doing and f', {doing}'}; {outlook}"
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence.seconds))
+            span = f"{show_clock(silence.seconds)} (since {since})"
+            story = f"{lasts} {span}{doing and f', {doing}'}; {outlook}"
         self._voice.say(f"{self._voice.name(silence.rank)} {story}")
-
-
-def _span(silence: Silence) -> str:
-    since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence.seconds))
-    return f"{show_clock(silence.seconds)} (since {since})"
 
 
 _READ_BYTES = 64 << 10
@@ -217,9 +189,6 @@ class NoticePipe:
     def keep(self, rank: int) -> None:
         """Gives up the end that ``rank`` does not need."""
         let_go(self._reading if rank else self._writing)
-
-    def fileno(self) -> int:
-        return self._reading
 
     def send(self, rank: int, text: str) -> None:
         """Leaves ``text`` (one line) for rank 0; nothing happens if nobody reads it."""
