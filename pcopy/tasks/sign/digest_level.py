@@ -13,7 +13,7 @@ from pcopy.tasks.base.kind import Again, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.sign.sign_state import SignState
-from pcopy.tasks.sign.signing import Directory, Row, Tally, owner_of
+from pcopy.tasks.sign.signing import Row, Tally, owner_of
 
 DIRECTORIES_AT_ONCE = 1024
 """Directories that one task digests."""
@@ -36,13 +36,13 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
         more = False
         for number, done in enumerate(islice(sign.level, DIRECTORIES_AT_ONCE), 1):
             differences += done.differences
-            for directory in done.directories:
+            for side, path, digest, tally in done.directories:
                 if self.depth:
-                    around = directory.path.rpartition(b"/")[0]
-                    rising.setdefault(owner_of(around, rank.size), []).append(_row(directory))
+                    owner = owner_of(path.rpartition(b"/")[0], rank.size)
+                    row = Row(DIRECTORY, 0, 0, digest, tally).packed()
+                    rising.setdefault(owner, []).append((side, path, row))
                 else:
-                    note = SignatureNote(directory.side, directory.digest, tuple(directory.tally))
-                    result.spawn(note, owner=0)
+                    result.spawn(SignatureNote(side, digest, tally), owner=0)
             more = number == DIRECTORIES_AT_ONCE or len(differences) >= DIFFERENCES_AT_ONCE
             yield None
             if more:
@@ -86,7 +86,3 @@ class DifferencesNote(Again, code=57, doing="noting differences"):
     def run(self, rank: Rank, result: Result) -> None:
         for what, path in self.rows:
             rank.own(SignState).differences.add(order_key(path), what.encode())
-
-
-def _row(directory: Directory) -> tuple[int, bytes, bytes]:
-    return directory.side, directory.path, Row(DIRECTORY, 0, 0, directory.digest, directory.tally).packed()

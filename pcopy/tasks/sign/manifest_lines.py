@@ -30,20 +30,16 @@ class WriteManifest(Again, code=60, doing="writing the manifest"):
     def run(self, rank: Rank, result: Result) -> None:
         hashing, sign, options = rank.hashing, rank.own(SignState), rank.options
         writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.writer)
-        try:
-            writer.__enter__()
-        except (OSError, Refused) as error:
-            sign.unwritten = error
-            return
-        sign.merging = Merging(writer, rank.size)
         digest, tally = sign.signatures[0]
         try:
+            writer.__enter__()
+            merging = sign.merging = Merging(writer, rank.size)
             if tally.directories:
                 writer.write(Entry(DIRECTORY, digest, 0, ROOT))
-        except OSError as error:
+        except (OSError, Refused) as error:
             _give_up(rank, error)
             return
-        for number in sign.merging.to_ask():
+        for number in merging.to_ask():
             result.spawn(SendLines(), owner=number)
 
 

@@ -69,11 +69,12 @@ class Merging:
 
 
 class SignState:
-    """One rank's."""
-
     def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._signing: Signing | None = None
+        job = rank.job
+        compares = not job.copies and (len(job.roots) > 1 or bool(job.against))
+        lines = bool(job.options.manifest)
+        self.signing = Signing(rank.hashing.algorithm, rank.open_spool, lines=lines, compares=compares)
+        """This rank's directories, from the sign phase on."""
         self.level: Iterator[Digested] | None = None
         """The level that is digested now."""
         self.sorted_lines: Iterator[Line] | None = None
@@ -86,24 +87,10 @@ class SignState:
         self.unwritten: Exception | None = None
         """At rank 0: why the manifest could not be written."""
 
-    @property
-    def signing(self) -> Signing:
-        """This rank's directories, from the sign phase on."""
-        if self._signing is None:
-            rank, job = self._rank, self._rank.job
-            self._signing = Signing(
-                rank.hashing.algorithm,
-                rank.open_spool,
-                lines=bool(job.options.manifest),
-                compares=not job.copies and (len(job.roots) > 1 or bool(job.against)),
-            )
-        return self._signing
-
     def close(self) -> None:
         """Forgets everything, and leaves a manifest that is not complete unwritten."""
         if self.merging is not None:
             self.merging.abandon()
             self.merging = None
-        if self._signing is not None:
-            self._signing.close()
+        self.signing.close()
         self.differences.close()

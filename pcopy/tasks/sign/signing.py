@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import add
@@ -97,20 +98,11 @@ def _side_key(side: int) -> bytes:
     return bytes((0, side))
 
 
-class Directory(NamedTuple):
-    """A digested directory of one side."""
+Directory = tuple[int, bytes, bytes, Tally]
+"""A digested directory: its side, path, digest and tally."""
 
-    side: int
-    path: bytes
-    digest: bytes
-    tally: Tally
-
-
-class Difference(NamedTuple):
-    """``what``: changed, missing (on the second side) or extra (there only)."""
-
-    what: str
-    path: bytes
+Difference = tuple[str, bytes]
+"""What (changed, missing on the second side, or extra: there only), and the path."""
 
 
 class Digested(NamedTuple):
@@ -121,16 +113,14 @@ class Digested(NamedTuple):
 
 
 class Signing:
-    """One rank's share."""
-
     def __init__(
         self, algorithm: Algorithm, open_spool: Callable[[], BinaryIO], *, lines: bool = False, compares: bool = False
     ) -> None:
         """``lines``: all entries are kept for a manifest. ``compares``: the two sides are compared."""
         self._algorithm = algorithm
-        self._open_spool = open_spool
         self._found = ExternalSorter(open_spool, SORT_BUDGET)
-        self._risen: dict[int, ExternalSorter] = {}
+        self._risen: defaultdict[int, ExternalSorter] = defaultdict(lambda: ExternalSorter(open_spool, SORT_BUDGET))
+        """What belongs to a level, and has come from the one below it."""
         self._sorted: Iterator[tuple[bytes, bytes]] | None = None
         self._head: tuple[bytes, bytes] | None = None
         self._compares = compares
@@ -145,10 +135,7 @@ class Signing:
     def add_directory(self, side: int, path: bytes, packed: bytes) -> None:
         """The digest of the directory ``path``, which lies in a directory of this rank's."""
         around, _, name = path.rpartition(b"/")
-        level = depth_of(around)
-        if level not in self._risen:
-            self._risen[level] = ExternalSorter(self._open_spool, SORT_BUDGET)
-        self._risen[level].add(_directory_key(around) + name + _side_key(side), packed)
+        self._risen[depth_of(around)].add(_directory_key(around) + name + _side_key(side), packed)
 
     def level(self, depth: int) -> Iterator[Digested]:
         """The directories of ``depth``, each with all sides that it is on, and how these differ.
@@ -188,7 +175,7 @@ class Signing:
                 if name == ROOT:  # the dataset is this one item
                     alone = [*Tally()]
                     row.count_in(alone)
-                    done.directories.append(Directory(side, path, row.digest, Tally(*alone)))
+                    done.directories.append((side, path, row.digest, Tally(*alone)))
                 else:
                     hashers[side].add(row.kind, name, row.digest)
                     row.count_in(tallies[side])
@@ -200,7 +187,7 @@ class Signing:
                 yield done
                 done = Digested([], [])
         for side, hasher in hashers.items():
-            done.directories.append(Directory(side, path, hasher.digest(), Tally(*tallies[side])))
+            done.directories.append((side, path, hasher.digest(), Tally(*tallies[side])))
         yield done
 
     def close(self) -> None:
@@ -230,9 +217,9 @@ def _latest(group: Iterator[tuple[bytes, bytes]]) -> dict[int, Row]:
 def _compared(path: bytes, sides: dict[int, Row]) -> list[Difference]:
     if len(sides) == 1:
         if path == ROOT:  # the other dataset is a directory
-            return [Difference("changed", path)]
-        return [Difference("missing" if 0 in sides else "extra", path)]
+            return [("changed", path)]
+        return [("missing" if 0 in sides else "extra", path)]
     one, other = sides[0], sides[1]
     if one.kind != other.kind or (one.kind != DIRECTORY and one.digest != other.digest):
-        return [Difference("changed", path)]
+        return [("changed", path)]
     return []  # directories: what differs in them is told where their entries are
