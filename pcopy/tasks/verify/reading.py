@@ -7,7 +7,7 @@ import stat
 from collections.abc import Generator
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.close import close_read, held_open, let_go
+from pcopy.fsio.close import close_read, held_open
 from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, drop_pages, has_holes
 from pcopy.fsio.kernel.batches import Read, ReadBack
 from pcopy.fsio.kernel.interface import waited
@@ -19,7 +19,7 @@ from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import Hashing, kind_of
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import Contents, Known, Place
+from pcopy.tasks.base.values import Contents, Known
 
 
 def read_rows(rank: Rank, batch: Read, counter: int) -> Stepwise[ReadBack]:
@@ -55,11 +55,15 @@ def digested(rank: Rank, contents: Contents, start: int, end: int) -> Generator[
     if on_source:
         reading = open_source(rank.open_source(place), name, follow=rank.options.dereference)
     else:
-        reading = _open_copy(rank, place, name)
+        directory, copy = rank.open_target(place), rank.new_name(place, name)
+        with failing("open"):
+            reading = open_to_read(directory, copy)
     try:
         status = status_of(reading, on_source=on_source)
         if on_source:
             check_unchanged(reading, known.version)
+        elif not stat.S_ISREG(status.st_mode):
+            raise unlike("it is no regular file any more")
         elif status.st_size != known.size:
             raise unlike_contents(status.st_size, known.size)
         return (yield from digested_part(rank, reading, status, start, end, on_source=on_source))
@@ -91,20 +95,6 @@ def digested_part(
         if options.drop_cache:
             drop_pages(reading, start, end - start)
     return hasher
-
-
-def _open_copy(rank: Rank, place: Place, name: bytes) -> int:
-    """For reading; its access time stays."""
-    directory, copy = rank.open_target(place), rank.new_name(place, name)
-    with failing("open"):
-        descriptor = open_to_read(directory, copy)
-    try:
-        if not stat.S_ISREG(status_of(descriptor).st_mode):
-            raise unlike("it is no regular file any more")
-    except Problem:
-        let_go(descriptor)
-        raise
-    return descriptor
 
 
 def compare(rank: Rank, copy: Contents) -> Generator[None, None, None]:
