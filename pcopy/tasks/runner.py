@@ -112,7 +112,9 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
     for large in result.large_copies:
         result.spawn_elsewhere(SplitRead(large), large.known.size, large.writers[0], phase=result.verify_phase)
     for (place, writer), gathered in result.verifications.items():
-        verify = VerifyItems.of_gathered(place, gathered, writer)
+        kinds, sizes, versions, digests = gathered.columns
+        counters = bytes(gathered.counters)
+        verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
         result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
     if result.failures or result.notices or result.unknown:
         failures = tuple(tuple(failure) for failure in result.failures)

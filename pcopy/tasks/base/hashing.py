@@ -72,12 +72,12 @@ def kind_of(status: os.stat_result) -> bytes:
 class Gathered:
     """What one task has learned of items of one directory, column by column."""
 
-    __slots__ = ("_counters", "_digests", "_kinds", "_sizes", "_versions", "names")
+    __slots__ = ("_digests", "_kinds", "_sizes", "_versions", "counters", "names")
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._kinds = bytearray()
-        self._counters = bytearray()
+        self.counters = bytearray()
         self._sizes = array("Q")
         self._versions = bytearray()
         self._digests = bytearray()
@@ -92,7 +92,7 @@ class Gathered:
         """As ``add`` for a regular file that held ``size`` bytes, with less to make for each of very many."""
         self.names.append(name)
         self._kinds += kind
-        self._counters.append(counter)
+        self.counters.append(counter)
         self._sizes.append(size)
         inode, length, mtime, ctime = version
         self._versions += _VERSION.pack(inode, length, *divmod(mtime, _SECOND), *divmod(ctime, _SECOND))
@@ -102,7 +102,7 @@ class Gathered:
         """``more`` items, which are called ``names`` here."""
         self.names += names
         self._kinds += more._kinds
-        self._counters += more._counters
+        self.counters += more.counters
         self._sizes += more._sizes
         self._versions += more._versions
         self._digests += more._digests
@@ -110,10 +110,6 @@ class Gathered:
     @property
     def packed_names(self) -> bytes:
         return pack_names(self.names)
-
-    @property
-    def counters(self) -> bytes:
-        return bytes(self._counters)
 
     @property
     def columns(self) -> tuple[bytes, bytes, bytes, bytes]:

@@ -15,7 +15,7 @@ from pcopy.fsio.kernel.interface import SMALL_FILE, waited
 from pcopy.fsio.problem import Problem, failing
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
+from pcopy.tasks.base.hashing import split_digests, unpack_known
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -39,11 +39,6 @@ class VerifyItems(OfPlace, code=41, doing="reading back the copies of", is_note=
     versions: bytes
     digests: bytes
     writer: int
-
-    @classmethod
-    def of_gathered(cls, place: Place, items: Gathered, writer: int) -> VerifyItems:
-        kinds, sizes, versions, digests = items.columns
-        return cls(place, items.packed_names, kinds, items.counters, sizes, versions, digests, writer)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """Small files go through the kernel; other items, and those that want care, one by one after them.
