@@ -95,8 +95,6 @@ class Running:
 
 
 class Rank:
-    """One rank's surroundings."""
-
     def __init__(
         self,
         job: Job,
@@ -123,8 +121,11 @@ class Rank:
         self.layout: Layout = NoLayout()
         self.sink = sink
         self.counters = [0] * counts.COUNTERS
+        """What moves is counted here at once; of a job with several ranks these are the node's."""
         self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)
+        """The sums of all ranks, as last heard."""
         self.begun_with = self.totals
+        """Those with which the phase has begun."""
         self.leaders = leaders
         self.open_spool = open_spool
         one_host = len(leaders) == 1
@@ -180,15 +181,6 @@ class Rank:
     @property
     def phase(self) -> int:
         return self.running.phase
-
-    def attach(
-        self, counters: list[int], totals: Callable[[], tuple[int, ...]], begun_with: Callable[[], tuple[int, ...]]
-    ) -> None:
-        """From now on what moves is counted in ``counters``; ``totals`` are the sums of all ranks, as last heard, and
-        ``begun_with`` those with which the phase has begun."""
-        self.counters = counters
-        self.totals = totals
-        self.begun_with = begun_with
 
     @property
     def signs(self) -> bool:
@@ -327,12 +319,11 @@ class Rank:
     def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
         """A path for messages. What lies below a single item is named from that on."""
         root = self.job.roots[place.root]
-        parts: tuple[bytes, ...] = (place.path, name)
+        below = b"/".join(part for part in (place.path, name) if part)
         if root.item:
-            _, _, below = b"/".join(filter(None, parts)).partition(b"/")
-            parts = (below,)
-        parts = (root.source_shown if on_source else root.target_shown, *parts)
-        return b"/".join(part.rstrip(b"/") or part for part in parts if part)
+            below = below.partition(b"/")[2]
+        top = root.source_shown if on_source else root.target_shown
+        return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
 
     def remove_leftovers(self, target: int) -> Problem | None:
         """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``.
