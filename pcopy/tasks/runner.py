@@ -14,16 +14,15 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
 from pcopy.tasks.base.values import Entries, Item, pack_names, pack_numbers
-from pcopy.tasks.directories.scan_dir import ScanDir  # noqa: F401 (it is only loaded)
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.directories.sync_files import FileSystems
-from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (as ScanDir)
+from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (it is only loaded)
 from pcopy.tasks.files.unmark import Unmark
 from pcopy.tasks.links.group_links import InodeCopied
 from pcopy.tasks.links.link_group import LinkGroup
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DigestLevel  # noqa: F401 (as ScanDir)
-from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as ScanDir)
+from pcopy.tasks.sign.digest_level import DigestLevel  # noqa: F401 (as CopyFiles)
+from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as CopyFiles)
 from pcopy.tasks.sign.send_entries import StoredEntries
 from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.tasks.verify.verify_items import VerifyItems

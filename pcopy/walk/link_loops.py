@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.directories import Directories
@@ -71,12 +72,10 @@ def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequenc
 
 def _is_one_of(around: int, names: Sequence[bytes], directory: _Inode) -> bool:
     for name in names:
-        try:
+        with suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=around, follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if (found.st_dev, found.st_ino) == directory:
-            return True
+            if (found.st_dev, found.st_ino) == directory:
+                return True
     return False
 
 

@@ -36,6 +36,7 @@ from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
 from pcopy.tasks.directories.fail_dir import directory_failed
 from pcopy.tasks.files.existing import Existing, look
+from pcopy.tasks.sign.signing import depth_of
 from pcopy.text import shown
 from pcopy.walk.visitor import NAMES_PER_SLICE
 
@@ -61,7 +62,7 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
     was: int | None = None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        lost = yield from lost_since(rank, self.place)
+        lost = yield from _lost_since(rank, self.place)
         yield from _warn_of_strays(rank, result, self.place)
         _finish(self, rank, result, lost)
 
@@ -96,15 +97,14 @@ class SealDirs(Again, code=5, doing="finishing directories"):
     def run(self, rank: Rank, result: Result) -> Steps:
         sealed = rank.own(Sealed)
         result.settle(task_id for task_id, _ in sealed)
-        deepest_first = sorted((finish for _, finish in sealed), key=_depth, reverse=True)
+        finishes = [finish for _, finish in sealed]
+        deepest_first = sorted(finishes, key=lambda finish: depth_of(finish.place.path), reverse=True)
         if rank.job.run > 1:  # an earlier run may have sealed some, and was stopped before that was on record
             for finish in reversed(deepest_first):
                 with suppress(Problem):  # which will be met again, and told
                     let_us_into(rank, finish.place)
         for finish in deepest_first:
-            lost = yield from lost_since(rank, finish.place)
-            yield from _warn_of_strays(rank, result, finish.place)
-            _finish(finish, rank, result, lost)
+            yield from finish.run(rank, result)
             yield None
         sealed.clear()
 
@@ -114,11 +114,6 @@ class Sealed(list[tuple[TaskId, FinishDir]]):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
-
-
-def _depth(finish: FinishDir) -> int:
-    path = finish.place.path
-    return path.count(b"/") + 1 if path else 0
 
 
 def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -> None:
@@ -205,7 +200,7 @@ def _holds_more(task: FinishDir, rank: Rank, target: int) -> bool:
         return False
 
 
-def lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
+def _lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
     """The problem of a directory of which an earlier run's items are gone or cut, or can't be listed; else None."""
     if rank.job.run == 1 or rank.options.verify or rank.begun_with()[counts.FAILED]:
         return None
