@@ -13,7 +13,7 @@ from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
-from pcopy.tasks.base.values import Entries, Item, pack_names, pack_numbers
+from pcopy.tasks.base.values import Item, pack_names, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.directories.sync_files import FileSystems
 from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (it is only loaded)
@@ -100,9 +100,7 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn(copied, phase=max(Phase.FINISH, result.phase))
     for (side, path), gathered in result.entries.items():
         again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
-        kinds, sizes, _, digests = gathered.columns
-        entries = StoredEntries(Entries(side, path, gathered.packed_names, kinds, sizes, digests, again))
-        result.spawn(entries, phase=Phase.SIGN, owner=rank.number)
+        result.spawn(StoredEntries(gathered.entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
     for (place, failed), files in result.over.items():
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK

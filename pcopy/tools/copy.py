@@ -24,7 +24,7 @@ from pcopy.launch.watch.signals import status_of, told
 from pcopy.report.streams import tell
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.sign.sign_state import SignState
+from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector

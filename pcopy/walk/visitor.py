@@ -156,11 +156,8 @@ def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list
     """The rows that are directories, linked, nodes, large files, and small ones."""
     modes, links, sizes, devices = found.mode, found.links, found.size, found.device
     links_apart, device = visitor.links_apart, visitor.device
-    directories: list[int] = []
-    linked: list[int] = []
-    nodes: list[int] = []
-    large: list[int] = []
-    small: list[int] = []
+    sorts: tuple[list[int], ...] = ([], [], [], [], [])
+    directories, linked, nodes, large, small = sorts
     for row in chosen:
         kind = stat.S_IFMT(modes[row])
         if row in found.problems:
@@ -175,4 +172,4 @@ def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list
             large.append(row)
         else:
             small.append(row)
-    return directories, linked, nodes, large, small
+    return sorts

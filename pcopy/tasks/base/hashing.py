@@ -16,10 +16,13 @@ from pcopy.fsio.source import Version
 from pcopy.signature.algorithms import Algorithm, algorithm
 from pcopy.signature.items import DIRECTORY, FILE, file_digest, special_digest, symlink_digest, type_of
 from pcopy.signature.tree import ContentHasher, combine, content_root
-from pcopy.tasks.base.values import Known, pack_names
+from pcopy.tasks.base.values import Entries, Known, pack_names
 
 SOCKET = b"s"
 """The type byte of sockets, which are verified, but no part of a dataset."""
+
+NO_VERSION = Version(0, 0, 0, 0)
+"""Of what no version is known, or none is compared."""
 
 _VERSION = struct.Struct("=QQqIqI")
 """Inode, size, mtime and ctime. Times in seconds and nanoseconds: as one number they reach 292 years from 1970."""
@@ -37,7 +40,7 @@ class Hashing:
     @property
     def directory(self) -> Known:
         """Before the sign phase only one thing is known of a directory: that it is there."""
-        return Known(DIRECTORY, 0, bytes(self.algorithm.size), Version(0, 0, 0, 0))
+        return Known(DIRECTORY, 0, bytes(self.algorithm.size), NO_VERSION)
 
     def hasher(self) -> ContentHasher:
         """For contents that come piece by piece."""
@@ -115,6 +118,11 @@ class Gathered:
     def columns(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Type bytes, sizes, versions and digests."""
         return bytes(self._kinds), self._sizes.tobytes(), bytes(self._versions), bytes(self._digests)
+
+    def entries(self, side: int, path: bytes, round_: int) -> Entries:
+        """For a signature."""
+        kinds, sizes, _, digests = self.columns
+        return Entries(side, path, self.packed_names, kinds, sizes, digests, round_)
 
     @property
     def bytes(self) -> int:

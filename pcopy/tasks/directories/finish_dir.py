@@ -1,4 +1,4 @@
-"""FinishDir, SealDir and SealDirs: directories get their metadata when everything in them is there.
+"""FinishDir, SealDir and SealDirs give directories their metadata when everything in them is there; FailDir: some fail.
 
 The order among directories doesn't matter (a child's mode and times don't touch its parent's), but for those that
 their owner can't enter any more: they come last, the deepest first.
@@ -24,7 +24,7 @@ from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattr
 from pcopy.fsio.directories import count_entries, list_names
 from pcopy.fsio.existing import alike
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.source import source_status, status_of
 from pcopy.fsio.temporary import PREFIX, is_undressed
 from pcopy.tasks.base import counts
@@ -34,9 +34,8 @@ from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
-from pcopy.tasks.directories.fail_dir import directory_failed
 from pcopy.tasks.files.existing import Existing, look
-from pcopy.tasks.sign.signing import depth_of
+from pcopy.tasks.sign.signing import depth_of, owner_of
 from pcopy.text import shown
 from pcopy.walk.visitor import NAMES_PER_SLICE
 
@@ -114,6 +113,51 @@ class Sealed(list[tuple[TaskId, FinishDir]]):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
+
+
+class FailDir(OfPlace, code=6, doing="finishing", is_note=True):
+    """Tells the rank that a directory belongs to what it has met; ``retry`` is for a job that is resumed.
+
+    A directory may fail more than once, and counts as failed once: the first time its owner moves it from the copied
+    items to the failed ones. So before the owner is told, the directory must have been counted as copied, or the note
+    runs in a later phase: no count falls below zero.
+    """
+
+    problem: Plain
+    retry: Kind | None
+
+    def run(self, rank: Rank, result: Result) -> None:
+        """Counts the directory as failed, unless it does already; tells of the problem in any case."""
+        problem = Problem.from_plain(self.problem)
+        failed = rank.own(FailedDirectories)
+        if self.place.directory in failed:
+            result.report(rank.shown(self.place, b"", on_source=problem.on_source), problem)
+            return
+        failed.add(self.place.directory)
+        result.count(counts.DIRECTORIES, -1, self.place)
+        if self.retry is None:
+            result.fail(self.place, b"", problem, retry=self)
+        else:
+            result.fail(self.place, b"", problem, retry=self.retry, retry_in=Phase.FINISH)
+
+    def home(self, ranks: int) -> int:
+        return owner_of(self.place.path, ranks)
+
+    def try_again(self, rank: Rank, result: Result, phase: int) -> None:
+        """It takes the directory from the copied ones, where it counts until then."""
+        result.count(counts.DIRECTORIES, 1, self.place)
+        result.spawn(self, phase=phase, expands=phase == 0)
+
+
+class FailedDirectories(RankSet[tuple[int, bytes]]):
+    """Root and path of those that belong to this rank and count as failed."""
+
+
+def directory_failed(
+    result: Result, place: Place, problem: Problem, retry: Kind | None = None, *, phase: int | None = None
+) -> None:
+    """The directory has met ``problem``; a job that is resumed tries ``retry``. Without one it fails again then."""
+    result.spawn(FailDir(place, problem.plain, retry), phase=phase)
 
 
 def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -> None:

@@ -30,8 +30,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank, is_since
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place, unpack_names
 from pcopy.tasks.directories.access import let_us_in, open_up
-from pcopy.tasks.directories.fail_dir import directory_failed
-from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, finish_again
+from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_failed, finish_again
 from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
 from pcopy.tasks.files.existing import Existing, look, looked_at_again
 from pcopy.walk.link_loops import check_outside, check_repetition

@@ -12,8 +12,7 @@ from pcopy.signature.manifest import order_key
 from pcopy.tasks.base.kind import Again, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.sign.sign_state import SignState
-from pcopy.tasks.sign.signing import Row, Tally, owner_of
+from pcopy.tasks.sign.signing import Row, SignState, Tally, owner_of
 
 DIRECTORIES_AT_ONCE = 1024
 """Directories that one task digests."""

@@ -6,17 +6,18 @@ back: the entries of a manifest become the second side of a comparison.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
 
 from pcopy.errors import Refused
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import ROOT, Entry, ManifestReader, ManifestWriter
+from pcopy.tasks.base.hashing import NO_VERSION, Gathered
 from pcopy.tasks.base.kind import Again, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Entries, pack_names, pack_numbers
 from pcopy.tasks.sign.send_entries import FoundEntries
-from pcopy.tasks.sign.sign_state import Line, Merging, SignState
+from pcopy.tasks.sign.signing import Line, Merging, SignState
 
 LINES_AT_ONCE = 4096
 """Lines of one message."""
@@ -111,16 +112,12 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
 
 
 def _keep_by_directory(rank: Rank, batch: list[Entry]) -> None:
-    directories: dict[bytes, list[Entry]] = {}
+    directories: defaultdict[bytes, Gathered] = defaultdict(Gathered)
     for entry in batch:
         if entry.kind == DIRECTORY:
             directory, name = b"" if entry.path == ROOT else entry.path, b""
         else:
             directory, _, name = entry.path.rpartition(b"/")
-        directories.setdefault(directory, []).append(entry._replace(path=name))
-    for path, entries in directories.items():
-        names = pack_names([entry.path for entry in entries])
-        kinds = b"".join(entry.kind for entry in entries)
-        sizes = pack_numbers([entry.size for entry in entries])
-        digests = b"".join(entry.digest for entry in entries)
-        rank.own(FoundEntries).keep(Entries(1, path, names, kinds, sizes, digests, 0))
+        directories[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
+    for path, gathered in directories.items():
+        rank.own(FoundEntries).keep(gathered.entries(1, path, 0))

@@ -17,8 +17,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Entries, unpack_names, unpack_numbers
-from pcopy.tasks.sign.sign_state import SignState
-from pcopy.tasks.sign.signing import Row, depth_of, owner_of
+from pcopy.tasks.sign.signing import Row, SignState, depth_of, owner_of
 
 
 class StoredEntries(Note, code=50, doing="keeping entries of the signature"):

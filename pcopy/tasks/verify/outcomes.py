@@ -11,8 +11,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Names, Result, Tried, failed_or_retried
 from pcopy.tasks.base.values import COPIED_BEFORE, NOWHERE, Contents, Item, Known, Place
-from pcopy.tasks.directories.fail_dir import directory_failed
-from pcopy.tasks.directories.finish_dir import FinishDir, finish_again, is_there
+from pcopy.tasks.directories.finish_dir import FinishDir, directory_failed, finish_again, is_there
 
 _SIZES = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
 """Where the sizes are counted of what is counted there."""
