@@ -56,7 +56,6 @@ _FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", 
 _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""
 
-
 S = TypeVar("S")
 
 VisitorOf = Callable[["Rank", Any, Place, int], Visitor]
@@ -206,10 +205,6 @@ class Rank:
     def hasher(self) -> ContentHasher | None:
         """For the contents of one file, or None if nobody wants their digest."""
         return self._hashing.hasher() if self._hashing else None
-
-    def repairs(self, phase: int) -> bool:
-        """Is what was found wrong in this phase copied again?"""
-        return self.options.repair and phase < Phase.REPAIR
 
     def chunk(self, size: int, unit: int = 0) -> int:
         """Bytes of the chunks of a file of ``size``, from what is known of the whole job by now; ``unit``: as for

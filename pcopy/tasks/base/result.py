@@ -53,14 +53,6 @@ class Names(NamedTuple):
 
 
 class Result:
-    """Gathers what one task spawns, counts and reports."""
-
-    __slots__ = (
-        "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "attempt", "copies",
-        "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase", "running",
-        "unknown", "verifications",
-    )  # fmt: skip
-
     def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
         """``found`` is the directory that the task is about, and a name in it."""
         self._rank = rank
@@ -181,9 +173,7 @@ class Result:
         writers: bytes = b"",
     ) -> None:
         """The item's digest is known, and it has been counted by ``counter``; it is to be verified if ``verify``.
-
-        ``chunk`` and ``writers``: see ``pcopy.tasks.base.values.Contents``.
-        """
+        The rest as for ``copied``."""
         rank = self._rank
         if rank.signs and name and known.kind != SOCKET:
             side, path, entry = rank.entry(place, name)

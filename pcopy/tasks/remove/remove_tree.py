@@ -239,10 +239,7 @@ def _size(status: os.stat_result) -> int:
 
 
 class _Removing:
-    """Fills ``pcopy.walk.visitor.Visitor``: removes all but directories; those are ``below``.
-
-    ``left``: something stays.
-    """
+    """A ``Visitor``: removes all but directories; those are ``below``. ``left``: something stays."""
 
     links_apart = False
 

@@ -26,7 +26,6 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
     depth: int
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """The next directories of a level, or of it all if they are few."""
         sign = rank.own(SignState)
         if sign.level is None:
             sign.level = sign.signing.level(self.depth)

@@ -22,8 +22,7 @@ from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Contents, Known, Place, pack_numbers, unpack_names, unpack_numbers
-from pcopy.tasks.verify.outcomes import read_failed, was_read
-from pcopy.tasks.verify.reading import digested_part, node_known, read_rows
+from pcopy.tasks.verify.reading import digested_part, node_known, read_failed, read_rows, was_read
 from pcopy.tasks.verify.split_read import SplitRead
 
 

@@ -19,9 +19,8 @@ from pcopy.tasks.base.hashing import split_digests, unpack_known
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Known, Place, unpack_names, unpack_numbers
-from pcopy.tasks.verify.outcomes import not_verified, verified
-from pcopy.tasks.verify.reading import compare, read_rows, unlike, unlike_contents
+from pcopy.tasks.base.values import Contents, Known, unpack_names, unpack_numbers
+from pcopy.tasks.verify.reading import compare, not_verified, read_rows, unlike, unlike_contents, verified
 from pcopy.tasks.verify.split_read import OfContents, SplitRead
 
 
@@ -114,10 +113,13 @@ class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_no
         """What is read of a large file is read by tasks of their own."""
         contents, known = self.contents, self.contents.known
         try:
-            first = _copy_status(rank, contents.place, contents.name)
-            for other in contents.names:
-                status = _copy_status(rank, *other)
-                if (status.st_dev, status.st_ino) != (first.st_dev, self.made):
+            devices = set()
+            for place, name in contents.names:
+                directory = rank.open_target(place)
+                with failing("stat"):
+                    status = os.stat(rank.new_name(place, name), dir_fd=directory, follow_symlinks=False)
+                devices.add(status.st_dev)
+                if len(devices) > 1 or status.st_ino != self.made:
                     raise unlike("it is no hard link to the others of its group any more")
                 yield None
             if known.kind == FILE and (contents.chunk or rank.splits(known.size)):
@@ -128,8 +130,3 @@ class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_no
             not_verified(rank, result, contents, problem)
         else:
             verified(result, contents)
-
-
-def _copy_status(rank: Rank, place: Place, name: bytes) -> os.stat_result:
-    with failing("stat"):
-        return os.stat(rank.new_name(place, name), dir_fd=rank.open_target(place), follow_symlinks=False)
