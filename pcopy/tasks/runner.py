@@ -21,9 +21,8 @@ from pcopy.tasks.files.unmark import Unmark
 from pcopy.tasks.links.group_links import InodeCopied
 from pcopy.tasks.links.link_group import LinkGroup
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DigestLevel  # noqa: F401 (as CopyFiles)
+from pcopy.tasks.sign.digest_level import StoredEntries
 from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as CopyFiles)
-from pcopy.tasks.sign.send_entries import StoredEntries
 from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.tasks.verify.verify_items import VerifyItems
 from pcopy.text import shown

@@ -52,21 +52,19 @@ def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequenc
     top = _identity(around)
     below: _Inode | None = None
     at: _Inode = status.st_dev, status.st_ino
-    passing = -1
+    passing = os.dup(directory)
     try:
         while at != below:
             if at == top:
                 return b"" in names or (below is not None and _is_one_of(around, names, below))
             if below is not None and not all_the_way:
                 return False
-            entered = os.open(b"..", _UPWARDS, dir_fd=directory if passing < 0 else passing)
-            if passing >= 0:
-                let_go(passing)
+            entered = os.open(b"..", _UPWARDS, dir_fd=passing)
+            let_go(passing)
             passing = entered
             below, at = at, _identity(passing)
     finally:
-        if passing >= 0:
-            let_go(passing)
+        let_go(passing)
     return False
 
 

@@ -32,11 +32,7 @@ class Found:
     __slots__ = ("device", "directory", "inode", "links", "mode", "names", "problems", "size", "status")
 
     def __init__(
-        self,
-        directory: int,
-        names: Sequence[bytes],
-        status: Sequence[os.stat_result],
-        problems: Mapping[int, Problem],
+        self, directory: int, names: Sequence[bytes], status: Sequence[os.stat_result], problems: Mapping[int, Problem]
     ) -> None:
         self.directory = directory
         self.names = names

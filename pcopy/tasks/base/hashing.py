@@ -75,8 +75,6 @@ def kind_of(status: os.stat_result) -> bytes:
 class Gathered:
     """What one task has learned of items of one directory, column by column."""
 
-    __slots__ = ("_digests", "_kinds", "_sizes", "_versions", "counters", "names")
-
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._kinds = bytearray()

@@ -82,8 +82,6 @@ class Running:
     ``full`` counts how often the destination was full since something was written. What is ``held`` stays open.
     """
 
-    __slots__ = ("changed", "full", "has_written", "held", "phase", "task")
-
     def __init__(self, phase: int) -> None:
         self.phase = phase
         self.task: Task | None = None
@@ -151,9 +149,7 @@ class Rank:
 
     def own(self, state: Callable[[Rank], S]) -> S:
         """This rank's one ``state``, a class that lives beside the kinds that need it; made when it is first asked for.
-
-        If it has a ``close``, that is called at the end of the job.
-        """
+        If it has a ``close``, that is called at the end of the job."""
         made = self._own.get(state)
         if made is None:
             made = self._own[state] = state(self)

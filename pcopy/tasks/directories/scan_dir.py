@@ -151,9 +151,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
 
     def _is_left_out(self, rank: Rank) -> bool:
         """Does another file system begin here, of which ``--one-file-system`` wants no more than the mount point?"""
-        if not rank.options.one_file_system or self.parent is None:
-            return False
-        return self.source_id.mount != self.parent.source_id.mount
+        around = self.parent
+        return rank.options.one_file_system and around is not None and self.source_id.mount != around.source_id.mount
 
     def _still_there(self, rank: Rank, source: int) -> int:
         """A directory that was removed once it was open looks like an empty one: its descriptor again, or
@@ -290,8 +289,7 @@ def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Reci
             with failing("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
-    identity = targets.identity(path, made=fresh)
-    return Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+    return Place(task.root, task.path, task.source_id, targets.identity(path, made=fresh), fresh, inherits, task.since)
 
 
 def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:

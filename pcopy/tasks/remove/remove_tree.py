@@ -18,6 +18,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import NamedTuple
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
@@ -156,14 +157,11 @@ class PartRemoved(Note, code=83, doing="noting what is removed"):
         rank.own(PartLedger).take(self.number, self, result)
 
 
-class _Waiting:
+class _Waiting(NamedTuple):
     """A ``part`` with directories in it; ``left``: something of them stays."""
 
-    __slots__ = ("left", "part")
-
-    def __init__(self, part: _Part, left: bool) -> None:
-        self.part = part
-        self.left = left
+    part: _Part
+    left: bool
 
 
 class PartLedger(Ledger[int, _Waiting, PartRemoved]):
@@ -180,7 +178,8 @@ class PartLedger(Ledger[int, _Waiting, PartRemoved]):
         return self._rank.number, number
 
     def noted(self, awaited: Awaited[_Waiting], note: PartRemoved) -> None:
-        awaited.opened.left |= note.left
+        if note.left:
+            awaited.opened = awaited.opened._replace(left=True)
 
     def ended(self, awaited: Awaited[_Waiting], result: Result) -> None:
         awaited.opened.part.settled(result, left=awaited.opened.left)

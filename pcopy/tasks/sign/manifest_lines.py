@@ -16,7 +16,7 @@ from pcopy.tasks.base.hashing import NO_VERSION, Gathered
 from pcopy.tasks.base.kind import Again, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.sign.send_entries import FoundEntries
+from pcopy.tasks.sign.digest_level import FoundEntries
 from pcopy.tasks.sign.signing import Line, Merging, SignState
 
 LINES_AT_ONCE = 4096
@@ -98,26 +98,22 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """Each entry of the file, in batches of one directory. A damaged file stops the job."""
-        batch: list[Entry] = []
+        found: defaultdict[bytes, Gathered] = defaultdict(Gathered)
         try:
-            for entry in ManifestReader(rank.job.against):
-                batch.append(entry)
-                if len(batch) >= LINES_AT_ONCE:
-                    _keep_by_directory(rank, batch)
-                    batch.clear()
+            for number, entry in enumerate(ManifestReader(rank.job.against), 1):
+                directory, _, name = entry.path.rpartition(b"/")
+                if entry.kind == DIRECTORY:
+                    directory, name = b"" if entry.path == ROOT else entry.path, b""
+                found[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
+                if not number % LINES_AT_ONCE:
+                    _keep(rank, found)
                     yield None
         except Refused as refusal:
             rank.stop(str(refusal))
-        _keep_by_directory(rank, batch)
+        _keep(rank, found)
 
 
-def _keep_by_directory(rank: Rank, batch: list[Entry]) -> None:
-    directories: defaultdict[bytes, Gathered] = defaultdict(Gathered)
-    for entry in batch:
-        if entry.kind == DIRECTORY:
-            directory, name = b"" if entry.path == ROOT else entry.path, b""
-        else:
-            directory, _, name = entry.path.rpartition(b"/")
-        directories[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
-    for path, gathered in directories.items():
+def _keep(rank: Rank, found: dict[bytes, Gathered]) -> None:
+    for path, gathered in found.items():
         rank.own(FoundEntries).keep(gathered.entries(1, path, 0))
+    found.clear()
