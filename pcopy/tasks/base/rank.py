@@ -82,6 +82,8 @@ class Running:
     ``full`` counts how often the destination was full since something was written. What is ``held`` stays open.
     """
 
+    __slots__ = ("changed", "full", "has_written", "held", "phase", "task")
+
     def __init__(self, phase: int) -> None:
         self.phase = phase
         self.task: Task | None = None

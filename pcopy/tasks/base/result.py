@@ -53,6 +53,12 @@ class Names(NamedTuple):
 
 
 class Result:
+    __slots__ = (
+        "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "attempt", "copies",
+        "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase", "running",
+        "unknown", "verifications",
+    )  # fmt: skip
+
     def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
         """``found`` is the directory that the task is about, and a name in it."""
         self._rank = rank
