@@ -142,7 +142,8 @@ def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJou
         journal=journal,
     )
     node.queue.remembers = rank.keeps
-    rank.attach(node.counters, lambda: node.progress.totals, lambda: node.begun_with)
+    rank.counters, rank.begun_with = node.counters, lambda: node.begun_with
+    rank.totals = lambda: node.progress.totals
     if keeping.resumed:
         restore_rank(node, keeping, job.run)
     elif rank.number == 0:

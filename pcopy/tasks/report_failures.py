@@ -19,7 +19,7 @@ from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, Retry
 from pcopy.tasks.directories.finish_dir import finish_again
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.scan_dir import ScanNames
 
 
 class ReportFailures(Note, code=70, doing="telling what has failed"):

@@ -14,18 +14,16 @@ from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
-from pcopy.tasks.base.values import Entries, Item, pack_numbers
-from pcopy.tasks.directories.scan_dir import ScanDir  # noqa: F401 (it is only loaded)
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.base.values import Item, pack_numbers
+from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.directories.sync_files import FileSystems
-from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (as ScanDir)
+from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (it is only loaded)
 from pcopy.tasks.files.unmark import Unmark
 from pcopy.tasks.links.group_links import InodeCopied
 from pcopy.tasks.links.link_group import LinkGroup
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DigestLevel  # noqa: F401 (as ScanDir)
-from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as ScanDir)
-from pcopy.tasks.sign.send_entries import StoredEntries
+from pcopy.tasks.sign.digest_level import StoredEntries
+from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as CopyFiles)
 from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.tasks.verify.verify_items import VerifyItems
 from pcopy.text import shown
@@ -102,9 +100,7 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn(copied, phase=max(Phase.FINISH, result.phase))
     for (side, path), gathered in result.entries.items():
         again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
-        kinds, sizes, _, digests = gathered.columns
-        entries = StoredEntries(Entries(side, path, gathered.packed_names, kinds, sizes, digests, again))
-        result.spawn(entries, phase=Phase.SIGN, owner=rank.number)
+        result.spawn(StoredEntries(gathered.entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
     for (place, failed), files in result.over.items():
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
@@ -113,7 +109,9 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
     for large in result.large_copies:
         result.spawn_elsewhere(SplitRead(large), large.known.size, large.writers[0], phase=result.verify_phase)
     for (place, writer), gathered in result.verifications.items():
-        verify = VerifyItems.of_gathered(place, gathered, writer)
+        kinds, sizes, versions, digests = gathered.columns
+        counters = bytes(gathered.counters)
+        verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
         result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
     if result.failures or result.notices or result.unknown:
         failures = tuple(tuple(failure) for failure in result.failures)

@@ -28,7 +28,7 @@ from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.files.chunk_ledger import discard_all
-from pcopy.tasks.sign.sign_state import SignState
+from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector

@@ -23,12 +23,10 @@ from pcopy.tasks.base.job import Totals, mount_codes
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
-from pcopy.tasks.directories.scan_dir import ScanDir
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.sync_files import SyncFiles
-from pcopy.tasks.sign.digest_level import DigestLevel
+from pcopy.tasks.sign.digest_level import DigestLevel, EntriesNote, FoundEntries, SendEntries
 from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
-from pcopy.tasks.sign.send_entries import EntriesNote, FoundEntries, SendEntries
 from pcopy.tasks.sign.signing import owner_of
 
 

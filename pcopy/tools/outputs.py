@@ -20,7 +20,7 @@ from pcopy.signature.algorithms import algorithm
 from pcopy.signature.manifest import begins_as_manifest
 from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, write_signature
 from pcopy.tasks.base.job import Job, Options, Root
-from pcopy.tasks.sign.sign_state import SignState
+from pcopy.tasks.sign.signing import SignState
 from pcopy.text import shown
 
 

@@ -25,8 +25,7 @@ from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.sign.sign_state import SignState
-from pcopy.tasks.sign.signing import Tally
+from pcopy.tasks.sign.signing import SignState, Tally
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.directories import Directories
@@ -51,32 +52,28 @@ def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequenc
     top = _identity(around)
     below: _Inode | None = None
     at: _Inode = status.st_dev, status.st_ino
-    passing = -1
+    passing = os.dup(directory)
     try:
         while at != below:
             if at == top:
                 return b"" in names or (below is not None and _is_one_of(around, names, below))
             if below is not None and not all_the_way:
                 return False
-            entered = os.open(b"..", _UPWARDS, dir_fd=directory if passing < 0 else passing)
-            if passing >= 0:
-                let_go(passing)
+            entered = os.open(b"..", _UPWARDS, dir_fd=passing)
+            let_go(passing)
             passing = entered
             below, at = at, _identity(passing)
     finally:
-        if passing >= 0:
-            let_go(passing)
+        let_go(passing)
     return False
 
 
 def _is_one_of(around: int, names: Sequence[bytes], directory: _Inode) -> bool:
     for name in names:
-        try:
+        with suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=around, follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if (found.st_dev, found.st_ino) == directory:
-            return True
+            if (found.st_dev, found.st_ino) == directory:
+                return True
     return False
 
 

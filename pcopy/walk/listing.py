@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from pcopy.engine.backlog import SpoolFactory
 from pcopy.fsio.directories import list_names
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, failing
-from pcopy.walk.names_spool import NamesSpool
 
 NAMES_AT_ONCE = 2048
 """A directory with more names than that is looked at in batches of as many, by all ranks."""
+
+IN_MEMORY = 512
+"""Batches that are held before a spool is opened: about a million names."""
 
 
 class Listing(NamedTuple):
@@ -39,7 +42,8 @@ def begin_list(directory: int) -> Generator[None, None, Listing]:
             if problem.errno not in PASSING:
                 raise
         yield from naps(pause)
-        _rewind(directory)
+        with failing("lseek", on_source=True):
+            os.lseek(directory, 0, os.SEEK_SET)
     return _listing(directory)
 
 
@@ -48,9 +52,29 @@ def _listing(directory: int) -> Listing:
     return Listing(list(islice(names, NAMES_AT_ONCE + 1)), names)
 
 
-def _rewind(directory: int) -> None:
-    with failing("lseek", on_source=True):
-        os.lseek(directory, 0, os.SEEK_SET)
+class NamesSpool:
+    """Packed names in the order in which they came, to be read once: a great many wait in a file, not in memory."""
+
+    def __init__(self, open_spool: SpoolFactory) -> None:
+        self._open_spool = open_spool
+        self._held: list[bytes] = []
+        self._spool: BinaryIO | None = None
+
+    def append(self, packed: bytes) -> None:
+        if self._spool is None and len(self._held) >= IN_MEMORY:
+            self._spool = self._open_spool()
+        if self._spool is None:
+            self._held.append(packed)
+        else:
+            self._spool.write(len(packed).to_bytes(8, "big") + packed)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._held
+        if self._spool is not None:
+            self._spool.seek(0)
+            with self._spool:
+                while head := self._spool.read(8):
+                    yield self._spool.read(int.from_bytes(head, "big"))
 
 
 def spread(listing: Listing, spool: NamesSpool) -> Generator[None, None, int]:

@@ -32,11 +32,7 @@ class Found:
     __slots__ = ("device", "directory", "inode", "links", "mode", "names", "problems", "size", "status")
 
     def __init__(
-        self,
-        directory: int,
-        names: Sequence[bytes],
-        status: Sequence[os.stat_result],
-        problems: Mapping[int, Problem],
+        self, directory: int, names: Sequence[bytes], status: Sequence[os.stat_result], problems: Mapping[int, Problem]
     ) -> None:
         self.directory = directory
         self.names = names
@@ -156,11 +152,8 @@ def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list
     """The rows that are directories, linked, nodes, large files, and small ones."""
     modes, links, sizes, devices = found.mode, found.links, found.size, found.device
     links_apart, device = visitor.links_apart, visitor.device
-    directories: list[int] = []
-    linked: list[int] = []
-    nodes: list[int] = []
-    large: list[int] = []
-    small: list[int] = []
+    sorts: tuple[list[int], ...] = ([], [], [], [], [])
+    directories, linked, nodes, large, small = sorts
     for row in chosen:
         kind = stat.S_IFMT(modes[row])
         if row in found.problems:
@@ -175,4 +168,4 @@ def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list
             large.append(row)
         else:
             small.append(row)
-    return directories, linked, nodes, large, small
+    return sorts

@@ -17,8 +17,7 @@ from pcopy.jobs.leftovers import Clearing
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.values import Item, Place, Retry
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDir
-from pcopy.tasks.directories.scan_dir import ScanDir
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.links.link_group import LinkGroup
 from pcopy.tasks.report_failures import ReportFailures

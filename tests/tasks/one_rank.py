@@ -26,8 +26,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.directories.scan_dir import ScanDir
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.chunk_ledger import ChunkLedger
 from pcopy.tasks.runner import TaskRunner
 

@@ -15,9 +15,8 @@ from pcopy.tasks.base.values import Contents, Copy, Entries, Item, Known, OpenFi
 from pcopy.tasks.files.chunk_ledger import ChunkDone, CopyChunk, FileOpened
 from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DigestLevel
+from pcopy.tasks.sign.digest_level import DeepestNote, DigestLevel, StoredEntries
 from pcopy.tasks.sign.manifest_lines import SendLines
-from pcopy.tasks.sign.send_entries import DeepestNote, StoredEntries
 from pcopy.tasks.verify.split_read import ChunkRead, ReadOpened
 
 PLACE = Place(0, b"a", Identity(0, 1), Identity(0, 2), False, False)

@@ -12,8 +12,7 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Entries, pack_numbers
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.sign.digest_level import DIFFERENCES_AT_ONCE, DifferencesNote, DigestLevel
-from pcopy.tasks.sign.send_entries import EntriesNote
+from pcopy.tasks.sign.digest_level import DIFFERENCES_AT_ONCE, DifferencesNote, DigestLevel, EntriesNote
 from pcopy.tasks.sign.signing import ROWS_AT_ONCE
 from tests.tasks.one_rank import root_of, surroundings
 

@@ -18,7 +18,7 @@ from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Item, OpenFile, Place
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.files.chunk_ledger import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
 from pcopy.tasks.files.split_file import SplitFile

@@ -33,10 +33,9 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign import manifest_lines
+from pcopy.tasks.sign.digest_level import EntriesNote, FoundEntries
 from pcopy.tasks.sign.manifest_lines import ReadManifest, SendLines, WriteManifest
-from pcopy.tasks.sign.send_entries import EntriesNote, FoundEntries
-from pcopy.tasks.sign.sign_state import Line, Merging, SignState
-from pcopy.tasks.sign.signing import Tally, owner_of
+from pcopy.tasks.sign.signing import Line, Merging, SignState, Tally, owner_of
 from tests.support import reference_signature as reference
 from tests.support.trees import random_tree
 from tests.tasks.one_rank import root_of, surroundings

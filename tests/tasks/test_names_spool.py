@@ -7,13 +7,13 @@ from typing import BinaryIO
 
 import pytest
 
-from pcopy.walk import names_spool
-from pcopy.walk.names_spool import NamesSpool
+from pcopy.walk import listing
+from pcopy.walk.listing import NamesSpool
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])
 def test_order_and_memory(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(names_spool, "IN_MEMORY", 3)
+    monkeypatch.setattr(listing, "IN_MEMORY", 3)
     opened: list[BinaryIO] = []
 
     def open_spool() -> BinaryIO:

@@ -22,9 +22,8 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.directories.fail_dir import FailDir, FailedDirectories
-from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.finish_dir import FailDir, FailedDirectories, FinishDir
+from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.runner import TaskRunner, outcome_of
 from tests.tasks.one_rank import root_of, surroundings

@@ -20,7 +20,7 @@ import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
-from pcopy.tasks.base.codec import UnknownKind, decode, encode
+from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
@@ -118,7 +118,7 @@ def test_refuses_primitives_that_are_no_task(value: Any) -> None:
 def test_a_code_that_nobody_has_is_named(value: Any) -> None:
     """It is a task of another version, not a damaged one."""
     code = value[1][0] if value[0] in KINDS else value[0]
-    with pytest.raises(UnknownKind, match=rf"the code {code}, which format {FORMAT} of tasks"):
+    with pytest.raises(InvariantBroken, match=rf"the code {code}, which format {FORMAT} of tasks"):
         decode(pickle.dumps(value))
 
 

@@ -25,10 +25,6 @@ PARTS: dict[int, type[Any]] = {
 """What tasks are made of. A code is never given to another part."""
 
 
-class UnknownKind(InvariantBroken):
-    """A task of a kind, or with a part, that this version of pcopy does not have."""
-
-
 _CODES = {part: code for code, part in PARTS.items()}
 
 
@@ -51,7 +47,7 @@ def _named(value: Any) -> Any:
         return KINDS[code].of(fields)
     if code in PARTS:
         return PARTS[code](*fields)
-    raise UnknownKind(f"a task with the code {code!r}, which format {FORMAT} of tasks does not know")
+    raise InvariantBroken(f"a task with the code {code!r}, which format {FORMAT} of tasks does not know")
 
 
 def encode(task: Kind) -> bytes:
@@ -59,13 +55,10 @@ def encode(task: Kind) -> bytes:
 
 
 def decode(payload: bytes) -> Any:
-    """The task whose packed form is ``payload``.
-
-    Raises ``UnknownKind`` if it is of a kind that this pcopy has not, and ``InvariantBroken`` for anything else.
-    """
+    """The task whose packed form is ``payload``; raises ``InvariantBroken`` if it is none that this pcopy has."""
     try:
         task = _named(load_primitives(payload))
-    except UnknownKind:
+    except InvariantBroken:
         raise
     except Exception as error:
         raise InvariantBroken(f"a task that is none of pcopy's: {error}") from error

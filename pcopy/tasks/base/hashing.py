@@ -17,10 +17,13 @@ from pcopy.fsio.source import Version
 from pcopy.signature.algorithms import Algorithm, algorithm
 from pcopy.signature.items import DIRECTORY, FILE, file_digest, special_digest, symlink_digest, type_of
 from pcopy.signature.tree import ContentHasher, combine, content_root
-from pcopy.tasks.base.values import Known
+from pcopy.tasks.base.values import Entries, Known
 
 SOCKET = b"s"
 """The type byte of sockets, which are verified, but no part of a dataset."""
+
+NO_VERSION = Version(0, 0, 0, 0)
+"""Of what no version is known, or none is compared."""
 
 _VERSION = struct.Struct("=QQqIqI")
 """Inode, size, mtime and ctime. Times in seconds and nanoseconds: as one number they reach 292 years from 1970."""
@@ -38,7 +41,7 @@ class Hashing:
     @property
     def directory(self) -> Known:
         """Before the sign phase only one thing is known of a directory: that it is there."""
-        return Known(DIRECTORY, 0, bytes(self.algorithm.size), Version(0, 0, 0, 0))
+        return Known(DIRECTORY, 0, bytes(self.algorithm.size), NO_VERSION)
 
     def hasher(self) -> ContentHasher:
         """For contents that come piece by piece."""
@@ -73,12 +76,10 @@ def kind_of(status: os.stat_result) -> bytes:
 class Gathered:
     """What one task has learned of items of one directory, column by column."""
 
-    __slots__ = ("_counters", "_digests", "_kinds", "_sizes", "_versions", "names")
-
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._kinds = bytearray()
-        self._counters = bytearray()
+        self.counters = bytearray()
         self._sizes = array("Q")
         self._versions = bytearray()
         self._digests = bytearray()
@@ -93,7 +94,7 @@ class Gathered:
         """As ``add`` for a regular file that held ``size`` bytes, with less to make for each of very many."""
         self.names.append(name)
         self._kinds += kind
-        self._counters.append(counter)
+        self.counters.append(counter)
         self._sizes.append(size)
         inode, length, mtime, ctime = version
         self._versions += _VERSION.pack(inode, length, *divmod(mtime, _SECOND), *divmod(ctime, _SECOND))
@@ -103,7 +104,7 @@ class Gathered:
         """``more`` items, which are called ``names`` here."""
         self.names += names
         self._kinds += more._kinds
-        self._counters += more._counters
+        self.counters += more.counters
         self._sizes += more._sizes
         self._versions += more._versions
         self._digests += more._digests
@@ -113,13 +114,14 @@ class Gathered:
         return pack_names(self.names)
 
     @property
-    def counters(self) -> bytes:
-        return bytes(self._counters)
-
-    @property
     def columns(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Type bytes, sizes, versions and digests."""
         return bytes(self._kinds), self._sizes.tobytes(), bytes(self._versions), bytes(self._digests)
+
+    def entries(self, side: int, path: bytes, round_: int) -> Entries:
+        """For a signature."""
+        kinds, sizes, _, digests = self.columns
+        return Entries(side, path, self.packed_names, kinds, sizes, digests, round_)
 
     @property
     def bytes(self) -> int:

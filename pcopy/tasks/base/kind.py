@@ -16,6 +16,7 @@ from pcopy.engine.task import Task
 from pcopy.engine.ticket import Stepwise
 from pcopy.errors import InvariantBroken
 from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Item, Place
 
 FORMAT = 5
@@ -44,6 +45,8 @@ class Kind(tuple[Any, ...]):
     """What a rank does with it, for people: ``copying files of``. The path follows, if it is about a directory."""
     is_note: ClassVar[bool]
     """Does it end at once and only tell one rank something, so that a job that stops still runs it?"""
+    waits_for_others: ClassVar[bool] = False
+    """Is it only of use if other tasks find something, so that a resumed job begins no earlier phase for it?"""
 
     def __init_subclass__(cls, *, code: int | None = None, doing: str = "", is_note: bool | None = None) -> None:
         """Without a ``code`` the class is what several kinds share, and no kind itself: its fields come first."""
@@ -88,8 +91,8 @@ class Kind(tuple[Any, ...]):
         shown = (f"{name}={value!r}" for name, value in zip(self.fields, self, strict=True))
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def run(self, rank: Any, result: Any) -> Steps | None:
-        """Does it on a ``Rank``: in slices, or at once (then there is nothing to iterate over)."""
+    def run(self, rank: Rank, result: Any) -> Steps | None:
+        """Does it in slices, or at once (then there is nothing to iterate over); ``result`` is a ``Result``."""
         raise NotImplementedError
 
     def about(self) -> tuple[Place, bytes] | None:
@@ -117,7 +120,7 @@ class Kind(tuple[Any, ...]):
         for place in self.places():
             yield Left(place.root, place.path, False)
 
-    def discard(self, rank: Any, since: int) -> None:
+    def discard(self, rank: Rank, since: int) -> None:
         """Removes what it would have gone on with, if the run ``since`` or a later one has made that.
 
         It was dropped in a job that stops, and of which nothing is kept.
@@ -127,7 +130,7 @@ class Kind(tuple[Any, ...]):
         """The same, of items of which no earlier run has made anything. ``since`` as in ``Place``."""
         return self
 
-    def try_again(self, rank: Any, result: Any, phase: int) -> None:
+    def try_again(self, rank: Rank, result: Any, phase: int) -> None:
         """Spawns it in a resumed job, after it had failed; ``phase`` is the first in which it may run."""
         result.spawn(self, phase=phase, expands=phase == 0)
 
@@ -170,11 +173,6 @@ class Kind(tuple[Any, ...]):
     def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
         """The same, if more names of any inode may be found: those that are not made meet with them."""
         return iter((task,)) if self.unmade is None or task.phase != Phase.LINK else self.reduced(task, gone)
-
-    @property
-    def waits_for_others(self) -> bool:
-        """Is it only of use if other tasks find something, so that a resumed job begins no earlier phase for it?"""
-        return False
 
 
 class OfPlace(Kind):

@@ -56,7 +56,6 @@ _FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", 
 _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""
 
-
 S = TypeVar("S")
 
 VisitorOf = Callable[["Rank", Any, Place, int], Visitor]
@@ -95,8 +94,6 @@ class Running:
 
 
 class Rank:
-    """One rank's surroundings."""
-
     def __init__(
         self,
         job: Job,
@@ -123,8 +120,11 @@ class Rank:
         self.layout = Layout()
         self.sink = sink
         self.counters = [0] * counts.COUNTERS
+        """What moves is counted here at once; of a job with several ranks these are the node's."""
         self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)
+        """The sums of all ranks, as last heard."""
         self.begun_with = self.totals
+        """Those with which the phase has begun."""
         self.leaders = leaders
         self.open_spool = open_spool
         one_host = len(leaders) == 1
@@ -151,9 +151,7 @@ class Rank:
 
     def own(self, state: Callable[[Rank], S]) -> S:
         """This rank's one ``state``, a class that lives beside the kinds that need it; made when it is first asked for.
-
-        If it has a ``close``, that is called at the end of the job.
-        """
+        If it has a ``close``, that is called at the end of the job."""
         made = self._own.get(state)
         if made is None:
             made = self._own[state] = state(self)
@@ -181,15 +179,6 @@ class Rank:
     def phase(self) -> int:
         return self.running.phase
 
-    def attach(
-        self, counters: list[int], totals: Callable[[], tuple[int, ...]], begun_with: Callable[[], tuple[int, ...]]
-    ) -> None:
-        """From now on what moves is counted in ``counters``; ``totals`` are the sums of all ranks, as last heard, and
-        ``begun_with`` those with which the phase has begun."""
-        self.counters = counters
-        self.totals = totals
-        self.begun_with = begun_with
-
     @property
     def signs(self) -> bool:
         """Are entries gathered for a signature, or to be compared?"""
@@ -214,10 +203,6 @@ class Rank:
     def hasher(self) -> ContentHasher | None:
         """For the contents of one file, or None if nobody wants their digest."""
         return self._hashing.hasher() if self._hashing else None
-
-    def repairs(self, phase: int) -> bool:
-        """Is what was found wrong in this phase copied again?"""
-        return self.options.repair and phase < Phase.REPAIR
 
     def chunk(self, size: int, unit: int = 0) -> int:
         """Bytes of the chunks of a file of ``size``, from what is known of the whole job by now; ``unit``: as for
@@ -327,12 +312,11 @@ class Rank:
     def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
         """A path for messages. What lies below a single item is named from that on."""
         root = self.job.roots[place.root]
-        parts: tuple[bytes, ...] = (place.path, name)
+        below = b"/".join(part for part in (place.path, name) if part)
         if root.item:
-            _, _, below = b"/".join(filter(None, parts)).partition(b"/")
-            parts = (below,)
-        parts = (root.source_shown if on_source else root.target_shown, *parts)
-        return b"/".join(part.rstrip(b"/") or part for part in parts if part)
+            below = below.partition(b"/")[2]
+        top = root.source_shown if on_source else root.target_shown
+        return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
 
     def remove_leftovers(self, target: int) -> Problem | None:
         """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``.

@@ -53,8 +53,6 @@ class Names(NamedTuple):
 
 
 class Result:
-    """Gathers what one task spawns, counts and reports."""
-
     __slots__ = (
         "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "attempt", "copies",
         "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase", "running",
@@ -181,9 +179,7 @@ class Result:
         writers: bytes = b"",
     ) -> None:
         """The item's digest is known, and it has been counted by ``counter``; it is to be verified if ``verify``.
-
-        ``chunk`` and ``writers``: see ``pcopy.tasks.base.values.Contents``.
-        """
+        The rest as for ``copied``."""
         rank = self._rank
         if rank.signs and name and known.kind != SOCKET:
             side, path, entry = rank.entry(place, name)

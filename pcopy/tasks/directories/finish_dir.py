@@ -1,4 +1,4 @@
-"""FinishDir, SealDir and SealDirs: directories get their metadata when everything in them is there.
+"""FinishDir, SealDir and SealDirs give directories their metadata when everything in them is there; FailDir: some fail.
 
 The order among directories doesn't matter (a child's mode and times don't touch its parent's), but for those that
 their owner can't enter any more: they come last, the deepest first.
@@ -24,7 +24,7 @@ from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattr
 from pcopy.fsio.directories import count_entries, list_names
 from pcopy.fsio.existing import alike
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.source import source_status, status_of
 from pcopy.fsio.temporary import PREFIX, is_undressed
 from pcopy.tasks.base import counts
@@ -34,8 +34,8 @@ from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
-from pcopy.tasks.directories.fail_dir import directory_failed
 from pcopy.tasks.files.existing import Existing, look
+from pcopy.tasks.sign.signing import depth_of, owner_of
 from pcopy.text import shown
 from pcopy.walk.visitor import NAMES_PER_SLICE
 
@@ -61,7 +61,7 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
     was: int | None = None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        lost = yield from lost_since(rank, self.place)
+        lost = yield from _lost_since(rank, self.place)
         yield from _warn_of_strays(rank, result, self.place)
         _finish(self, rank, result, lost)
 
@@ -96,15 +96,14 @@ class SealDirs(Again, code=5, doing="finishing directories"):
     def run(self, rank: Rank, result: Result) -> Steps:
         sealed = rank.own(Sealed)
         result.settle(task_id for task_id, _ in sealed)
-        deepest_first = sorted((finish for _, finish in sealed), key=_depth, reverse=True)
+        finishes = [finish for _, finish in sealed]
+        deepest_first = sorted(finishes, key=lambda finish: depth_of(finish.place.path), reverse=True)
         if rank.job.run > 1:  # an earlier run may have sealed some, and was stopped before that was on record
             for finish in reversed(deepest_first):
                 with suppress(Problem):  # which will be met again, and told
                     let_us_into(rank, finish.place)
         for finish in deepest_first:
-            lost = yield from lost_since(rank, finish.place)
-            yield from _warn_of_strays(rank, result, finish.place)
-            _finish(finish, rank, result, lost)
+            yield from finish.run(rank, result)
             yield None
         sealed.clear()
 
@@ -116,9 +115,49 @@ class Sealed(list[tuple[TaskId, FinishDir]]):
         super().__init__()
 
 
-def _depth(finish: FinishDir) -> int:
-    path = finish.place.path
-    return path.count(b"/") + 1 if path else 0
+class FailDir(OfPlace, code=6, doing="finishing", is_note=True):
+    """Tells the rank that a directory belongs to what it has met; ``retry`` is for a job that is resumed.
+
+    A directory may fail more than once, and counts as failed once: the first time its owner moves it from the copied
+    items to the failed ones. So before the owner is told, the directory must have been counted as copied, or the note
+    runs in a later phase: no count falls below zero.
+    """
+
+    problem: Plain
+    retry: Kind | None
+
+    def run(self, rank: Rank, result: Result) -> None:
+        """Counts the directory as failed, unless it does already; tells of the problem in any case."""
+        problem = Problem.from_plain(self.problem)
+        failed = rank.own(FailedDirectories)
+        if self.place.directory in failed:
+            result.report(rank.shown(self.place, b"", on_source=problem.on_source), problem)
+            return
+        failed.add(self.place.directory)
+        result.count(counts.DIRECTORIES, -1, self.place)
+        if self.retry is None:
+            result.fail(self.place, b"", problem, retry=self)
+        else:
+            result.fail(self.place, b"", problem, retry=self.retry, retry_in=Phase.FINISH)
+
+    def home(self, ranks: int) -> int:
+        return owner_of(self.place.path, ranks)
+
+    def try_again(self, rank: Rank, result: Result, phase: int) -> None:
+        """It takes the directory from the copied ones, where it counts until then."""
+        result.count(counts.DIRECTORIES, 1, self.place)
+        result.spawn(self, phase=phase, expands=phase == 0)
+
+
+class FailedDirectories(RankSet[tuple[int, bytes]]):
+    """Root and path of those that belong to this rank and count as failed."""
+
+
+def directory_failed(
+    result: Result, place: Place, problem: Problem, retry: Kind | None = None, *, phase: int | None = None
+) -> None:
+    """The directory has met ``problem``; a job that is resumed tries ``retry``. Without one it fails again then."""
+    result.spawn(FailDir(place, problem.plain, retry), phase=phase)
 
 
 def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -> None:
@@ -205,7 +244,7 @@ def _holds_more(task: FinishDir, rank: Rank, target: int) -> bool:
         return False
 
 
-def lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
+def _lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
     """The problem of a directory of which an earlier run's items are gone or cut, or can't be listed; else None."""
     if rank.job.run == 1 or rank.options.verify or rank.begun_with()[counts.FAILED]:
         return None

@@ -1,4 +1,5 @@
-"""ScanDir: makes the target directory, lists the source, and hands its items to the tool's visitor.
+"""ScanDir makes the target directory and lists the source, ScanNames looks at some names of a directory. Both hand the
+items to the tool's visitor.
 
 A new directory belongs to us alone (0700) until it is finished. One that exists keeps its owner and is not opened up;
 if we are its owner and lack permissions in it, we give them to ourselves until it is finished.
@@ -10,13 +11,13 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Iterator
-from functools import partial
 from typing import NamedTuple
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.attributes import Attributes, Handle, drop_inherited_acls, may_inherit_acl, read_attributes
 from pcopy.fsio.identity import Identity, birth_of
+from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.layout import Recipe, lay_out
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
@@ -24,20 +25,17 @@ from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Gone, Kind, Left, Steps
+from pcopy.tasks.base.kind import Gone, Kind, Left, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank, is_since
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_in, open_up
-from pcopy.tasks.directories.fail_dir import directory_failed
-from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, finish_again
-from pcopy.tasks.directories.scan_names import ScanNames
+from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_failed, finish_again
 from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
-from pcopy.tasks.files.existing import Existing, look
+from pcopy.tasks.files.existing import Existing, look, looked_at_again
 from pcopy.walk.link_loops import check_outside, check_repetition
-from pcopy.walk.listing import NAMES_AT_ONCE, NOTHING, Listing, begin_list, spread
-from pcopy.walk.names_spool import NamesSpool
+from pcopy.walk.listing import NAMES_AT_ONCE, NOTHING, Listing, NamesSpool, begin_list, spread
 from pcopy.walk.visitor import visit
 
 
@@ -86,7 +84,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         if begun is None:
             result.count(counts.SKIPPED)
             return
-        place, made = begun.place, begun.is_made
+        place, made = begun.place, begun.place.target_id != NOWHERE
         result.found_directory(place)
         if made:
             _note_device(rank, result, place)
@@ -133,7 +131,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         made = None if reads else _make_target(self, rank, status, rank.layout.of_directory(handle))
         if made is None and not rank.signs:
             return None
-        return _Begun(made or self._only_read, made is not None, attributes, source, listing)
+        return _Begun(made or self._only_read, attributes, source, listing)
 
     def _as_mounted(self, rank: Rank) -> ScanDir:
         """The task with the identity of what is mounted there, if that was mounted after the directory was found.
@@ -145,19 +143,17 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         if self.parent is None:
             return self
         sources = rank.sources[self.root]
+        found = sources.identity(self.path)
         if self.source_id == NOWHERE:  # what a resumed job makes anew is whatever there is now
             above = sources.identity(self.parent.path)
-            found = sources.identity(self.path)
             return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
-        found = sources.identity(self.path)
         is_mounted = self.path in sources.mounted or found.mount != self.parent.source_id.mount
         return self._replace(source_id=found) if is_mounted else self
 
     def _is_left_out(self, rank: Rank) -> bool:
         """Does another file system begin here, of which ``--one-file-system`` wants no more than the mount point?"""
-        if not rank.options.one_file_system or self.parent is None:
-            return False
-        return self.source_id.mount != self.parent.source_id.mount
+        around = self.parent
+        return rank.options.one_file_system and around is not None and self.source_id.mount != around.source_id.mount
 
     def _still_there(self, rank: Rank, source: int) -> int:
         """A directory that was removed once it was open looks like an empty one: its descriptor again, or
@@ -169,7 +165,10 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
 
     def _check_followed(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
         """Raises ``Problem`` if what a link has led to would have no end (``pcopy.walk.link_loops``)."""
-        check_repetition(rank.sources[self.root], self.path, status, partial(_shown, rank, self._only_read))
+        sources, place = rank.sources[self.root], self._only_read
+        check_repetition(
+            sources, self.path, status, lambda path: rank.shown(place._replace(path=path), b"", on_source=True)
+        )
         name = self.path.rpartition(b"/")[2]
         with failing("open", on_source=True):
             entry = os.stat(name, dir_fd=rank.open_source(parent), follow_symlinks=False)
@@ -191,18 +190,57 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         return {self.parent} if self.parent else set()
 
 
+class ScanNames(OfPlace, code=2, doing="scanning", is_note=False):
+    """Stats ``names`` (joined by slashes) of a directory; ``attempt`` counts from 0, or is ``COPIED_BEFORE``."""
+
+    names: bytes
+    attempt: int
+
+    def tell(self, task: Task, gone: Gone) -> None:
+        if task.phase == Phase.COPY:
+            gone.scans()
+
+    def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
+        yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """A part of a large directory, or names that are tried again (and were found before)."""
+        names = unpack_names(self.names)
+        place = self.place
+        try:
+            source = rank.open_source(place)
+            # No scan has looked at the directory that an item goes to.
+            if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NOWHERE:
+                place = looked_at_again(rank, place)
+        except Problem as problem:
+            for name in names:
+                result.fail(self.place, name, problem)
+            if not self.attempt:
+                result.count(counts.FOUND, len(names))
+            return
+        visitor = rank.visitor(rank, result, place, self.attempt)
+        yield from visit(source, names, visitor, follow=rank.options.dereference)
+
+    def leftovers(self, *, first: bool) -> Iterator[Left]:
+        """A name may be that of a directory."""
+        yield from super().leftovers(first=first)
+        for name in unpack_names(self.names):
+            yield Left(self.place.root, os.path.join(self.place.path, name), True)
+
+    def begun_now(self, since: tuple[int, int]) -> ScanNames:
+        return self._replace(place=self.place._replace(since=since))
+
+    def puts_into(self) -> set[Place]:
+        return {self.place}
+
+
 class _Begun(NamedTuple):
-    """A directory whose ``source`` is open; ``is_made``: it has a target, and is copied."""
+    """A directory whose ``source`` is open; it has a target if it is copied."""
 
     place: Place
-    is_made: bool
     attributes: Attributes
     source: int
     listing: Listing
-
-
-def _shown(rank: Rank, place: Place, path: bytes) -> bytes:
-    return rank.shown(place._replace(path=path), b"", on_source=True)
 
 
 def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
@@ -252,8 +290,7 @@ def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Reci
             with failing("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
-    identity = targets.identity(path, made=fresh)
-    return Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+    return Place(task.root, task.path, task.source_id, targets.identity(path, made=fresh), fresh, inherits, task.since)
 
 
 def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
@@ -284,9 +321,10 @@ def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source:
 def _note_device(rank: Rank, result: Result, place: Place) -> None:
     """A file system below the target that is not the root's wants its own sync at the end."""
     device = rank.target_device(place)
-    if rank.options.sync and device not in rank.own(FileSystems):
+    met = rank.own(FileSystems)
+    if rank.options.sync and device not in met.opened:
         try:
-            rank.own(FileSystems).below(place)
+            met.below(place)
         except Problem as problem:
             result.count(counts.UNSYNCED)
             result.report(rank.shown(place, b"", on_source=False), problem)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 
@@ -59,18 +59,14 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
                 shown = rank.shown(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
                 result.report(shown, problem)
 
-    def _wanted(self, rank: Rank, phase: int) -> Iterator[Callable[[], int]]:
+    def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], int]]:
         """What gives the descriptor of each file system, or raises ``Problem``."""
         met = rank.own(FileSystems)
         if self.place is not None:
-            yield partial(met.below, self.place)
-            return
-        if rank.number in rank.leaders:
-            for device in met.roots:
-                yield partial(met.of_root, device)
-        if phase == Phase.STORE:
-            for device in met.opened.keys() - met.roots.keys():
-                yield partial(met.opened.__getitem__, device)
+            return [partial(met.below, self.place)]
+        of_roots = met.roots if rank.number in rank.leaders else ()
+        others = met.opened.keys() - met.roots.keys() if phase == Phase.STORE else ()
+        return [partial(met.of_device, device) for device in (*of_roots, *others)]
 
 
 class FileSystems:
@@ -93,9 +89,6 @@ class FileSystems:
                 with suppress(OSError):
                     self.opened[device] = open_for_sync(root.target)
 
-    def __contains__(self, device: int) -> bool:
-        return device in self.opened
-
     def below(self, place: Place) -> int:
         """The descriptor for the file system of a target directory; raises ``Problem``."""
         rank = self._rank
@@ -107,8 +100,11 @@ class FileSystems:
                 self.opened[device] = open_for_sync(directory)
         return self.opened[device]
 
-    def of_root(self, device: int) -> int:
-        """Where a target can only be searched, what has been copied to below it may do; raises ``Problem``."""
+    def of_device(self, device: int) -> int:
+        """That of a file system which was met; raises ``Problem``.
+
+        Where a root's target can only be searched, what has been copied to below it may do.
+        """
         if device not in self.opened:
             number = self.roots[device]
             directory = self._rank.targets[number].open(self._rank.below_target(number, b""))

@@ -96,15 +96,13 @@ class InodeCopied(OfItem, code=34, doing="noting a copy with links of", is_note=
 
     copy: Copy
 
+    waits_for_others = True
+
     def home(self, ranks: int) -> int:
         return bucket_of(self.item.inode) % ranks
 
     def readdress(self, task: Task, ranks: int) -> Task:
         return task._replace(phase=int(Phase.COPY), owner=self.home(ranks))
-
-    @property
-    def waits_for_others(self) -> bool:
-        return True
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
         """The first name counts as the copy even if it has gone. What takes its directory's place is another one."""

@@ -16,26 +16,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from array import array
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import NamedTuple
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Remove
-from pcopy.fsio.kernel.columns import DEVICE, INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import DEVICE, INODE, MODE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.signature.items import type_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.walk.listing import NAMES_AT_ONCE, Listing, begin_list, spread
-from pcopy.walk.names_spool import NamesSpool
+from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
 from pcopy.walk.visitor import Found, visit
 
 BATCH_ITEMS = 256
@@ -50,18 +50,13 @@ _REPLACED = "another item has taken its name since it was found: it stays"
 
 
 class _Part(OfPlace):
-    """Names of the directory ``place``. ``awaited``: the rank that waits for their end, and the number under which it
-    does."""
+    """A part of the directory ``place``, or all of it, for whose end a rank may wait."""
 
     awaited: tuple[int, int]
 
-    def emptied(self, result: Result) -> None:
-        """All that was found has gone, on whatever rank."""
-        self.end(result, left=False)
-
-    def stays(self, result: Result) -> None:
-        """All is settled, and something stays."""
-        self.end(result, left=True)
+    def settled(self, result: Result, *, left: bool) -> None:
+        """All that was found in it has gone, on whatever rank, or something is ``left``."""
+        self.end(result, left=left)
 
     def end(self, result: Result, *, left: bool) -> None:
         if self.awaited != NOBODY:
@@ -87,7 +82,7 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
             self.end(result, left=not has_gone)
             return
         if (yield from _remove_names(rank, result, directory, device, names, self)):
-            self.emptied(result)
+            self.end(result, left=False)
 
 
 class RemoveDir(_Part, code=81, doing="removing", is_note=False):
@@ -144,13 +139,12 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             result.fail(self.place, b"", problem, retry=Tried.NEVER)
         self.end(result, left=not has_gone)
 
-    def emptied(self, result: Result) -> None:
-        result.spawn(self._replace(is_empty=True))
-
-    def stays(self, result: Result) -> None:
-        """With what is left in it: that is no failure of its own."""
-        result.count(counts.SKIPPED)
-        super().stays(result)
+    def settled(self, result: Result, *, left: bool) -> None:
+        if left:  # it stays, which is no failure of its own
+            result.count(counts.SKIPPED)
+            self.end(result, left=True)
+        else:
+            result.spawn(self._replace(is_empty=True))
 
 
 class PartRemoved(Note, code=83, doing="noting what is removed"):
@@ -163,14 +157,11 @@ class PartRemoved(Note, code=83, doing="noting what is removed"):
         rank.own(PartLedger).take(self.number, self, result)
 
 
-class _Waiting:
+class _Waiting(NamedTuple):
     """A ``part`` with directories in it; ``left``: something of them stays."""
 
-    __slots__ = ("left", "part")
-
-    def __init__(self, part: _Part, left: bool) -> None:
-        self.part = part
-        self.left = left
+    part: _Part
+    left: bool
 
 
 class PartLedger(Ledger[int, _Waiting, PartRemoved]):
@@ -187,11 +178,11 @@ class PartLedger(Ledger[int, _Waiting, PartRemoved]):
         return self._rank.number, number
 
     def noted(self, awaited: Awaited[_Waiting], note: PartRemoved) -> None:
-        awaited.opened.left |= note.left
+        if note.left:
+            awaited.opened = awaited.opened._replace(left=True)
 
     def ended(self, awaited: Awaited[_Waiting], result: Result) -> None:
-        waiting = awaited.opened
-        (waiting.part.stays if waiting.left else waiting.part.emptied)(result)
+        awaited.opened.part.settled(result, left=awaited.opened.left)
 
 
 def _enter(rank: Rank, place: Place) -> tuple[int, int]:
@@ -218,7 +209,7 @@ def _remove_names(
             result.spawn(RemoveDir(place, awaited, part.place), SCAN_COST, expands=True)
             result.count(counts.UNSCANNED)
     elif visitor.left:
-        part.stays(result)
+        part.settled(result, left=True)
     return not (visitor.below or visitor.left)
 
 
@@ -235,21 +226,19 @@ def _removed(rank: Rank, directory: int, names: list[bytes], rows: Rows) -> Step
     """Why each of the ``names`` was not removed; None if it was."""
     ticket = rank.kernel.submit(Remove(directory, pack_names(names), rows))
     verdicts = (yield from waited(rank.kernel, ticket)).verdicts
-    return [_problem(verdicts, row) for row in range(len(names))]
+    problems: list[Problem | None] = [None] * len(names)
+    for row, code in enumerate(verdicts.codes):
+        if code != Code.DONE:
+            problems[row] = Problem("unlink", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+    return problems
 
 
-def _problem(verdicts: Verdicts, row: int) -> Problem | None:
-    code = verdicts.codes[row]
-    if code == Code.DONE:
-        return None
-    return Problem("unlink", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+def _size(status: os.stat_result) -> int:
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 class _Removing:
-    """Fills ``pcopy.walk.visitor.Visitor``: removes all but directories; those are ``below``.
-
-    ``left``: something stays.
-    """
+    """A ``Visitor``: removes all but directories; those are ``below``. ``left``: something stays."""
 
     links_apart = False
 
@@ -261,7 +250,8 @@ class _Removing:
         self.device: int | None = device
         self.below: list[Place] = []
         self.left = False
-        self._items: list[tuple[bytes, int, int, int, int]] = []  # name, mode, inode, device, size
+        self._names: list[bytes] = []
+        self._status: list[os.stat_result] = []
 
     def failed(self, name: bytes, problem: Problem) -> None:
         if problem.errno != errno.ENOENT:
@@ -289,30 +279,26 @@ class _Removing:
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         self._result.count(counts.FOUND, len(rows))
         for row in rows:
-            mode = found.mode[row]
-            size = found.size[row] if stat.S_ISREG(mode) else 0
-            self._result.count(counts.FOUND_BYTES, size)
-            self._items.append((found.names[row], mode, found.inode[row], found.device[row], size))
+            self._names.append(found.names[row])
+            self._status.append(found.status[row])
+            self._result.count(counts.FOUND_BYTES, _size(found.status[row]))
 
     large_files = nodes = linked = small_files
 
     def settle(self, *, last: bool) -> Steps:
-        if self._items and (last or len(self._items) >= BATCH_ITEMS):
+        if self._names and (last or len(self._names) >= BATCH_ITEMS):
             yield from self._remove()
 
     def _remove(self) -> Steps:
-        names, modes, inodes, devices, sizes = zip(*self._items, strict=True)
-        self._items.clear()
-        rows = Rows(0, MODE | INODE | DEVICE)
-        rows.number = len(names)
-        rows.mode, rows.inode, rows.device = array("I", modes), array("Q", inodes), array("Q", devices)
+        names, statuses, self._names, self._status = self._names, self._status, [], []
         problems: list[Problem | None] = [None] * len(names)
         if not self._rank.options.dry_run:
-            problems = yield from _removed(self._rank, self._directory, [*names], rows)
-        for name, mode, size, problem in zip(names, modes, sizes, problems, strict=True):
+            rows = Rows.of(statuses, MODE | INODE | DEVICE)
+            problems = yield from _removed(self._rank, self._directory, names, rows)
+        for name, status, problem in zip(names, statuses, problems, strict=True):
+            size = _size(status)
             if problem is None:
-                counter = counts.SYMLINKS if stat.S_ISLNK(mode) else counts.SPECIAL
-                self._result.count(counts.FILES if stat.S_ISREG(mode) else counter)
+                self._result.count(counts.of_kind(type_of(status.st_mode)))
                 self._result.count(counts.BYTES, size)
             elif problem.errno == errno.ENOENT:
                 self._result.count(counts.FOUND, -1)

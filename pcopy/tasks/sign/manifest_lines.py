@@ -6,18 +6,18 @@ back: the entries of a manifest become the second side of a comparison.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
 
 from pcopy.errors import Refused
-from pcopy.fsio.kernel.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import ROOT, Entry, ManifestReader, ManifestWriter
+from pcopy.tasks.base.hashing import NO_VERSION, Gathered
 from pcopy.tasks.base.kind import Again, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Entries, pack_numbers
-from pcopy.tasks.sign.send_entries import FoundEntries
-from pcopy.tasks.sign.sign_state import Line, Merging, SignState
+from pcopy.tasks.sign.digest_level import FoundEntries
+from pcopy.tasks.sign.signing import Line, Merging, SignState
 
 LINES_AT_ONCE = 4096
 """Lines of one message."""
@@ -31,20 +31,16 @@ class WriteManifest(Again, code=60, doing="writing the manifest"):
     def run(self, rank: Rank, result: Result) -> None:
         hashing, sign, options = rank.hashing, rank.own(SignState), rank.options
         writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.writer)
-        try:
-            writer.__enter__()
-        except (OSError, Refused) as error:
-            sign.unwritten = error
-            return
-        sign.merging = Merging(writer, rank.size)
         digest, tally = sign.signatures[0]
         try:
+            writer.__enter__()
+            merging = sign.merging = Merging(writer, rank.size)
             if tally.directories:
                 writer.write(Entry(DIRECTORY, digest, 0, ROOT))
-        except OSError as error:
+        except (OSError, Refused) as error:
             _give_up(rank, error)
             return
-        for number in sign.merging.to_ask():
+        for number in merging.to_ask():
             result.spawn(SendLines(), owner=number)
 
 
@@ -102,30 +98,22 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """Each entry of the file, in batches of one directory. A damaged file stops the job."""
-        batch: list[Entry] = []
+        found: defaultdict[bytes, Gathered] = defaultdict(Gathered)
         try:
-            for entry in ManifestReader(rank.job.against):
-                batch.append(entry)
-                if len(batch) >= LINES_AT_ONCE:
-                    _keep_by_directory(rank, batch)
-                    batch.clear()
+            for number, entry in enumerate(ManifestReader(rank.job.against), 1):
+                directory, _, name = entry.path.rpartition(b"/")
+                if entry.kind == DIRECTORY:
+                    directory, name = b"" if entry.path == ROOT else entry.path, b""
+                found[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
+                if not number % LINES_AT_ONCE:
+                    _keep(rank, found)
                     yield None
         except Refused as refusal:
             rank.stop(str(refusal))
-        _keep_by_directory(rank, batch)
+        _keep(rank, found)
 
 
-def _keep_by_directory(rank: Rank, batch: list[Entry]) -> None:
-    directories: dict[bytes, list[Entry]] = {}
-    for entry in batch:
-        if entry.kind == DIRECTORY:
-            directory, name = b"" if entry.path == ROOT else entry.path, b""
-        else:
-            directory, _, name = entry.path.rpartition(b"/")
-        directories.setdefault(directory, []).append(entry._replace(path=name))
-    for path, entries in directories.items():
-        names = pack_names([entry.path for entry in entries])
-        kinds = b"".join(entry.kind for entry in entries)
-        sizes = pack_numbers([entry.size for entry in entries])
-        digests = b"".join(entry.digest for entry in entries)
-        rank.own(FoundEntries).keep(Entries(1, path, names, kinds, sizes, digests, 0))
+def _keep(rank: Rank, found: dict[bytes, Gathered]) -> None:
+    for path, gathered in found.items():
+        rank.own(FoundEntries).keep(gathered.entries(1, path, 0))
+    found.clear()

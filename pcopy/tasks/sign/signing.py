@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 import zlib
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import add
@@ -17,14 +18,18 @@ from typing import BinaryIO, NamedTuple
 
 from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.items import DIRECTORY, FILE, SYMLINK, DirectoryHasher
-from pcopy.signature.manifest import ROOT, Entry, pack
+from pcopy.signature.manifest import ROOT, Entry, ManifestWriter, pack, unpack
 from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.base.rank import Rank
 
 SORT_BUDGET = 8 << 20
 """Bytes of memory for each of the three sorters of a rank."""
 
 ROWS_AT_ONCE = 2048
 """Entries of one directory between two looks up from the work."""
+
+Line = tuple[bytes, bytes]
+"""The key that lines are sorted by, and the packed entry."""
 
 _DEEPEST = 1 << 32
 """A level is taken from it, so that the deepest directories are sorted first."""
@@ -97,20 +102,11 @@ def _side_key(side: int) -> bytes:
     return bytes((0, side))
 
 
-class Directory(NamedTuple):
-    """A digested directory of one side."""
+Directory = tuple[int, bytes, bytes, Tally]
+"""A digested directory: its side, path, digest and tally."""
 
-    side: int
-    path: bytes
-    digest: bytes
-    tally: Tally
-
-
-class Difference(NamedTuple):
-    """``what``: changed, missing (on the second side) or extra (there only)."""
-
-    what: str
-    path: bytes
+Difference = tuple[str, bytes]
+"""What (changed, missing on the second side, or extra: there only), and the path."""
 
 
 class Digested(NamedTuple):
@@ -121,16 +117,14 @@ class Digested(NamedTuple):
 
 
 class Signing:
-    """One rank's share."""
-
     def __init__(
         self, algorithm: Algorithm, open_spool: Callable[[], BinaryIO], *, lines: bool = False, compares: bool = False
     ) -> None:
         """``lines``: all entries are kept for a manifest. ``compares``: the two sides are compared."""
         self._algorithm = algorithm
-        self._open_spool = open_spool
         self._found = ExternalSorter(open_spool, SORT_BUDGET)
-        self._risen: dict[int, ExternalSorter] = {}
+        self._risen: defaultdict[int, ExternalSorter] = defaultdict(lambda: ExternalSorter(open_spool, SORT_BUDGET))
+        """What belongs to a level, and has come from the one below it."""
         self._sorted: Iterator[tuple[bytes, bytes]] | None = None
         self._head: tuple[bytes, bytes] | None = None
         self._compares = compares
@@ -145,10 +139,7 @@ class Signing:
     def add_directory(self, side: int, path: bytes, packed: bytes) -> None:
         """The digest of the directory ``path``, which lies in a directory of this rank's."""
         around, _, name = path.rpartition(b"/")
-        level = depth_of(around)
-        if level not in self._risen:
-            self._risen[level] = ExternalSorter(self._open_spool, SORT_BUDGET)
-        self._risen[level].add(_directory_key(around) + name + _side_key(side), packed)
+        self._risen[depth_of(around)].add(_directory_key(around) + name + _side_key(side), packed)
 
     def level(self, depth: int) -> Iterator[Digested]:
         """The directories of ``depth``, each with all sides that it is on, and how these differ.
@@ -188,7 +179,7 @@ class Signing:
                 if name == ROOT:  # the dataset is this one item
                     alone = [*Tally()]
                     row.count_in(alone)
-                    done.directories.append(Directory(side, path, row.digest, Tally(*alone)))
+                    done.directories.append((side, path, row.digest, Tally(*alone)))
                 else:
                     hashers[side].add(row.kind, name, row.digest)
                     row.count_in(tallies[side])
@@ -200,13 +191,94 @@ class Signing:
                 yield done
                 done = Digested([], [])
         for side, hasher in hashers.items():
-            done.directories.append(Directory(side, path, hasher.digest(), Tally(*tallies[side])))
+            done.directories.append((side, path, hasher.digest(), Tally(*tallies[side])))
         yield done
 
     def close(self) -> None:
         for sorter in (self._found, self.lines, *self._risen.values()):
             if sorter is not None:
                 sorter.close()
+
+
+class Merging:
+    """The parts that rank 0 has of all ``ranks``, on their way into the file."""
+
+    def __init__(self, writer: ManifestWriter, ranks: int) -> None:
+        self._writer = writer
+        self._parts: list[deque[Line]] = [deque() for _ in range(ranks)]
+        self._ended = [False] * ranks
+        self._heads: list[tuple[Line, int]] = []
+        self._missing = set(range(ranks))
+        self._asked: set[int] = set()
+
+    def take(self, rank: int, rows: tuple[Line, ...], last: bool) -> None:
+        """The part that was asked of ``rank``."""
+        self._parts[rank].extend(rows)
+        self._ended[rank] = last
+        self._missing.discard(rank)
+        self._asked.discard(rank)
+        self._next_of(rank)
+
+    def _next_of(self, rank: int) -> None:
+        if self._parts[rank]:
+            heapq.heappush(self._heads, (self._parts[rank].popleft(), rank))
+        elif not self._ended[rank]:
+            self._missing.add(rank)
+
+    def write(self) -> Iterator[None]:
+        """Writes the lines that are the next of all, until a rank must be asked for more."""
+        while self._heads and not self._missing:
+            line, rank = heapq.heappop(self._heads)
+            self._next_of(rank)
+            self._writer.write(unpack(*line))
+            yield
+
+    def to_ask(self) -> list[int]:
+        """The ranks whose next part is wanted and has not been asked for."""
+        ranks = sorted(self._missing - self._asked)
+        self._asked.update(ranks)
+        return ranks
+
+    @property
+    def is_done(self) -> bool:
+        return not self._heads and not self._missing
+
+    def finish(self) -> None:
+        """Gives the file its name."""
+        self._writer.__exit__(None, None, None)
+
+    def abandon(self) -> None:
+        """Leaves the old file, if there was one."""
+        error = InterruptedError()
+        self._writer.__exit__(type(error), error, None)
+
+
+class SignState:
+    def __init__(self, rank: Rank) -> None:
+        job = rank.job
+        compares = not job.copies and (len(job.roots) > 1 or bool(job.against))
+        lines = bool(job.options.manifest)
+        self.signing = Signing(rank.hashing.algorithm, rank.open_spool, lines=lines, compares=compares)
+        """This rank's directories, from the sign phase on."""
+        self.level: Iterator[Digested] | None = None
+        """The level that is digested now."""
+        self.sorted_lines: Iterator[Line] | None = None
+        """The manifest's lines of this rank that rank 0 has not asked for yet."""
+        self.signatures: dict[int, tuple[bytes, Tally]] = {}
+        """At rank 0: each side's digest and what it holds."""
+        self.differences = ExternalSorter(rank.open_spool)
+        """At rank 0: what differs, by the order of paths."""
+        self.merging: Merging | None = None
+        self.unwritten: Exception | None = None
+        """At rank 0: why the manifest could not be written."""
+
+    def close(self) -> None:
+        """Forgets everything, and leaves a manifest that is not complete unwritten."""
+        if self.merging is not None:
+            self.merging.abandon()
+            self.merging = None
+        self.signing.close()
+        self.differences.close()
 
 
 def _path_of(record: tuple[bytes, bytes]) -> bytes:
@@ -230,9 +302,9 @@ def _latest(group: Iterator[tuple[bytes, bytes]]) -> dict[int, Row]:
 def _compared(path: bytes, sides: dict[int, Row]) -> list[Difference]:
     if len(sides) == 1:
         if path == ROOT:  # the other dataset is a directory
-            return [Difference("changed", path)]
-        return [Difference("missing" if 0 in sides else "extra", path)]
+            return [("changed", path)]
+        return [("missing" if 0 in sides else "extra", path)]
     one, other = sides[0], sides[1]
     if one.kind != other.kind or (one.kind != DIRECTORY and one.digest != other.digest):
-        return [Difference("changed", path)]
+        return [("changed", path)]
     return []  # directories: what differs in them is told where their entries are

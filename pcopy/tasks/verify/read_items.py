@@ -22,8 +22,7 @@ from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Contents, Known, Place, pack_numbers, unpack_numbers
-from pcopy.tasks.verify.outcomes import read_failed, was_read
-from pcopy.tasks.verify.reading import digested_part, node_known, read_rows
+from pcopy.tasks.verify.reading import digested_part, node_known, read_failed, read_rows, was_read
 from pcopy.tasks.verify.split_read import SplitRead
 
 
@@ -70,11 +69,11 @@ class ReadItems(OfPlace, code=40, doing="reading files of", is_note=False):
         if rank.options.direct or rank.options.drop_cache:
             return list(range(len(names)))
         inodes = unpack_numbers(self.inodes)
-        careful = [index for index, code in enumerate(self.kinds) if code != FILE[0]]
-        plain = [index for index, code in enumerate(self.kinds) if code == FILE[0]]
-        if rank.options.signs:  # a signature must not vouch for what is half written
-            marked = {index for index in plain if is_marked(source, names[index])}
-            careful, plain = [*careful, *marked], [index for index in plain if index not in marked]
+        plain: list[int] = []
+        careful: list[int] = []
+        for index, kind in enumerate(self.kinds):  # a signature must not vouch for what is half written
+            is_plain = kind == FILE[0] and not (rank.options.signs and is_marked(source, names[index]))
+            (plain if is_plain else careful).append(index)
         if not plain:
             return careful
         read = yield from read_rows(rank, Read(source, pack_names([names[index] for index in plain])), counts.MOVED)
@@ -96,8 +95,7 @@ class ReadItems(OfPlace, code=40, doing="reading files of", is_note=False):
                 refuse_marked(reading)
             known = Known(FILE, status.st_size, b"", Version.of(status))
             if rank.splits(known.size):
-                contents = Contents(self.place, name, known, True, self.attempt, self.counter)
-                result.spawn(SplitRead(contents), known.size)
+                result.spawn(SplitRead(Contents(self.place, name, known, True, self.attempt, self.counter)), known.size)
                 return None
             hasher = yield from digested_part(rank, reading, status, 0, known.size, on_source=True)
             return known._replace(size=hasher.size, digest=rank.hashing.file(hasher))
@@ -122,5 +120,4 @@ def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known)
 
 def read_too(result: Result, place: Place, name: bytes, known: Known, counter: int = -1) -> None:
     """Spawns the reading of an item that is not copied; ``counter`` is where it has been counted."""
-    task = ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter)
-    result.spawn(task, known.size)
+    result.spawn(ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter), known.size)

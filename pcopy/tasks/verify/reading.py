@@ -1,4 +1,5 @@
-"""How an item is read for its digest, on either side, and a copy compared with what it was meant to be."""
+"""How an item is read for its digest, on either side, and a copy compared with what it was meant to be; what is done
+then."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import stat
 from collections.abc import Generator
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.close import close_read, held_open, let_go
+from pcopy.fsio.close import close_read, held_open
 from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, drop_pages, has_holes
 from pcopy.fsio.kernel.batches import Read, ReadBack
 from pcopy.fsio.kernel.interface import waited
@@ -18,8 +19,14 @@ from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import Hashing, kind_of
+from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import Contents, Known, Place
+from pcopy.tasks.base.result import Names, Result, Tried, failed_or_retried
+from pcopy.tasks.base.values import COPIED_BEFORE, NOWHERE, Contents, Item, Known, Place
+from pcopy.tasks.directories.finish_dir import FinishDir, directory_failed, finish_again, is_there
+
+_SIZES = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
+"""Where the sizes are counted of what is counted there."""
 
 
 def read_rows(rank: Rank, batch: Read, counter: int) -> Stepwise[ReadBack]:
@@ -55,11 +62,15 @@ def digested(rank: Rank, contents: Contents, start: int, end: int) -> Generator[
     if on_source:
         reading = open_source(rank.open_source(place), name, follow=rank.options.dereference)
     else:
-        reading = _open_copy(rank, place, name)
+        directory, copy = rank.open_target(place), rank.new_name(place, name)
+        with failing("open"):
+            reading = open_to_read(directory, copy)
     try:
         status = status_of(reading, on_source=on_source)
         if on_source:
             check_unchanged(reading, known.version)
+        elif not stat.S_ISREG(status.st_mode):
+            raise unlike("it is no regular file any more")
         elif status.st_size != known.size:
             raise unlike_contents(status.st_size, known.size)
         return (yield from digested_part(rank, reading, status, start, end, on_source=on_source))
@@ -91,20 +102,6 @@ def digested_part(
         if options.drop_cache:
             drop_pages(reading, start, end - start)
     return hasher
-
-
-def _open_copy(rank: Rank, place: Place, name: bytes) -> int:
-    """For reading; its access time stays."""
-    directory, copy = rank.open_target(place), rank.new_name(place, name)
-    with failing("open"):
-        descriptor = open_to_read(directory, copy)
-    try:
-        if not stat.S_ISREG(status_of(descriptor).st_mode):
-            raise unlike("it is no regular file any more")
-    except Problem:
-        let_go(descriptor)
-        raise
-    return descriptor
 
 
 def compare(rank: Rank, copy: Contents) -> Generator[None, None, None]:
@@ -143,3 +140,67 @@ def check_source(rank: Rank, copy: Contents) -> None:
     status = rank.source_status(copy.place, copy.name)
     if Version.of(status) != copy.known.version:
         raise changed("verify", "the source has changed since it was copied")
+
+
+def was_read(rank: Rank, result: Result, place: Place, name: bytes, known: Known, counter: int) -> None:
+    """The item's digest is known now; in a copy that counts as skipped, where it doesn't count already."""
+    if counter < 0:
+        counter = counts.SKIPPED if rank.job.copies else counts.of_kind(known.kind)
+        result.count(counter, 1, place)
+        result.count(counts.SKIPPED_BYTES if rank.job.copies else counts.BYTES, known.size, place)
+    result.digested(place, name, known, counter, verify=rank.verifies_skipped and place.target_id != NOWHERE)
+
+
+def read_failed(
+    result: Result, place: Place, name: bytes, problem: Problem, attempt: int, counter: int, size: int = 0
+) -> None:
+    """The item's digest can't be had; one that counts already counts as failed now."""
+    if counter < 0:
+        failed_or_retried(result, place, name, problem, attempt, size)
+    else:
+        result.count(counter, -1, place)
+        result.fail(place, name, problem, size, touched=True)
+
+
+def verified(result: Result, copy: Contents) -> None:
+    """The copy is proved, by all of its names."""
+    for number, (place, _) in enumerate(copy.names):
+        result.count(counts.VERIFIED, 1, place)
+        result.count(counts.CONFIRMED_BYTES, 0 if number else copy.known.size, place)
+
+
+def not_verified(rank: Rank, result: Result, copy: Contents, problem: Problem) -> None:
+    """The copy has failed, or is copied again.
+
+    Names of one inode are copied again as a whole: one name that came alone would be no link any more.
+    """
+    known, counter, group = copy.known, copy.counter, copy.group
+    if known.kind == DIRECTORY:
+        result.count(counts.REFUTED, 1, copy.place)
+        directory_failed(result, copy.place, problem, FinishDir(copy.place, None, True, -1, again=True))
+        return
+    is_first = result.phase < Phase.REPAIR
+    repairs = rank.options.repair and is_first and (group is not None or is_there(rank, copy.place))
+    attempt = 1 if counter == counts.SKIPPED else COPIED_BEFORE
+    retry: Item | Names | Tried = Names(copy.place, copy.name, attempt)
+    if group is not None:
+        retry = group._replace(attempt=COPIED_BEFORE)
+    for number, (place, name) in enumerate(copy.names):
+        result.count(counts.REFUTED, 1, place)
+        result.count(counts.HARDLINKS if number else counter, -1, place)
+        if not number and counter in _SIZES:
+            result.count(_SIZES[counter], -known.size, place)
+        if not repairs:
+            result.fail(place, name, problem, known.size, retry=retry, retry_in=Phase.REPAIR)
+            retry = Tried.WITH_ANOTHER
+    if not repairs:
+        return
+    # Storage that loses what was written is news to its owner, even where that was mended.
+    text = f"{problem.operation}: {problem.strerror or os.strerror(problem.errno or 0)}; it is copied again"
+    result.warn(copy.place, copy.name, text, on_source=problem.on_source)
+    if isinstance(retry, Item):
+        result.copy(retry, phase=Phase.REPAIR)
+    else:
+        result.look_again(copy.place, copy.name, attempt, phase=Phase.REPAIR)
+    for place in {place for place, _ in copy.names}:
+        finish_again(rank, result, place, result.phase)

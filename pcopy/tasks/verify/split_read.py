@@ -19,8 +19,7 @@ from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Contents, Place
-from pcopy.tasks.verify.outcomes import not_verified, read_failed, verified, was_read
-from pcopy.tasks.verify.reading import check_source, digested, unlike
+from pcopy.tasks.verify.reading import check_source, digested, not_verified, read_failed, unlike, verified, was_read
 
 ReadId = tuple[int, int, int]
 """A file that is read in chunks: the run and the rank that it belongs to, and a number."""

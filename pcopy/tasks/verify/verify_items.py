@@ -15,13 +15,12 @@ from pcopy.fsio.kernel.interface import SMALL_FILE, waited
 from pcopy.fsio.problem import Problem, failing
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
+from pcopy.tasks.base.hashing import split_digests, unpack_known
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Known, Place, unpack_numbers
-from pcopy.tasks.verify.outcomes import not_verified, verified
-from pcopy.tasks.verify.reading import compare, read_rows, unlike, unlike_contents
+from pcopy.tasks.base.values import Contents, Known, unpack_numbers
+from pcopy.tasks.verify.reading import compare, not_verified, read_rows, unlike, unlike_contents, verified
 from pcopy.tasks.verify.split_read import OfContents, SplitRead
 
 
@@ -39,11 +38,6 @@ class VerifyItems(OfPlace, code=41, doing="reading back the copies of", is_note=
     versions: bytes
     digests: bytes
     writer: int
-
-    @classmethod
-    def of_gathered(cls, place: Place, items: Gathered, writer: int) -> VerifyItems:
-        kinds, sizes, versions, digests = items.columns
-        return cls(place, items.packed_names, kinds, items.counters, sizes, versions, digests, writer)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """Small files go through the kernel; other items, and those that want care, one by one after them.
@@ -119,10 +113,13 @@ class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_no
         """What is read of a large file is read by tasks of their own."""
         contents, known = self.contents, self.contents.known
         try:
-            first = _copy_status(rank, contents.place, contents.name)
-            for other in contents.names:
-                status = _copy_status(rank, *other)
-                if (status.st_dev, status.st_ino) != (first.st_dev, self.made):
+            devices = set()
+            for place, name in contents.names:
+                directory = rank.open_target(place)
+                with failing("stat"):
+                    status = os.stat(rank.new_name(place, name), dir_fd=directory, follow_symlinks=False)
+                devices.add(status.st_dev)
+                if len(devices) > 1 or status.st_ino != self.made:
                     raise unlike("it is no hard link to the others of its group any more")
                 yield None
             if known.kind == FILE and (contents.chunk or rank.splits(known.size)):
@@ -133,8 +130,3 @@ class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_no
             not_verified(rank, result, contents, problem)
         else:
             verified(result, contents)
-
-
-def _copy_status(rank: Rank, place: Place, name: bytes) -> os.stat_result:
-    with failing("stat"):
-        return os.stat(rank.new_name(place, name), dir_fd=rank.open_target(place), follow_symlinks=False)
