@@ -80,7 +80,7 @@ RULES = (
         (
             Edit(
                 "tasks/files/whole_file.py",
-                "        check_found(status, rank.source_device(place, mount), inode)\n",
+                "        check_found(status, rank.source_device(item.place, item.mount), item.inode)\n",
                 "",
             ),
         ),

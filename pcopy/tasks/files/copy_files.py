@@ -191,11 +191,10 @@ def _unmark(target: int, name: bytes) -> None:
 
 
 def _copy_carefully(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:
-    place, name = item.names[0]
     try:
-        settled = yield from copy_whole(rank, result, place, name, item.mount, item.inode)
+        settled = yield from copy_whole(rank, result, item, linked=False)
     except Problem as problem:
-        failed_or_retried(result, place, name, problem, item.attempt, item.size)
+        failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
         return
     if settled.unnamed is not None:
         waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)

@@ -43,10 +43,7 @@ class SplitFile(OfItem, code=12, doing="copying", is_note=False):
             if rank.splits(item.size):
                 yield from _split(item, rank, result)
             else:
-                place, name, alone = item.place, item.name, not item.links
-                settled = yield from copy_whole(
-                    rank, result, place, name, item.mount, item.inode, alone=alone, linked=True
-                )
+                settled = yield from copy_whole(rank, result, item, linked=True)
                 after_settled(rank, result, item, settled)
         except Problem as problem:
             representative_failed(rank, result, item, problem)
@@ -58,7 +55,7 @@ def after_settled(rank: Rank, result: Result, item: Item, settled: Settled) -> N
     if settled.unnamed is not None:
         copy = copy_here(rank, NOWHERE, settled.known)
         name_later(result, item, settled.unnamed, copy, shortcoming=settled.shortcoming)
-    elif not settled.is_kept and settled.made is not None:
+    elif settled.made is not None:
         after_representative(rank, result, item, copy_here(rank, settled.made, settled.known))
     else:
         pass_on(result, item, item.failed)
@@ -74,14 +71,13 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, None
         present = existing(rank, item.place, item.name)
         temporary = rank.temporary_names.next()
         layout, over = rank.layout.of_file(reading, status), None
-        if present is not None:
-            skipped = yield from settled_already(result, item.name, present, reading, status, linked=True)
-            if skipped is not None:
-                after_settled(rank, result, item, skipped)
-                return
-            if rank.options.inplace:
-                there, preserve = present.status, rank.options.preserve
-                over = open_over(target, present.name, there, status, preserve, rank.job.name, temporary)
+        skipped = yield from settled_already(result, item.name, present, reading, status, linked=True)
+        if skipped is not None:
+            after_settled(rank, result, item, skipped)
+            return
+        if present is not None and rank.options.inplace:
+            there, preserve = present.status, rank.options.preserve
+            over = open_over(target, present.name, there, status, preserve, rank.job.name, temporary)
         with NewFile.beside(target, temporary, layout=layout, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
             if inherits or stat.S_IMODE(new.status.st_mode) != 0o600:
@@ -102,9 +98,8 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, None
         return
     starts = range(0, status.st_size, chunk)
     result.spawn(FileOpened(file, len(starts), chunk))
-    alone = file._replace(
-        item=item._replace(names=item.names[:1], failed=())
-    )  # many links must not travel with each chunk
+    # Many links must not travel with each chunk.
+    alone = file._replace(item=item._replace(names=item.names[:1], failed=()))
     for index, start in enumerate(starts):
         end = min(start + chunk, status.st_size)
         result.spawn(CopyChunk(alone, start, end, index), end - start)

@@ -38,7 +38,7 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
                 if rest.attempt:
                     place = looked_at_again(rank, place)
                     rest = rest._replace(names=((place, name), *rest.links))
-                settled = yield from _copied(rest, rank, result, alone=alone)
+                settled = yield from _copied(rest, rank, result)
                 if settled is not None and settled.is_kept and not alone:
                     yield None
                     continue
@@ -57,7 +57,7 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
             break
 
 
-def _copied(item: Item, rank: Rank, result: Result, *, alone: bool) -> Generator[None, None, Settled | None]:
+def _copied(item: Item, rank: Rank, result: Result) -> Generator[None, None, Settled | None]:
     """Copies and counts the first name, if that is wanted; None for a large file, which has a task of its own.
 
     Raises ``Problem``.
@@ -67,9 +67,9 @@ def _copied(item: Item, rank: Rank, result: Result, *, alone: bool) -> Generator
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):
         raise changed("stat", "another item has taken its name")
     if not stat.S_ISREG(status.st_mode):
-        return copy_one_node(rank, result, place, name, item.inode, alone=alone, linked=True)
+        return copy_one_node(rank, result, item, linked=True)
     if item.size <= SMALL_FILE:
-        return (yield from copy_whole(rank, result, place, name, item.mount, item.inode, alone=alone, linked=True))
+        return (yield from copy_whole(rank, result, item, linked=True))
     if rank.options.checksum:  # it is read once
         return None
-    return (yield from what_stays(rank, result, place, name, item.mount, item.inode))
+    return (yield from what_stays(rank, result, item))
