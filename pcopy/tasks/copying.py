@@ -18,14 +18,7 @@ from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import ATTEMPTS, Result, failed_or_retried
-from pcopy.tasks.base.values import (
-    NOWHERE,
-    Item,
-    Place,
-    bucket_of,
-    pack_names,
-    pack_numbers,
-)
+from pcopy.tasks.base.values import NOWHERE, Item, Place, bucket_of, pack_names, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
@@ -89,23 +82,19 @@ class _Finding:
         return True
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
+        place, result = self._place, self._result
         for row in rows:
-            self._directory(found.names[row], found.device[row], found.inode[row])
-
-    def _directory(self, name: bytes, device: int, inode: int) -> None:
-        place = self._place
-        if self._result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
-            problem = changed("stat", "a directory has taken its name since it was copied")
-            self._result.fail(place, name, problem)
-            return
-        path = self._path(name)
-        if (place.root, path) in self._rank.job.own:
-            self._found -= 1
-            return
-        source_id = Identity(self._mounts.code(path, device, place.source_id.mount), inode)
-        task = ScanDir(place.root, path, source_id, place, place.since)
-        self._result.spawn(task, SCAN_COST, expands=True)
-        self._result.count(counts.UNSCANNED)
+            path = self._path(found.names[row])
+            if result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
+                problem = changed("stat", "a directory has taken its name since it was copied")
+                result.fail(place, found.names[row], problem)
+            elif (place.root, path) in self._rank.job.own:
+                self._found -= 1
+            else:
+                mount = self._mounts.code(path, found.device[row], place.source_id.mount)
+                task = ScanDir(place.root, path, Identity(mount, found.inode[row]), place, place.since)
+                result.spawn(task, SCAN_COST, expands=True)
+                result.count(counts.UNSCANNED)
 
     def _path(self, name: bytes) -> bytes:
         return self._place.path + b"/" + name if self._place.path else name
@@ -212,19 +201,16 @@ class _Copying(_Finding):
             link = name, self._mount(name, found.device[row]), inode, size
             self._links.setdefault(bucket_of(inode), []).append(link)
 
-    def _spawn_links(self) -> None:
-        for bucket, links in self._links.items():
-            names, *numbers = map(list, zip(*links, strict=True))
-            mounts, inodes, sizes = map(pack_numbers, numbers)
-            note = LinkNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
-            self._result.spawn(note)
-
     def finish(self) -> None:
         if self._names:
             self._spawn_files()
         if self._nodes[0]:
             self._spawn_nodes()
-        self._spawn_links()
+        for bucket, links in self._links.items():
+            names, *numbers = map(list, zip(*links, strict=True))
+            mounts, inodes, sizes = map(pack_numbers, numbers)
+            note = LinkNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
+            self._result.spawn(note)
         super().finish()
 
 

@@ -14,7 +14,7 @@ from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, status_of
-from pcopy.fsio.temporary import REPLACED, made_by
+from pcopy.fsio.temporary import made_by
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.kind import Gone, Kind
 from pcopy.tasks.base.rank import Rank
@@ -91,30 +91,24 @@ def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) 
     representative_failed(rank, result, item, problem)
 
 
-def _is_in_place(rank: Rank, target: int, name: bytes, file: OpenFile) -> bool:
+def _dressed_in_place(rank: Rank, result: Result, file: OpenFile, target: int, name: bytes) -> bool:
     """Has an earlier run renamed the file, and was stopped before that was on record? What can't be told is copied
-    anew."""
+    anew.
+
+    It gets its metadata again: a power failure may have kept the rename and lost what went before it.
+    """
     if rank.job.run == 1 or file.over or look(target, file.temporary) is not None or look(target, name) is None:
         return False
-    with held_open(open_node(target, name, on_source=False)) as held:
-        return _is_renamed(held, file, status_of(held))
-
-
-def _is_renamed(held: int, file: OpenFile, status: os.stat_result) -> bool:
-    same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
-    return same and stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
-
-
-def _dress_again(rank: Rank, result: Result, file: OpenFile, target: int, name: bytes, attributes: Attributes) -> None:
-    """A power failure may have kept the rename and lost what went before it."""
-    options, place = rank.options, file.item.place
+    options, (_, attributes) = rank.options, _read_source(rank, file)
     with held_open(open_node(target, name, on_source=False)) as held:
         status = status_of(held)
-        owners = (os.geteuid(), attributes.uid, options.preserve.chown[0])
-        if not _is_renamed(held, file, status) or status.st_uid not in owners:
-            raise Problem("open", errno.ESTALE, text=REPLACED, again=True)
+        same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
+        whole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
+        if not (same and whole and status.st_uid in (os.geteuid(), attributes.uid, options.preserve.chown[0])):
+            return False
         applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask, inherits=True)
-        result.applied(place, file.item.name, applied)
+        result.applied(file.item.place, file.item.name, applied)
+    return True
 
 
 def _read_source(rank: Rank, file: OpenFile) -> tuple[os.stat_result, Attributes]:
@@ -134,8 +128,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
     new_name = rank.new_name(place, name)
     options = rank.options
     named_later = rank.keeps and not file.over
-    if not named_later and _is_in_place(rank, target, new_name, file):
-        _dress_again(rank, result, file, target, new_name, _read_source(rank, file)[1])
+    if not named_later and _dressed_in_place(rank, result, file, target, new_name):
         return None, None
     with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
         status, attributes = _read_source(rank, file)

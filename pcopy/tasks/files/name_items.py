@@ -37,7 +37,7 @@ from pcopy.tasks.base.values import (
     unpack_names,
     unpack_numbers,
 )
-from pcopy.tasks.files.existing import look
+from pcopy.tasks.files.existing import existing
 from pcopy.tasks.files.naming import Naming, discard, give_free_names, is_it
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.links.group_links import Groups, put
@@ -162,12 +162,12 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
             return
         item, known = self.item, self.known
         failed: list[FailedName] = []
-        names = [*item.names]
+        names = item.names
         first, others = -1, len(names)
         naming = Naming(rank, self.made, known)
         for index, (place, name) in enumerate(names):
             if place.directory != item.place.directory:
-                first = _linked_before(self, rank, names, index)
+                first = _linked_before(self, rank, index)
                 others = index
                 break
             try:
@@ -178,41 +178,35 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
             except Problem as problem:
                 failed.append((place, name, problem.plain))
             yield None
-        again: list[tuple[Place, bytes]] = []
-        lasting = [*item.failed]
-        for each in failed:
-            if is_tried_again(Problem.from_plain(each[2]), item.attempt):
-                again.append(each[:2])
-            else:
-                lasting.append(each)
-        if first < 0:
-            discard(rank, item.place, self.made, result)
-            if again:
-                left = (*again, *names[others:])
-                tried = item._replace(names=left, attempt=item.attempt + 1, failed=tuple(lasting))
-                result.copy(tried, phase=result.phase)
-            elif others < len(names):
-                result.copy(item._replace(names=tuple(names[others:]), failed=tuple(lasting)))
-            else:
-                all_failed(result, item, (*item.failed, *failed), touched=True)
+        again = [each for each in failed if is_tried_again(Problem.from_plain(each[2]), item.attempt)]
+        lasting = (*item.failed, *(each for each in failed if each not in again))
+        tried = [(place, name) for place, name, _ in again]
+        if first >= 0:
+            links = (*(each for each in names[others:] if each != names[first]), *tried)
+            _after_named(self, item._replace(names=(names[first], *links), failed=lasting), rank, result)
             return
-        links = (*(each for each in names[others:] if each != names[first]), *again)
-        _after_named(self, item._replace(names=(names[first], *links), failed=tuple(lasting)), rank, result)
+        discard(rank, item.place, self.made, result)
+        left = item._replace(names=(*tried, *names[others:]), failed=lasting)
+        if again:
+            result.copy(left._replace(attempt=item.attempt + 1), phase=result.phase)
+        elif left.names:
+            result.copy(left)
+        else:
+            all_failed(result, item, lasting, touched=True)
 
 
-def _linked_before(task: NameGroup, rank: Rank, names: list[tuple[Place, bytes]], since: int) -> int:
-    """Which of the names, from ``since`` on, is the item already? Else -1.
+def _linked_before(task: NameGroup, rank: Rank, since: int) -> int:
+    """Which of its names, from ``since`` on, is the item already? Else -1.
 
     An earlier run has named it and linked this one to it, before that was on record. If somebody has replaced the first
     name since, this one would seem to be the user's.
     """
     if rank.job.run == 1:
         return -1
-    for index, (place, name) in enumerate(names[since:], since):
+    for index, (place, name) in enumerate(task.item.names[since:], since):
         with suppress(Problem):
-            new_name = rank.new_name(place, name)
-            present = look(rank.open_target(place), new_name)
-            if present is not None and is_it(rank, place, new_name, present, task.made, task.known):
+            there = existing(rank, place, name)
+            if there is not None and is_it(there, task.made, task.known):
                 return index
     return -1
 
@@ -220,16 +214,12 @@ def _linked_before(task: NameGroup, rank: Rank, names: list[tuple[Place, bytes]]
 def _after_named(task: NameGroup, item: Item, rank: Rank, result: Result) -> None:
     """``item`` begins with the name that the copy has now."""
     known, made = task.known, task.made
-    shortcoming = None
-    if task.shortcoming is None:
+    shortcoming = None if task.shortcoming is None else MetadataProblem.from_plain(task.shortcoming)
+    if shortcoming is None:
         alone = not item.links
         result.copied(item.place, item.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
-    else:
-        operation, number, text, *_ = task.shortcoming
-        shortcoming = MetadataProblem(operation, number, text=text)
-    if shortcoming is not None and not (item.links or item.failed):
-        again = item._replace(names=item.names[:1], attempt=max(1, item.attempt), failed=())
-        retry = anew(rank, again, made)
+    elif not (item.links or item.failed):
+        retry = anew(rank, item._replace(attempt=max(1, item.attempt)), made)
         result.fail(item.place, item.name, shortcoming, item.size, retry=retry, touched=True)
         return
     copy = Copy(Identity(item.place.target_id.mount, made.inode, made.mark), known, task.chunk, task.writers)

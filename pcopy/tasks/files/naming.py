@@ -25,7 +25,7 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Known, Place, Unnamed
-from pcopy.tasks.files.existing import existing, gives_way, look
+from pcopy.tasks.files.existing import Existing, existing, look
 
 _TRIES = 5
 """How often others may be quicker."""
@@ -88,9 +88,9 @@ class Naming:
                 verify_name(target, new_name, item.inode)
                 return True
             there = existing(rank, place, name)
-            if there is not None and is_it(rank, place, new_name, there.status, item, self._known):
-                return self._was_given(target, device, new_name)
-            if there is not None and self._is_left_over(target, device, there.status):
+            if there is not None and is_it(there, item, self._known):
+                return self._was_given(there, device)
+            if there is not None and self._is_left_over(there, device):
                 if self._rename(target, item.temporary, new_name):
                     return True
                 continue
@@ -98,7 +98,7 @@ class Naming:
                 return False
             if given is Given.GONE:
                 raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
-            if there is not None and self._replace(target, device, new_name, there.status):
+            if there is not None and self._replace(there, device):
                 verify_name(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
@@ -108,18 +108,16 @@ class Naming:
         kind = _TYPES.get(self._known.kind, stat.S_IFMT(present.st_mode))
         return Status(kind, self._known.size, 0, self._known.version.mtime, 0)
 
-    def _was_given(self, target: int, device: int, name: bytes) -> bool:
+    def _was_given(self, there: Existing, device: int) -> bool:
         """An earlier try, or an earlier run, gave it the name; what has the temporary one?"""
-        left = look(target, self._item.temporary)
-        if left is not None and left.st_ino == self._item.inode:
-            remove(target, self._item.temporary)
-        replaced = look(target, self._exchanged)
-        return replaced is None or self._settle(target, device, name, replaced)
+        _remove_item(there.directory, self._item)
+        return self._settle(there, device)
 
-    def _replace(self, target: int, device: int, name: bytes, present: os.stat_result) -> bool:
-        """``present`` may give way; False: look again. Raises ``Problem``."""
-        if stat.S_ISDIR(present.st_mode):
-            clear_way(target, name, present)
+    def _replace(self, there: Existing, device: int) -> bool:
+        """What is ``there`` may give way; False: look again. Raises ``Problem``."""
+        target, name = there.directory, there.name
+        if stat.S_ISDIR(there.status.st_mode):
+            clear_way(target, name, there.status)
             return False
         namer, aside = self._rank.namer, self._exchanged
         if not namer.exchanges(device):
@@ -137,8 +135,7 @@ class Naming:
         except Problem:
             self._come_back(target)
             raise
-        left = look(target, aside)
-        return left is None or self._settle(target, device, name, left)
+        return self._settle(there, device)
 
     def _come_back(self, target: int) -> None:
         """The item has its temporary name again, if it was to be exchanged. Raises ``Problem``."""
@@ -147,12 +144,12 @@ class Naming:
             self._rename(target, self._exchanged, self._item.temporary)
             remove(target, self._exchanged)  # what is one inode already is not renamed
 
-    def _is_left_over(self, target: int, device: int, present: os.stat_result) -> bool:
+    def _is_left_over(self, there: Existing, device: int) -> bool:
         """Was an earlier run killed while it gave the name? Raises ``Problem``."""
         rank = self._rank
-        if rank.job.run == 1 or not is_placeholder(present):
+        if rank.job.run == 1 or not is_placeholder(there.status):
             return False
-        return rank.namer.needs_placeholders(target, device, rank.temporary_names.next())
+        return rank.namer.needs_placeholders(there.directory, device, rank.temporary_names.next())
 
     def _rename(self, target: int, old: bytes, new: bytes) -> bool:
         """Replaces what has the ``new`` name; False if one of the two is gone. Raises ``Problem``."""
@@ -164,19 +161,23 @@ class Naming:
             raise Problem.of("rename", error) from error
         return True
 
-    def _settle(self, target: int, device: int, name: bytes, left: os.stat_result) -> bool:
-        """``left`` has come out of an exchange: it is removed, or goes back (False). Raises ``Problem``."""
-        if not gives_way(self._rank, self._source(left), target, self._exchanged, left):
+    def _settle(self, there: Existing, device: int) -> bool:
+        """What has come out of an exchange is removed, or goes back (False). Raises ``Problem``."""
+        target, name, aside = there.directory, there.name, self._exchanged
+        left = look(target, aside)
+        if left is None:
+            return True
+        if not there._replace(name=aside, status=left).gives_way(self._source(left)):
             self._take_back(target, device, name)
             return False
         if stat.S_ISDIR(left.st_mode):
             try:
-                clear_way(target, self._exchanged, left)
+                clear_way(target, aside, left)
             except Problem:
                 self._take_back(target, device, name)
                 raise
         else:
-            remove(target, self._exchanged)
+            remove(target, aside)
         return True
 
     def _take_back(self, target: int, device: int, name: bytes) -> None:
@@ -194,15 +195,15 @@ class Naming:
         raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {had_a_name([aside])}")
 
 
-def is_it(rank: Rank, place: Place, name: bytes, present: os.stat_result, item: Unnamed, known: Known) -> bool:
-    """Is what is there as ``name`` in the target, with the status ``present``, this very item? Raises ``Problem``.
+def is_it(there: Existing, item: Unnamed, known: Known) -> bool:
+    """Is what is there this very item? Raises ``Problem``.
 
     Where inodes alone can be compared, size and time must be the source's, too.
     """
+    present, mount = there.status, there.place.target_id.mount
     if present.st_ino != item.inode:
         return False
-    mount = place.target_id.mount
-    with held_open(open_node(rank.open_target(place), name, on_source=False)) as held:
+    with held_open(open_node(there.directory, there.name, on_source=False)) as held:
         found = identity_of(held, status_of(held), mount, made=True)
     likeness = Identity(mount, item.inode, item.mark).compare(found)
     if likeness is Likeness.UNTOLD:
@@ -211,16 +212,20 @@ def is_it(rank: Rank, place: Place, name: bytes, present: os.stat_result, item: 
     return likeness is Likeness.SAME
 
 
+def _remove_item(directory: int, item: Unnamed) -> None:
+    """If it has its temporary name; raises ``Problem``."""
+    present = look(directory, item.temporary)
+    if present is not None and present.st_ino == item.inode:
+        remove(directory, item.temporary)
+
+
 def discard(rank: Rank, home: Place, item: Unnamed, result: Result | None = None) -> None:
     """Removes the item, which gets no name; whatever else has its temporary name stays.
 
     A ``result`` tells of what can't be removed.
     """
     try:
-        directory = rank.open_target(home)
-        present = look(directory, item.temporary)
-        if present is not None and present.st_ino == item.inode:
-            remove(directory, item.temporary)
+        _remove_item(rank.open_target(home), item)
     except Problem as problem:
         if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory has gone
             name = os.fsdecode(item.temporary)

@@ -22,7 +22,7 @@ from pcopy.tasks.base.kind import Gone, OfItem, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
-from pcopy.tasks.files.existing import look, status_there
+from pcopy.tasks.files.existing import existing, status_there
 from pcopy.tasks.files.naming import is_it
 
 
@@ -56,11 +56,11 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
         item = self.item._replace(attempt=max(1, self.item.attempt))
         for place, name in self.item.names:
             try:
-                target, new_name = rank.open_target(place), rank.new_name(place, name)
-                present = look(target, new_name)
-                if present is not None and is_it(rank, place, new_name, present, made, known):
+                there = existing(rank, place, name)
+                if there is not None and is_it(there, made, known):
+                    present = there.status
                     if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
-                        remove(target, new_name)
+                        remove(there.directory, there.name)
                     elif not self.is_whole:
                         text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"
                         raise Problem("create", errno.EEXIST, text=text)

@@ -23,7 +23,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, unpack_names, unpack_numbers
 from pcopy.tasks.directories.finish_dir import finish_again
-from pcopy.tasks.files.existing import hold_copy, look
+from pcopy.tasks.files.existing import existing, hold_copy
 from pcopy.tasks.links.make_links import MakeLinks
 
 
@@ -46,15 +46,11 @@ class Groups:
         """Tasks with an item that is copied, and waits for its name."""
 
 
-class Buckets:
+class Buckets(dict[int, SpoolBacklog]):
     """The notes that wait on one rank for LINK, by bucket."""
 
     def __init__(self, rank: Rank) -> None:
-        self._open_spool = rank.open_spool
-        self.notes: dict[int, SpoolBacklog] = {}
-
-    def add(self, number: int, task: Task) -> None:
-        self.notes.setdefault(number, SpoolBacklog(self._open_spool)).append(task)
+        super().__init__()
 
 
 class LinkNote(OfPlace, code=30, doing="noting links of", is_note=True):
@@ -134,7 +130,7 @@ class GroupLinks(Again, code=31, doing="gathering links"):
     def run(self, rank: Rank, result: Result) -> Steps:
         """Everything known of the bucket's inodes is here now."""
         groups = Groups()
-        backlog = rank.own(Buckets).notes.pop(self.bucket)
+        backlog = rank.own(Buckets).pop(self.bucket)
         while backlog.count:
             for packed in backlog.take_frame():
                 if decode(packed.payload).gather(groups):
@@ -158,10 +154,11 @@ def put(task: Kind, bucket: int, rank: Rank, result: Result) -> None:
     """
     result.hold()
     buckets = rank.own(Buckets)
-    if bucket not in buckets.notes:
+    if bucket not in buckets:
+        buckets[bucket] = SpoolBacklog(rank.open_spool)
         gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
         result.spawn(GroupLinks(bucket), phase=max(gathered, result.phase), owner=rank.number)
-    buckets.add(bucket, Task(result.id, int(Phase.LINK), encode(task), 0))
+    buckets[bucket].append(Task(result.id, int(Phase.LINK), encode(task), 0))
 
 
 def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Found, copies: list[InodeCopied]) -> None:
@@ -194,9 +191,8 @@ def _has_failed(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]
     if not rank.options.inplace or _named(copy) not in map(_named, names):
         return False
     try:
-        directory, new_name = rank.open_target(place), rank.new_name(place, name)
-        present = look(directory, new_name)
-        return present is not None and find(directory, new_name, present) is not None
+        there = existing(rank, place, name)
+        return there is not None and find(there.directory, there.name, there.status) is not None
     except Problem:
         return True
 
