@@ -6,6 +6,7 @@ The note of the last one spawns FinishFile. A chunk never creates: without its t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.engine.task import Task
@@ -159,10 +160,8 @@ def discard(rank: Rank, file: OpenFile) -> None:
     """Removes the temporary file, if its directory is still there. (What is written over is nobody's to remove.)"""
     if file.over:
         return
-    try:
+    with suppress(Problem):  # the directory itself is gone or was replaced, which fails its items on its own
         remove(rank.open_target(file.item.place), file.temporary)
-    except Problem:
-        return  # the directory itself is gone or was replaced, which fails its items on its own
 
 
 def discard_all(rank: Rank, since: int = 1) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy.engine.ticket import Stepwise
@@ -39,11 +38,6 @@ class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
     names: bytes
     rows: bytes
     attempt: int
-
-    def part(self, rows: Sequence[int]) -> CopyFiles:
-        """Some of the files."""
-        names, found = unpack_names(self.names), self.found()
-        return self._replace(names=pack_names(names[row] for row in rows), rows=found.chosen(rows).packed())
 
     def found(self) -> Rows:
         """What a scan has found: a column for each field of a ``Version``."""
@@ -101,8 +95,7 @@ def _copy(
     """Copies the plain cases; returns the rows that want care."""
     place = task.place
     temporaries = unpack_names(batch.temporaries)
-    keeps = rank.keeps
-    if keeps:
+    if rank.keeps:
         waiting.expect(temporaries)
     ticket = rank.kernel.submit(batch)
     done = ticket.result
@@ -129,7 +122,7 @@ def _copy(
             careful.append(row)
         elif code == Code.CANCELLED:
             left.append(row)
-        elif code == Code.LACKS and keeps:  # better a file with wrong metadata, and told so, than none
+        elif code == Code.LACKS and rank.keeps:  # better a file with wrong metadata, and told so, than none
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
             known = Known(FILE, verdicts.bytes[row], done.digests[row], done.seen.version(row))
             problem = verdicts.problem(row)
@@ -141,7 +134,8 @@ def _copy(
         result.applied(place, names[row], applied)
     if left:
         left += careful
-        result.spawn(task.part(left), sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
+        part = task._replace(names=pack_names(names[row] for row in left), rows=task.found().chosen(left).packed())
+        result.spawn(part, sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
         return []
     return careful
 
@@ -161,7 +155,8 @@ def _tell_copied(
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
-            _unmark(batch.target, new_names[row])
+            with suppress(Problem):  # what was being written over has gone: so does its mark, or FINISH removes that
+                remove(batch.target, beside(new_names[row]))
     if rank.keeps:
         temporaries = unpack_names(batch.temporaries)
         for row in rows:
@@ -182,12 +177,6 @@ def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
     """One of the files by itself."""
     place = task.place
     return Item(place.source_id.mount, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)
-
-
-def _unmark(target: int, name: bytes) -> None:
-    """The file that an earlier run was writing over has gone: remove its mark, if that is a file (or FINISH does)."""
-    with suppress(Problem):
-        remove(target, beside(name))
 
 
 def _copy_carefully(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:

@@ -245,8 +245,7 @@ class Waiting:
         """One more. If not all of its metadata could be set, it has a task of its own, which tells that."""
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
-            copy = copy_here(self._rank, NOWHERE, known)
-            name_later(result, item, made, copy, shortcoming=shortcoming)
+            name_later(result, item, made, copy_here(self._rank, NOWHERE, known), shortcoming=shortcoming)
             return
         self._items.append(made)
         self._known.add(item.name, known)
@@ -261,30 +260,18 @@ class Waiting:
         closed, or the rank cannot go on."""
         try:
             yield
-            self._spawn(result)
+            if self._items:
+                temporaries, inodes, marks = zip(*self._items, strict=True)
+                made = pack_names(temporaries), pack_numbers([*inodes]), marks
+                known, host = self._known, self._rank.hosts.here
+                task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host)
+                result.spawn(task, len(marks) * CALL_COST // 4, phase=naming_phase(result))
         except BaseException:
             with suppress(Problem):  # its directory has gone
                 target = self._rank.open_target(self._place)
                 for temporary in self._temporaries:
                     remove(target, temporary)
             raise
-
-    def _spawn(self, result: Result) -> None:
-        items = self._items
-        if not items:
-            return
-        known = self._known
-        task = NameItems(
-            self._place,
-            known.packed_names,
-            pack_names([item.temporary for item in items]),
-            pack_numbers([item.inode for item in items]),
-            tuple(item.mark for item in items),
-            *known.columns,
-            self._attempt,
-            self._rank.hosts.here,
-        )
-        result.spawn(task, len(items) * CALL_COST // 4, phase=naming_phase(result))
 
 
 def name_later(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from pcopy.engine.task import Task
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open
 from pcopy.fsio.new_file import give_name
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
@@ -66,22 +66,21 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         """Links each further name to the first, which is held, so that it can't become another one meanwhile."""
         first, *others = self.item.names
         linked, failed = [first], list(self.item.failed)
-        held, lost = -1, None
+        held, lost, why = -1, None, ""
         try:
             held, is_known = self._hold_any(rank)
-            if not is_known:
-                text = "cannot be told from a later file with its inode's number: further names of it are copied again"
-                self._copy_again(result, others, text)
-                others = []
             before = status_of(held)
+            if not is_known:
+                why = "cannot be told from a later file with its inode's number: further names of it are copied again"
         except Problem as problem:
             if rank.keeps:  # it may well have been replaced since: the user's stays, and the others get a second copy
-                text = "has been replaced since it was copied: further names are copied again"
-                self._copy_again(result, others, text)
-                others = []
+                why = "has been replaced since it was copied: further names are copied again"
             else:
                 lost = problem
-        try:
+        if why:
+            self._copy_again(result, others, why)
+            others = []
+        with nullcontext() if held < 0 else held_open(held):
             for index, (place, name) in enumerate(others):
                 try:
                     if lost is not None:
@@ -90,8 +89,8 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                         linked.append((place, name))
                 except Problem as problem:
                     if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
-                        text = "its inode can take no more links: further names of it are linked to a second copy"
-                        self._copy_again(result, others[index:], text)
+                        why = "its inode can take no more links: further names of it are linked to a second copy"
+                        self._copy_again(result, others[index:], why)
                         break
                     if failed:
                         failed.append((place, name, problem.plain))
@@ -99,9 +98,6 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                         alone = self._replace(item=self.item._replace(names=(first, (place, name))), more=True)
                         result.fail(place, name, problem, retry=alone)
                 yield None
-        finally:
-            if held >= 0:
-                let_go(held)
         if failed:
             self._fail_together(rank, result, linked, failed)
             return
