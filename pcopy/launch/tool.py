@@ -27,7 +27,7 @@ from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.files.chunk_ledger import discard_all
+from pcopy.tasks.files.split_file import discard_all
 
 
 class Ended(NamedTuple):

@@ -90,7 +90,7 @@ RULES = (
         "each chunk is copied from the file that was split",
         (
             Edit(
-                "tasks/files/chunk_ledger.py",
+                "tasks/files/split_file.py",
                 "        check_unchanged(reading, file.version)\n        holes",
                 "        holes",
             ),
