@@ -119,7 +119,7 @@ class _Copying(_Finding):
         self._status: list[os.stat_result] = []
         self._files_bytes = 0
         self._decides = decides_at_once(rank, place)
-        self._nodes: tuple[list[bytes], list[int]] = ([], [])
+        self._nodes: list[tuple[bytes, int]] = []
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
         """Name, mount, inode and size of each, by bucket."""
 
@@ -179,19 +179,16 @@ class _Copying(_Finding):
         return self._mounts.file_code(device, self._place.source_id.mount, path)
 
     def nodes(self, found: Found, rows: Sequence[int]) -> None:
-        names, inodes = self._nodes
         for row in rows:
-            names.append(found.names[row])
-            inodes.append(found.inode[row])
-            if len(names) >= BATCH_FILES:
+            self._nodes.append((found.names[row], found.inode[row]))
+            if len(self._nodes) >= BATCH_FILES:
                 self._spawn_nodes()
 
     def _spawn_nodes(self) -> None:
-        names, inodes = self._nodes
-        task = CopyNodes(self._place, pack_names(names), pack_numbers(inodes), self._attempt)
+        names, inodes = zip(*self._nodes, strict=True)
+        task = CopyNodes(self._place, pack_names(names), pack_numbers([*inodes]), self._attempt)
         self._result.spawn(task, len(names) * CALL_COST)
-        for column in self._nodes:
-            column.clear()
+        self._nodes.clear()
 
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
@@ -204,7 +201,7 @@ class _Copying(_Finding):
     def finish(self) -> None:
         if self._names:
             self._spawn_files()
-        if self._nodes[0]:
+        if self._nodes:
             self._spawn_nodes()
         for bucket, links in self._links.items():
             names, *numbers = map(list, zip(*links, strict=True))
@@ -221,9 +218,8 @@ class _Reading(_Finding):
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
-        self._names: list[bytes] = []
-        self._kinds = b""
-        self._inodes: list[int] = []
+        self._items: list[tuple[bytes, bytes, int]] = []
+        """Name, type byte and inode of each."""
         self._bytes = 0
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
@@ -233,26 +229,21 @@ class _Reading(_Finding):
                 self._result.count(counts.SKIPPED)
                 continue
             size = found.size[row] if kind == FILE else 0
-            self._names.append(found.names[row])
-            self._kinds += kind
-            self._inodes.append(found.inode[row])
+            self._items.append((found.names[row], kind, found.inode[row]))
             self._found_bytes += size
             self._bytes += size
-            if len(self._names) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
+            if len(self._items) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
                 self._spawn()
 
     large_files = nodes = linked = small_files
 
     def _spawn(self) -> None:
-        names, inodes = pack_names(self._names), pack_numbers(self._inodes)
-        task = ReadItems(self._place, names, self._kinds, inodes, self._attempt, -1)
-        self._result.spawn(task, self._bytes + len(self._names) * CALL_COST)
-        self._names.clear()
-        self._kinds = b""
-        self._inodes.clear()
-        self._bytes = 0
+        names, kinds, inodes = zip(*self._items, strict=True)
+        task = ReadItems(self._place, pack_names(names), b"".join(kinds), pack_numbers([*inodes]), self._attempt, -1)
+        self._result.spawn(task, self._bytes + len(names) * CALL_COST)
+        self._items, self._bytes = [], 0
 
     def finish(self) -> None:
-        if self._names:
+        if self._items:
             self._spawn()
         super().finish()

@@ -60,7 +60,13 @@ class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
             batch = yield from _planned(self, rank, source, target, names, rows, inherits=inherits)
             careful = yield from _copy(self, rank, result, names, batch, waiting)
             for row in careful:
-                yield from _copy_carefully(rank, result, _item(self, names, rows, row), waiting)
+                item = _item(self, names, rows, row)
+                try:
+                    settled = yield from copy_whole(rank, result, item, linked=False)
+                    if settled.unnamed is not None:
+                        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)
+                except Problem as problem:
+                    failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
 
 
 def _planned(
@@ -177,13 +183,3 @@ def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
     """One of the files by itself."""
     place = task.place
     return Item(place.source_id.mount, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)
-
-
-def _copy_carefully(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:
-    try:
-        settled = yield from copy_whole(rank, result, item, linked=False)
-    except Problem as problem:
-        failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
-        return
-    if settled.unnamed is not None:
-        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)

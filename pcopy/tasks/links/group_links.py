@@ -8,6 +8,7 @@ must not depend on the rank that found a name first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.engine.backlog import SpoolBacklog
@@ -171,14 +172,12 @@ def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Fou
         _add_linked(rank, result, copies, names)
     else:
         links = next(filter(None, (_linked(rank, each, names) for each in copies)), None)
-    if links is not None:
-        if is_new and any(_named(each) == _named(links.copied) for each in names):
-            result.count(counts.FOUND_BYTES, size, names[0][0])
-        result.spawn(links, len(names) * CALL_COST)
-        return
-    if is_new:
+    if is_new and (links is None or any(_named(each) == _named(links.copied) for each in names)):
         result.count(counts.FOUND_BYTES, size, names[0][0])
-    result.copy(Item(mount, inode, size, tuple(names), min(attempts)))
+    if links is not None:
+        result.spawn(links, len(names) * CALL_COST)
+    else:
+        result.copy(Item(mount, inode, size, tuple(names), min(attempts)))
 
 
 def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
@@ -211,12 +210,9 @@ def _add_linked(rank: Rank, result: Result, copies: list[InodeCopied], names: li
 
 def _linked(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> MakeLinks | None:
     """What makes ``names`` further names of a copy that is there; None if nothing is left of that."""
-    known = copied.item.names
-    for place, name in known:
-        try:
+    for place, name in copied.item.names:
+        with suppress(Problem):
             let_go(hold_copy(rank, place, name, copied.copy.made)[0])
-        except Problem:
-            continue
-        group = copied.item._replace(names=((place, name), *names))
-        return MakeLinks(group, copied.copy, True, known[0])
+            group = copied.item._replace(names=((place, name), *names))
+            return MakeLinks(group, copied.copy, True, copied.item.names[0])
     return None
