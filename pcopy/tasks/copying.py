@@ -72,7 +72,7 @@ class _Finding:
             return True
         if name in mounted and not stat.S_ISDIR(mode):
             try:
-                self._mounted.check_file(self._path(name), found.directory, name)
+                self._mounted.check_file(os.path.join(self._place.path, name), found.directory, name)
             except Problem as problem:
                 failed_or_retried(self._result, self._place, name, problem, self._attempt)
                 return False
@@ -84,7 +84,7 @@ class _Finding:
     def directories(self, found: Found, rows: Sequence[int]) -> None:
         place, result = self._place, self._result
         for row in rows:
-            path = self._path(found.names[row])
+            path = os.path.join(place.path, found.names[row])
             if result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
                 problem = changed("stat", "a directory has taken its name since it was copied")
                 result.fail(place, found.names[row], problem)
@@ -95,9 +95,6 @@ class _Finding:
                 task = ScanDir(place.root, path, Identity(mount, found.inode[row]), place, place.since)
                 result.spawn(task, SCAN_COST, expands=True)
                 result.count(counts.UNSCANNED)
-
-    def _path(self, name: bytes) -> bytes:
-        return self._place.path + b"/" + name if self._place.path else name
 
     def settle(self, *, last: bool) -> Steps:
         yield from ()
@@ -175,7 +172,7 @@ class _Copying(_Finding):
 
     def _mount(self, name: bytes, device: int) -> int:
         """The mount code of a file."""
-        path = self._path(name) if self._rank.options.dereference else b""
+        path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
         return self._mounts.file_code(device, self._place.source_id.mount, path)
 
     def nodes(self, found: Found, rows: Sequence[int]) -> None:

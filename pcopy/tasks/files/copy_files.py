@@ -82,16 +82,9 @@ def _planned(
     temporaries = []
     if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
         temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
+    renamed, recipe = pack_names(new_names) if renames else b"", rank.layout.of_small_files(source)
     return batches.Copy(
-        source,
-        target,
-        task.names,
-        plans,
-        rows,
-        pack_names(new_names) if renames else b"",
-        pack_names(temporaries),
-        inherits=inherits,
-        recipe=rank.layout.of_small_files(source),
+        source, target, task.names, plans, rows, renamed, pack_names(temporaries), inherits=inherits, recipe=recipe
     )
 
 
@@ -117,7 +110,7 @@ def _copy(
         yield from waited(rank.kernel, ticket, tell)
     if _DONE in codes:
         rank.succeeded()
-        _tell_copied(rank, result, place, names, batch, done, waiting)
+        _tell_copied(place, rank, result, batch, done, waiting)
     careful, left = [], []
     for row, code in enumerate(codes):
         if code == _DONE:
@@ -147,16 +140,10 @@ def _copy(
 
 
 def _tell_copied(
-    rank: Rank,
-    result: Result,
-    place: Place,
-    names: list[bytes],
-    batch: batches.Copy,
-    done: batches.Copied,
-    waiting: Waiting,
+    place: Place, rank: Rank, result: Result, batch: batches.Copy, done: batches.Copied, waiting: Waiting
 ) -> None:
     """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
-    verdicts = done.verdicts
+    names, verdicts = unpack_names(batch.names), done.verdicts
     rows = verdicts.rows(Code.DONE)
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names

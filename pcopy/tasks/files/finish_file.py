@@ -22,7 +22,7 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
 from pcopy.tasks.files.existing import existing, inherits_acl, look, may_be_marked
 from pcopy.tasks.files.name_items import name_later
-from pcopy.tasks.links.representative import after_representative, representative_failed
+from pcopy.tasks.links.make_links import after_representative, representative_failed
 
 
 class OfFile(Kind):

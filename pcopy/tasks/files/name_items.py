@@ -41,7 +41,7 @@ from pcopy.tasks.files.existing import existing
 from pcopy.tasks.files.naming import Naming, discard, give_free_names, is_it
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.links.group_links import Groups, put
-from pcopy.tasks.links.representative import after_representative, all_failed, copy_here
+from pcopy.tasks.links.make_links import after_representative, all_failed, copy_here
 from pcopy.tasks.verify.read_items import skipped
 
 

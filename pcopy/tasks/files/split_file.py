@@ -34,7 +34,7 @@ from pcopy.tasks.files.existing import existing, inherits_acl
 from pcopy.tasks.files.finish_file import FinishFile, OfFile, opened_failed
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.files.whole_file import Settled, copy_whole, settled_already
-from pcopy.tasks.links.representative import after_representative, copy_here, pass_on, representative_failed
+from pcopy.tasks.links.make_links import after_representative, copy_here, pass_on, representative_failed
 
 
 class SplitFile(OfItem, code=12, doing="copying", is_note=False):

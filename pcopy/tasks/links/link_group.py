@@ -15,7 +15,7 @@ from pcopy.tasks.files.copy_nodes import copy_one_node
 from pcopy.tasks.files.existing import looked_at_again
 from pcopy.tasks.files.split_file import SplitFile, after_settled
 from pcopy.tasks.files.whole_file import Settled, copy_whole, what_stays
-from pcopy.tasks.links.representative import left_behind, pass_on
+from pcopy.tasks.links.make_links import left_behind, pass_on
 
 
 class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
