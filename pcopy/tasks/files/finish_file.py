@@ -55,23 +55,21 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
 
     def run(self, rank: Rank, result: Result) -> None:
         """In one slice; the source must still be of the version that its chunks were copied from."""
-        file = self.file
+        file, item = self.file, self.file.item
         known = Known(FILE, file.version.size, self.digest, file.version)
         copy = Copy(file.made, known, self.chunk, self.writers)
         try:
             unnamed, shortcoming = _finish(self, rank, result)
         except MetadataProblem as problem:  # it is whole and in its place
-            after_representative(rank, result, file.item, copy, shortcoming=problem)
+            after_representative(rank, result, item, copy, shortcoming=problem)
         except Problem as problem:
             opened_failed(rank, result, file, problem)
         else:
             if unnamed is not None:
-                name_later(result, file.item, unnamed, copy, shortcoming=shortcoming)
+                name_later(result, item, unnamed, copy, shortcoming=shortcoming)
                 return
-            place, name = file.item.names[0]
-            alone = not file.item.links
-            result.copied(place, name, known, alone=alone, chunk=self.chunk, writers=self.writers)
-            after_representative(rank, result, file.item, copy)
+            result.copied(item.place, item.name, known, alone=not item.links, chunk=self.chunk, writers=self.writers)
+            after_representative(rank, result, item, copy)
 
 
 def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
@@ -134,10 +132,8 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         status, attributes = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status
-        if present is not None and not named_later:
-            gives_way = present.may_replace(status)
-            if not (gives_way or options.checksum):  # which has compared it
-                raise Problem("create", errno.EEXIST)  # it was not there when the file was split
+        if present is not None and not named_later and not (present.may_replace(status) or options.checksum):
+            raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
         new.reopen(file.version.size)
         inherits = not file.over and inherits_acl(rank, place, target)
         applied = new.dress(attributes, options.preserve, options.umask, kept=there, inherits=inherits)

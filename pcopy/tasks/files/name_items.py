@@ -216,8 +216,7 @@ def _after_named(task: NameGroup, item: Item, rank: Rank, result: Result) -> Non
     known, made = task.known, task.made
     shortcoming = None if task.shortcoming is None else MetadataProblem.from_plain(task.shortcoming)
     if shortcoming is None:
-        alone = not item.links
-        result.copied(item.place, item.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
+        result.copied(item.place, item.name, known, alone=not item.links, chunk=task.chunk, writers=task.writers)
     elif not (item.links or item.failed):
         retry = anew(rank, item._replace(attempt=max(1, item.attempt)), made)
         result.fail(item.place, item.name, shortcoming, item.size, retry=retry, touched=True)
@@ -265,7 +264,7 @@ class Waiting:
                 made = pack_names(temporaries), pack_numbers([*inodes]), marks
                 known, host = self._known, self._rank.hosts.here
                 task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host)
-                result.spawn(task, len(marks) * CALL_COST // 4, phase=naming_phase(result))
+                result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
             with suppress(Problem):  # its directory has gone
                 target = self._rank.open_target(self._place)
@@ -280,9 +279,4 @@ def name_later(
     """One item, with further names perhaps; as ``after_representative``, where the first name is not given yet."""
     lacks = None if shortcoming is None else shortcoming.plain
     task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks)
-    result.spawn(task, CALL_COST, phase=naming_phase(result))
-
-
-def naming_phase(result: Result) -> int:
-    """When what is copied now gets its name: later than that it was synced by itself."""
-    return max(Phase.NAME, result.phase)
+    result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

@@ -89,7 +89,8 @@ class Naming:
                 return True
             there = existing(rank, place, name)
             if there is not None and is_it(there, item, self._known):
-                return self._was_given(there, device)
+                _remove_item(target, item)  # an earlier try, or an earlier run, gave it the name
+                return self._settle(there, device)
             if there is not None and self._is_left_over(there, device):
                 if self._rename(target, item.temporary, new_name):
                     return True
@@ -107,11 +108,6 @@ class Naming:
         """Of the item's source what decides. A device is never of another type than what it is compared with."""
         kind = _TYPES.get(self._known.kind, stat.S_IFMT(present.st_mode))
         return Status(kind, self._known.size, 0, self._known.version.mtime, 0)
-
-    def _was_given(self, there: Existing, device: int) -> bool:
-        """An earlier try, or an earlier run, gave it the name; what has the temporary one?"""
-        _remove_item(there.directory, self._item)
-        return self._settle(there, device)
 
     def _replace(self, there: Existing, device: int) -> bool:
         """What is ``there`` may give way; False: look again. Raises ``Problem``."""

@@ -46,8 +46,7 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
             yield task._replace(payload=encode(self._replace(item=item)))
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Removes what is still as it was, and looks at the names again, now: those of one inode meet in LINK, also
-        with some that are found in a directory that is made anew."""
+        """Looks at the names again now: those of one inode meet in LINK, also with some of a directory made anew."""
         size, mtime = self.known
         made = Unnamed(b"", self.inode, self.mark)
         known = Known(FILE, size, b"", Version(0, size, mtime, 0))
