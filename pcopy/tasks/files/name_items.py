@@ -100,15 +100,13 @@ class NameItems(OfPlace, code=18, doing="naming copies of", is_note=False):
         for index in careful:
             name, item = names[index], items[index]
             try:
-                named = Naming(rank, item, known[index]).give(place, name)
-            except Problem as problem:
-                _not_named(rank, result, self, name, item, sizes[index], problem)
-            else:
-                if named:
+                if Naming(rank, item, known[index]).give(place, name):
                     result.copied(place, name, known[index], writers=writers)
                 else:
                     discard(rank, place, item, result)
                     skipped(rank, result, place, name, known[index])
+            except Problem as problem:
+                _not_named(rank, result, self, name, item, sizes[index], problem)
             yield None
 
 
@@ -161,9 +159,8 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
             put(self, bucket_of(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
+        names, first, others = item.names, -1, len(item.names)
         failed: list[FailedName] = []
-        names = item.names
-        first, others = -1, len(names)
         naming = Naming(rank, self.made, known)
         for index, (place, name) in enumerate(names):
             if place.directory != item.place.directory:

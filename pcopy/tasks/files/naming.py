@@ -55,10 +55,9 @@ def give_free_names(
             given = give(target, item.temporary, device, new_name) is Given.GIVEN
             if given:
                 verify_name(target, new_name, item.inode)
+            yield given
         except Problem as problem:
             yield problem
-        else:
-            yield given
 
 
 class Naming:

@@ -170,8 +170,7 @@ class CopyChunk(Kind, code=14, doing="copying a part of", is_note=False):
         except Problem as problem:
             rank.failed(problem)
             told = problem.plain
-        note = ChunkDone(self.file.temporary, told, self.part, root, rank.hosts.here)
-        result.spawn(note)
+        result.spawn(ChunkDone(self.file.temporary, told, self.part, root, rank.hosts.here))
 
 
 def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, bytes]:

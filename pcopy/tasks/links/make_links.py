@@ -259,8 +259,7 @@ def left_behind(rank: Rank, result: Result, item: Item, problem: Problem) -> tup
         return None
     is_again = is_tried_again(problem, item.attempt)
     if is_again and item.links and _still_named(rank, item):
-        again = item._replace(attempt=item.attempt + 1)
-        result.copy(again, phase=max(Phase.LINK, result.phase))
+        result.copy(item._replace(attempt=item.attempt + 1), phase=max(Phase.LINK, result.phase))
         return None
     if is_again or not (item.failed or item.links):
         failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
