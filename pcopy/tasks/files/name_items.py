@@ -8,7 +8,6 @@ run or in a later one, is not the job's own. Here is decided whether an item cou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -17,7 +16,6 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import MetadataProblem, Plain, Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import made_by, remove
-from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
 from pcopy.tasks.base.kind import Gone, OfItem, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
@@ -38,7 +36,7 @@ from pcopy.tasks.base.values import (
     unpack_numbers,
 )
 from pcopy.tasks.files.existing import existing
-from pcopy.tasks.files.naming import Naming, discard, give_free_names, is_it
+from pcopy.tasks.files.naming import Naming, discard, is_it
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.links.group_links import Groups, put
 from pcopy.tasks.links.make_links import after_representative, all_failed, copy_here
@@ -71,54 +69,28 @@ class NameItems(OfPlace, code=18, doing="naming copies of", is_note=False):
                 discard(rank, self.place, made)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Names that are free are given first; items whose names are taken come one by one after that."""
-        place = self.place
+        """One after the other; one that gets no name is removed."""
+        place, naming = self.place, None
         names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
-        items = self.unnamed()
-        given: list[int] = []
-        careful: list[int] = []
-        for index, answer in enumerate(give_free_names(rank, place, names, items)):
-            if isinstance(answer, Problem):
-                _not_named(rank, result, self, names[index], items[index], sizes[index], answer)
-            else:
-                (given if answer else careful).append(index)
-            if not index % FILES_PER_SLICE:
-                yield None
-        known: list[Known] = []
-        if careful or rank.digests:
-            digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
-            known = unpack_known(self.kinds, sizes, self.versions, digests)
+        digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
+        everything = zip(names, self.unnamed(), unpack_known(self.kinds, sizes, self.versions, digests), strict=True)
         writers = bytes((self.writer,))
-        if rank.digests:
-            for index in given:
-                result.copied(place, names[index], known[index], writers=writers)
-        elif given:
-            rank.succeeded()
-            for kind, number in Counter(self.kinds[index] for index in given).items():
-                result.count(counts.of_kind(bytes((kind,))), number)
-            result.count(counts.BYTES, sum(sizes[index] for index in given))
-        for index in careful:
-            name, item = names[index], items[index]
+        for index, (name, item, known) in enumerate(everything):
             try:
-                if Naming(rank, item, known[index]).give(place, name):
-                    result.copied(place, name, known[index], writers=writers)
+                naming = naming or Naming(rank, place)
+                if naming.give(name, item, known):
+                    result.copied(place, name, known, writers=writers)
                 else:
                     discard(rank, place, item, result)
-                    skipped(rank, result, place, name, known[index])
+                    skipped(rank, result, place, name, known)
             except Problem as problem:
-                _not_named(rank, result, self, name, item, sizes[index], problem)
-            yield None
-
-
-def _not_named(
-    rank: Rank, result: Result, task: NameItems, name: bytes, item: Unnamed, size: int, problem: Problem
-) -> None:
-    """It is removed; and copied again, if somebody has removed what an earlier run has named."""
-    discard(rank, task.place, item, result)
-    if is_tried_again(problem, task.attempt):
-        result.look_again(task.place, name, task.attempt + 1)
-    else:
-        result.fail(task.place, name, problem, size, touched=True)
+                discard(rank, place, item, result)
+                if is_tried_again(problem, self.attempt):  # somebody has removed what an earlier run has named
+                    result.look_again(place, name, self.attempt + 1)
+                else:
+                    result.fail(place, name, problem, known.size, touched=True)
+            if not index % FILES_PER_SLICE:
+                yield None
 
 
 class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
@@ -161,14 +133,13 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
         item, known = self.item, self.known
         names, first, others = item.names, -1, len(item.names)
         failed: list[FailedName] = []
-        naming = Naming(rank, self.made, known)
         for index, (place, name) in enumerate(names):
             if place.directory != item.place.directory:
                 first = _linked_before(self, rank, index)
                 others = index
                 break
             try:
-                if naming.give(place, name):
+                if Naming(rank, place).give(name, self.made, known):
                     first, others = index, index + 1
                     break
                 skipped(rank, result, place, name, known)

@@ -214,7 +214,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         _make(held, target, item.temporary)
         named = False
         try:
-            named = Naming(rank, item, self.copy.known).give(place, source_name)
+            named = Naming(rank, place).give(source_name, item, self.copy.known)
         finally:
             if not named:
                 discard(rank, place, item, result)
