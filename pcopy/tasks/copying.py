@@ -72,7 +72,7 @@ class _Finding:
             return True
         if name in mounted and not stat.S_ISDIR(mode):
             try:
-                self._mounted.check_file(self._path(name), found.directory, name)
+                self._mounted.check_file(os.path.join(self._place.path, name), found.directory, name)
             except Problem as problem:
                 failed_or_retried(self._result, self._place, name, problem, self._attempt)
                 return False
@@ -82,26 +82,19 @@ class _Finding:
         return True
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
+        place, result = self._place, self._result
         for row in rows:
-            self._directory(found.names[row], found.device[row], found.inode[row])
-
-    def _directory(self, name: bytes, device: int, inode: int) -> None:
-        place = self._place
-        if self._result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
-            problem = changed("stat", "a directory has taken its name since it was copied")
-            self._result.fail(place, name, problem)
-            return
-        path = self._path(name)
-        if (place.root, path) in self._rank.job.own:
-            self._found -= 1
-            return
-        source_id = Identity(self._mounts.code(path, device, place.source_id.mount), inode)
-        task = ScanDir(place.root, path, source_id, place, place.since)
-        self._result.spawn(task, SCAN_COST, expands=True)
-        self._result.count(counts.UNSCANNED)
-
-    def _path(self, name: bytes) -> bytes:
-        return self._place.path + b"/" + name if self._place.path else name
+            path = os.path.join(place.path, found.names[row])
+            if result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
+                problem = changed("stat", "a directory has taken its name since it was copied")
+                result.fail(place, found.names[row], problem)
+            elif (place.root, path) in self._rank.job.own:
+                self._found -= 1
+            else:
+                mount = self._mounts.code(path, found.device[row], place.source_id.mount)
+                task = ScanDir(place.root, path, Identity(mount, found.inode[row]), place, place.since)
+                result.spawn(task, SCAN_COST, expands=True)
+                result.count(counts.UNSCANNED)
 
     def settle(self, *, last: bool) -> Steps:
         yield from ()
@@ -123,7 +116,7 @@ class _Copying(_Finding):
         self._status: list[os.stat_result] = []
         self._files_bytes = 0
         self._decides = decides_at_once(rank, place)
-        self._nodes: tuple[list[bytes], list[int]] = ([], [])
+        self._nodes: list[tuple[bytes, int]] = []
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
         """Name, mount, inode and size of each, by bucket."""
 
@@ -179,23 +172,20 @@ class _Copying(_Finding):
 
     def _mount(self, name: bytes, device: int) -> int:
         """The mount code of a file."""
-        path = self._path(name) if self._rank.options.dereference else b""
+        path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
         return self._mounts.file_code(device, self._place.source_id.mount, path)
 
     def nodes(self, found: Found, rows: Sequence[int]) -> None:
-        names, inodes = self._nodes
         for row in rows:
-            names.append(found.names[row])
-            inodes.append(found.inode[row])
-            if len(names) >= BATCH_FILES:
+            self._nodes.append((found.names[row], found.inode[row]))
+            if len(self._nodes) >= BATCH_FILES:
                 self._spawn_nodes()
 
     def _spawn_nodes(self) -> None:
-        names, inodes = self._nodes
-        task = CopyNodes(self._place, pack_names(names), pack_numbers(inodes), self._attempt)
+        names, inodes = zip(*self._nodes, strict=True)
+        task = CopyNodes(self._place, pack_names(names), pack_numbers([*inodes]), self._attempt)
         self._result.spawn(task, len(names) * CALL_COST)
-        for column in self._nodes:
-            column.clear()
+        self._nodes.clear()
 
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
@@ -205,19 +195,16 @@ class _Copying(_Finding):
             link = name, self._mount(name, found.device[row]), inode, size
             self._links.setdefault(bucket_of(inode), []).append(link)
 
-    def _spawn_links(self) -> None:
+    def finish(self) -> None:
+        if self._names:
+            self._spawn_files()
+        if self._nodes:
+            self._spawn_nodes()
         for bucket, links in self._links.items():
             names, *numbers = map(list, zip(*links, strict=True))
             mounts, inodes, sizes = map(pack_numbers, numbers)
             note = LinkNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
             self._result.spawn(note)
-
-    def finish(self) -> None:
-        if self._names:
-            self._spawn_files()
-        if self._nodes[0]:
-            self._spawn_nodes()
-        self._spawn_links()
         super().finish()
 
 
@@ -228,9 +215,8 @@ class _Reading(_Finding):
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
-        self._names: list[bytes] = []
-        self._kinds = b""
-        self._inodes: list[int] = []
+        self._items: list[tuple[bytes, bytes, int]] = []
+        """Name, type byte and inode of each."""
         self._bytes = 0
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
@@ -240,26 +226,21 @@ class _Reading(_Finding):
                 self._result.count(counts.SKIPPED)
                 continue
             size = found.size[row] if kind == FILE else 0
-            self._names.append(found.names[row])
-            self._kinds += kind
-            self._inodes.append(found.inode[row])
+            self._items.append((found.names[row], kind, found.inode[row]))
             self._found_bytes += size
             self._bytes += size
-            if len(self._names) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
+            if len(self._items) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
                 self._spawn()
 
     large_files = nodes = linked = small_files
 
     def _spawn(self) -> None:
-        names, inodes = pack_names(self._names), pack_numbers(self._inodes)
-        task = ReadItems(self._place, names, self._kinds, inodes, self._attempt, -1)
-        self._result.spawn(task, self._bytes + len(self._names) * CALL_COST)
-        self._names.clear()
-        self._kinds = b""
-        self._inodes.clear()
-        self._bytes = 0
+        names, kinds, inodes = zip(*self._items, strict=True)
+        task = ReadItems(self._place, pack_names(names), b"".join(kinds), pack_numbers([*inodes]), self._attempt, -1)
+        self._result.spawn(task, self._bytes + len(names) * CALL_COST)
+        self._items, self._bytes = [], 0
 
     def finish(self) -> None:
-        if self._names:
+        if self._items:
             self._spawn()
         super().finish()

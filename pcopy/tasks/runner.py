@@ -77,13 +77,9 @@ class TaskRunner:
     def _resumed(self, steps: Steps, result: Result) -> Steps:
         """The steps of a task, each with what the rank has to know of it."""
         try:
-            while True:
-                self._rank.go_on(result.running)
-                try:
-                    step = next(steps)
-                except StopIteration:
-                    return
+            for step in steps:
                 yield step
+                self._rank.go_on(result.running)
         finally:
             self._rank.go_on(result.running)
             steps.close()

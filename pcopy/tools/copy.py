@@ -27,7 +27,7 @@ from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.files.chunk_ledger import discard_all
+from pcopy.tasks.files.split_file import discard_all
 from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed

@@ -80,7 +80,7 @@ RULES = (
         (
             Edit(
                 "tasks/files/whole_file.py",
-                "        check_found(status, rank.source_device(place, mount), inode)\n",
+                "        check_found(status, rank.source_device(item.place, item.mount), item.inode)\n",
                 "",
             ),
         ),
@@ -90,7 +90,7 @@ RULES = (
         "each chunk is copied from the file that was split",
         (
             Edit(
-                "tasks/files/chunk_ledger.py",
+                "tasks/files/split_file.py",
                 "        check_unchanged(reading, file.version)\n        holes",
                 "        holes",
             ),

@@ -27,7 +27,7 @@ from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
-from pcopy.tasks.files.chunk_ledger import ChunkLedger
+from pcopy.tasks.files.split_file import ChunkLedger
 from pcopy.tasks.runner import TaskRunner
 
 Hook = Callable[[Any], None]

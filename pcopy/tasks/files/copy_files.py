@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy.engine.ticket import Stepwise
@@ -40,11 +39,6 @@ class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
     rows: bytes
     attempt: int
 
-    def part(self, rows: Sequence[int]) -> CopyFiles:
-        """Some of the files."""
-        names, found = unpack_names(self.names), self.found()
-        return self._replace(names=pack_names(names[row] for row in rows), rows=found.chosen(rows).packed())
-
     def found(self) -> Rows:
         """What a scan has found: a column for each field of a ``Version``."""
         return Rows.unpacked(self.rows, self.names.count(b"/") + 1, VERSION)
@@ -66,7 +60,13 @@ class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
             batch = yield from _planned(self, rank, source, target, names, rows, inherits=inherits)
             careful = yield from _copy(self, rank, result, names, batch, waiting)
             for row in careful:
-                yield from _copy_carefully(rank, result, _item(self, names, rows, row), waiting)
+                item = _item(self, names, rows, row)
+                try:
+                    settled = yield from copy_whole(rank, result, item, linked=False)
+                    if settled.unnamed is not None:
+                        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)
+                except Problem as problem:
+                    failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
 
 
 def _planned(
@@ -82,16 +82,9 @@ def _planned(
     temporaries = []
     if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
         temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
+    renamed, recipe = pack_names(new_names) if renames else b"", rank.layout.of_small_files(source)
     return batches.Copy(
-        source,
-        task.names,
-        target,
-        plans,
-        rows,
-        pack_names(new_names) if renames else b"",
-        pack_names(temporaries),
-        inherits=inherits,
-        recipe=rank.layout.of_small_files(source),
+        source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits, recipe=recipe
     )
 
 
@@ -101,8 +94,7 @@ def _copy(
     """Copies the plain cases; returns the rows that want care."""
     place = task.place
     temporaries = unpack_names(batch.temporaries)
-    keeps = rank.keeps
-    if keeps:
+    if rank.keeps:
         waiting.expect(temporaries)
     ticket = rank.kernel.submit(batch)
     done = ticket.result
@@ -118,7 +110,7 @@ def _copy(
         yield from waited(rank.kernel, ticket, tell)
     if _DONE in codes:
         rank.succeeded()
-        _tell_copied(rank, result, place, names, batch, done, waiting)
+        _tell_copied(place, rank, result, batch, done, waiting)
     careful, left = [], []
     for row, code in enumerate(codes):
         if code == _DONE:
@@ -129,7 +121,7 @@ def _copy(
             careful.append(row)
         elif code == Code.CANCELLED:
             left.append(row)
-        elif code == Code.LACKS and keeps:  # better a file with wrong metadata, and told so, than none
+        elif code == Code.LACKS and rank.keeps:  # better a file with wrong metadata, and told so, than none
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
             known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
@@ -141,27 +133,23 @@ def _copy(
         result.applied(place, names[row], applied)
     if left:
         left += careful
-        result.spawn(task.part(left), sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
+        part = task._replace(names=pack_names(names[row] for row in left), rows=task.found().chosen(left).packed())
+        result.spawn(part, sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
         return []
     return careful
 
 
 def _tell_copied(
-    rank: Rank,
-    result: Result,
-    place: Place,
-    names: list[bytes],
-    batch: batches.Copy,
-    done: batches.Copied,
-    waiting: Waiting,
+    place: Place, rank: Rank, result: Result, batch: batches.Copy, done: batches.Copied, waiting: Waiting
 ) -> None:
     """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
-    verdicts = done.verdicts
+    names, verdicts = unpack_names(batch.names), done.verdicts
     rows = verdicts.rows(Code.DONE)
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
-            _unmark(batch.target, new_names[row])
+            with suppress(Problem):  # what was being written over has gone: so does its mark, or FINISH removes that
+                remove(batch.target, beside(new_names[row]))
     if rank.keeps:
         temporaries = unpack_names(batch.temporaries)
         for row in rows:
@@ -182,20 +170,3 @@ def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
     """One of the files by itself."""
     place = task.place
     return Item(place.source_id.mount, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)
-
-
-def _unmark(target: int, name: bytes) -> None:
-    """The file that an earlier run was writing over has gone: remove its mark, if that is a file (or FINISH does)."""
-    with suppress(Problem):
-        remove(target, beside(name))
-
-
-def _copy_carefully(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:
-    place, name = item.names[0]
-    try:
-        settled = yield from copy_whole(rank, result, place, name, item.mount, item.inode)
-    except Problem as problem:
-        failed_or_retried(result, place, name, problem, item.attempt, item.size)
-        return
-    if settled.unnamed is not None:
-        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)

@@ -97,11 +97,8 @@ class Existing(NamedTuple):
         or that has lost one, and not so one that was being written over: it has one name."""
         if stat.S_ISREG(self.status.st_mode) and self.rank.options.inplace and self.status.st_nlink == 1:
             return False
-        return bool(self._born) and not is_since(self.rank.job, self.place, self._born)
-
-    @property
-    def _born(self) -> int:
-        return birth_of(self.directory, self.name)
+        born = birth_of(self.directory, self.name)
+        return bool(born) and not is_since(self.rank.job, self.place, born)
 
     def _is_anothers(self) -> bool:
         rank, place = self.rank, self.place
@@ -130,12 +127,12 @@ class Existing(NamedTuple):
         """
         rank, target, options = self.rank, self.status, self.rank.options
         if rank.phase >= Phase.REPAIR:
-            if rank.keeps and not gives_way(rank, source, self.directory, self.name, target):
+            if rank.keeps and not self.gives_way(source):
                 raise Problem("create", errno.EEXIST, text="it was changed since it was copied, and is not replaced")
             return True
         if self.is_own() and not stat.S_ISDIR(target.st_mode):
             return True
-        half = _half_written(rank, self.directory, self.name, target)
+        half = self._half_written()
         if half is not None and (half.sure or alike(source, target, 0)):
             return True
         decision = decide(options.existing, options.modify_window, source, target, contents=options.checksum)
@@ -144,6 +141,31 @@ class Existing(NamedTuple):
         if decision is Decision.FAIL:
             raise Problem("create", errno.EEXIST)
         return decision is Decision.REPLACE
+
+    def gives_way(self, source: Status) -> bool:
+        """Where nothing is replaced unasked: does it give way to ``source``?
+
+        What is repaired was a copy, and still has the source's time, unless somebody has written to it.
+        """
+        options = self.rank.options
+        if self.rank.phase >= Phase.REPAIR:
+            return self.status.st_mtime_ns == source.st_mtime_ns
+        if self._is_half_written():
+            return True
+        return decide(options.existing, options.modify_window, source, self.status) is Decision.REPLACE
+
+    def _half_written(self) -> HalfWritten | None:
+        """Its mark, by this job or by one that nobody goes on with. Asked for what may well have one, not for each
+        file."""
+        options, target = self.rank.options, self.status
+        if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_undressed(target)):
+            return None
+        mark = find(self.directory, self.name, target)
+        return mark if mark is not None and (mark.job == self.rank.job.name or options.existing != "fail") else None
+
+    def _is_half_written(self) -> bool:
+        mark = self._half_written()
+        return mark is not None and mark.sure
 
     def kept_from(self, source: os.stat_result) -> os.stat_result | None:
         """Its status, if the copy takes its mode where that is not preserved: not so what a run was killed over.
@@ -157,9 +179,9 @@ class Existing(NamedTuple):
         is_dated = present.st_mtime_ns == source.st_mtime_ns or not preserve.timestamps
         if present.st_size == source.st_size and is_dated:
             return present
-        if not rank.is_ours(self.place, present) or not is_since(rank.job, self.place, self._born):
-            return present
-        return present if _is_half_written(rank, self.directory, self.name, present) else None
+        made_or_changed = min(present.st_ctime_ns, birth_of(self.directory, self.name))
+        is_old = not is_since(rank.job, self.place, made_or_changed)
+        return present if is_old or self._is_half_written() else None
 
     def is_linkable(self, source: os.stat_result) -> bool:
         """May it stay and get further names that lie in directories of others? Not if somebody could write to it, or
@@ -188,32 +210,6 @@ def _holds(source: int, name: bytes) -> bool:
         return look(source, name) is not None
     except Problem as problem:
         raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
-
-
-def _half_written(rank: Rank, directory: int, name: bytes, target: os.stat_result) -> HalfWritten | None:
-    """Its mark, by this job or by one that nobody goes on with. Asked for what may well have one, not for each file."""
-    options = rank.options
-    if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_undressed(target)):
-        return None
-    mark = find(directory, name, target)
-    return mark if mark is not None and (mark.job == rank.job.name or options.existing != "fail") else None
-
-
-def _is_half_written(rank: Rank, directory: int, name: bytes, target: os.stat_result) -> bool:
-    mark = _half_written(rank, directory, name, target)
-    return mark is not None and mark.sure
-
-
-def gives_way(rank: Rank, source: Status, directory: int, name: bytes, target: os.stat_result) -> bool:
-    """Where nothing is replaced unasked: does ``target``, which is there as ``name``, give way to ``source``?
-
-    What is repaired was a copy, and still has the source's time, unless somebody has written to it.
-    """
-    if rank.phase >= Phase.REPAIR:
-        return target.st_mtime_ns == source.st_mtime_ns
-    if _is_half_written(rank, directory, name, target):
-        return True
-    return decide(rank.options.existing, rank.options.modify_window, source, target) is Decision.REPLACE
 
 
 def looked_at_again(rank: Rank, place: Place) -> Place:

@@ -14,7 +14,7 @@ from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, status_of
-from pcopy.fsio.temporary import REPLACED, made_by
+from pcopy.fsio.temporary import made_by
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.kind import Gone, Kind
 from pcopy.tasks.base.rank import Rank
@@ -22,7 +22,7 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
 from pcopy.tasks.files.existing import existing, inherits_acl, look, may_be_marked
 from pcopy.tasks.files.name_items import name_later
-from pcopy.tasks.links.representative import after_representative, representative_failed
+from pcopy.tasks.links.make_links import after_representative, representative_failed
 
 
 class OfFile(Kind):
@@ -55,23 +55,21 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
 
     def run(self, rank: Rank, result: Result) -> None:
         """In one slice; the source must still be of the version that its chunks were copied from."""
-        file = self.file
+        file, item = self.file, self.file.item
         known = Known(FILE, file.version.size, self.digest, file.version)
         copy = Copy(file.made, known, self.chunk, self.writers)
         try:
             unnamed, shortcoming = _finish(self, rank, result)
         except MetadataProblem as problem:  # it is whole and in its place
-            after_representative(rank, result, file.item, copy, shortcoming=problem)
+            after_representative(rank, result, item, copy, shortcoming=problem)
         except Problem as problem:
             opened_failed(rank, result, file, problem)
         else:
             if unnamed is not None:
-                name_later(result, file.item, unnamed, copy, shortcoming=shortcoming)
+                name_later(result, item, unnamed, copy, shortcoming=shortcoming)
                 return
-            place, name = file.item.names[0]
-            alone = not file.item.links
-            result.copied(place, name, known, alone=alone, chunk=self.chunk, writers=self.writers)
-            after_representative(rank, result, file.item, copy)
+            result.copied(item.place, item.name, known, alone=not item.links, chunk=self.chunk, writers=self.writers)
+            after_representative(rank, result, item, copy)
 
 
 def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
@@ -91,30 +89,24 @@ def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) 
     representative_failed(rank, result, item, problem)
 
 
-def _is_in_place(rank: Rank, target: int, name: bytes, file: OpenFile) -> bool:
+def _dressed_in_place(rank: Rank, result: Result, file: OpenFile, target: int, name: bytes) -> bool:
     """Has an earlier run renamed the file, and was stopped before that was on record? What can't be told is copied
-    anew."""
+    anew.
+
+    It gets its metadata again: a power failure may have kept the rename and lost what went before it.
+    """
     if rank.job.run == 1 or file.over or look(target, file.temporary) is not None or look(target, name) is None:
         return False
-    with held_open(open_node(target, name, on_source=False)) as held:
-        return _is_renamed(held, file, status_of(held))
-
-
-def _is_renamed(held: int, file: OpenFile, status: os.stat_result) -> bool:
-    same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
-    return same and stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
-
-
-def _dress_again(rank: Rank, result: Result, file: OpenFile, target: int, name: bytes, attributes: Attributes) -> None:
-    """A power failure may have kept the rename and lost what went before it."""
-    options, place = rank.options, file.item.place
+    options, (_, attributes) = rank.options, _read_source(rank, file)
     with held_open(open_node(target, name, on_source=False)) as held:
         status = status_of(held)
-        owners = (os.geteuid(), attributes.uid, options.preserve.chown[0])
-        if not _is_renamed(held, file, status) or status.st_uid not in owners:
-            raise Problem("open", errno.ESTALE, text=REPLACED, again=True)
+        same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
+        whole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
+        if not (same and whole and status.st_uid in (os.geteuid(), attributes.uid, options.preserve.chown[0])):
+            return False
         applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask, inherits=True)
-        result.applied(place, file.item.name, applied)
+        result.applied(file.item.place, file.item.name, applied)
+    return True
 
 
 def _read_source(rank: Rank, file: OpenFile) -> tuple[os.stat_result, Attributes]:
@@ -134,17 +126,14 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
     new_name = rank.new_name(place, name)
     options = rank.options
     named_later = rank.keeps and not file.over
-    if not named_later and _is_in_place(rank, target, new_name, file):
-        _dress_again(rank, result, file, target, new_name, _read_source(rank, file)[1])
+    if not named_later and _dressed_in_place(rank, result, file, target, new_name):
         return None, None
     with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
         status, attributes = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status
-        if present is not None and not named_later:
-            gives_way = present.may_replace(status)
-            if not (gives_way or options.checksum):  # which has compared it
-                raise Problem("create", errno.EEXIST)  # it was not there when the file was split
+        if present is not None and not named_later and not (present.may_replace(status) or options.checksum):
+            raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
         new.reopen(file.version.size)
         inherits = not file.over and inherits_acl(rank, place, target)
         applied = new.dress(attributes, options.preserve, options.umask, kept=there, inherits=inherits)

@@ -8,7 +8,6 @@ run or in a later one, is not the job's own. Here is decided whether an item cou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -18,7 +17,6 @@ from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import MetadataProblem, Plain, Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import made_by, remove
-from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
 from pcopy.tasks.base.kind import Gone, OfItem, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
@@ -36,11 +34,11 @@ from pcopy.tasks.base.values import (
     pack_numbers,
     unpack_numbers,
 )
-from pcopy.tasks.files.existing import look
-from pcopy.tasks.files.naming import Naming, discard, give_free_names, is_it
+from pcopy.tasks.files.existing import existing
+from pcopy.tasks.files.naming import Naming, discard, is_it
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.links.group_links import Groups, put
-from pcopy.tasks.links.representative import after_representative, all_failed, copy_here
+from pcopy.tasks.links.make_links import after_representative, all_failed, copy_here
 from pcopy.tasks.verify.read_items import skipped
 
 
@@ -70,56 +68,28 @@ class NameItems(OfPlace, code=18, doing="naming copies of", is_note=False):
                 discard(rank, self.place, made)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Names that are free are given first; items whose names are taken come one by one after that."""
-        place = self.place
+        """One after the other; one that gets no name is removed."""
+        place, naming = self.place, None
         names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
-        items = self.unnamed()
-        given: list[int] = []
-        careful: list[int] = []
-        for index, answer in enumerate(give_free_names(rank, place, names, items)):
-            if isinstance(answer, Problem):
-                _not_named(rank, result, self, names[index], items[index], sizes[index], answer)
-            else:
-                (given if answer else careful).append(index)
-            if not index % FILES_PER_SLICE:
-                yield None
-        known: list[Known] = []
-        if careful or rank.digests:
-            digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
-            known = unpack_known(self.kinds, sizes, self.versions, digests)
+        digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
+        everything = zip(names, self.unnamed(), unpack_known(self.kinds, sizes, self.versions, digests), strict=True)
         writers = bytes((self.writer,))
-        if rank.digests:
-            for index in given:
-                result.copied(place, names[index], known[index], writers=writers)
-        elif given:
-            rank.succeeded()
-            for kind, number in Counter(self.kinds[index] for index in given).items():
-                result.count(counts.of_kind(bytes((kind,))), number)
-            result.count(counts.BYTES, sum(sizes[index] for index in given))
-        for index in careful:
-            name, item = names[index], items[index]
+        for index, (name, item, known) in enumerate(everything):
             try:
-                named = Naming(rank, item, known[index]).give(place, name)
-            except Problem as problem:
-                _not_named(rank, result, self, name, item, sizes[index], problem)
-            else:
-                if named:
-                    result.copied(place, name, known[index], writers=writers)
+                naming = naming or Naming(rank, place)
+                if naming.give(name, item, known):
+                    result.copied(place, name, known, writers=writers)
                 else:
                     discard(rank, place, item, result)
-                    skipped(rank, result, place, name, known[index])
-            yield None
-
-
-def _not_named(
-    rank: Rank, result: Result, task: NameItems, name: bytes, item: Unnamed, size: int, problem: Problem
-) -> None:
-    """It is removed; and copied again, if somebody has removed what an earlier run has named."""
-    discard(rank, task.place, item, result)
-    if is_tried_again(problem, task.attempt):
-        result.look_again(task.place, name, task.attempt + 1)
-    else:
-        result.fail(task.place, name, problem, size, touched=True)
+                    skipped(rank, result, place, name, known)
+            except Problem as problem:
+                discard(rank, place, item, result)
+                if is_tried_again(problem, self.attempt):  # somebody has removed what an earlier run has named
+                    result.look_again(place, name, self.attempt + 1)
+                else:
+                    result.fail(place, name, problem, known.size, touched=True)
+            if not index % FILES_PER_SLICE:
+                yield None
 
 
 class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
@@ -160,58 +130,50 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
             put(self, bucket_of(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
+        names, first, others = item.names, -1, len(item.names)
         failed: list[FailedName] = []
-        names = [*item.names]
-        first, others = -1, len(names)
-        naming = Naming(rank, self.made, known)
         for index, (place, name) in enumerate(names):
             if place.directory != item.place.directory:
-                first = _linked_before(self, rank, names, index)
+                first = _linked_before(self, rank, index)
                 others = index
                 break
             try:
-                if naming.give(place, name):
+                if Naming(rank, place).give(name, self.made, known):
                     first, others = index, index + 1
                     break
                 skipped(rank, result, place, name, known)
             except Problem as problem:
                 failed.append((place, name, problem.plain))
             yield None
-        again: list[tuple[Place, bytes]] = []
-        lasting = [*item.failed]
-        for each in failed:
-            if is_tried_again(Problem.from_plain(each[2]), item.attempt):
-                again.append(each[:2])
-            else:
-                lasting.append(each)
-        if first < 0:
-            discard(rank, item.place, self.made, result)
-            if again:
-                left = (*again, *names[others:])
-                tried = item._replace(names=left, attempt=item.attempt + 1, failed=tuple(lasting))
-                result.copy(tried, phase=result.phase)
-            elif others < len(names):
-                result.copy(item._replace(names=tuple(names[others:]), failed=tuple(lasting)))
-            else:
-                all_failed(result, item, (*item.failed, *failed), touched=True)
+        again = [each for each in failed if is_tried_again(Problem.from_plain(each[2]), item.attempt)]
+        lasting = (*item.failed, *(each for each in failed if each not in again))
+        tried = [(place, name) for place, name, _ in again]
+        if first >= 0:
+            links = (*(each for each in names[others:] if each != names[first]), *tried)
+            _after_named(self, item._replace(names=(names[first], *links), failed=lasting), rank, result)
             return
-        links = (*(each for each in names[others:] if each != names[first]), *again)
-        _after_named(self, item._replace(names=(names[first], *links), failed=tuple(lasting)), rank, result)
+        discard(rank, item.place, self.made, result)
+        left = item._replace(names=(*tried, *names[others:]), failed=lasting)
+        if again:
+            result.copy(left._replace(attempt=item.attempt + 1), phase=result.phase)
+        elif left.names:
+            result.copy(left)
+        else:
+            all_failed(result, item, lasting, touched=True)
 
 
-def _linked_before(task: NameGroup, rank: Rank, names: list[tuple[Place, bytes]], since: int) -> int:
-    """Which of the names, from ``since`` on, is the item already? Else -1.
+def _linked_before(task: NameGroup, rank: Rank, since: int) -> int:
+    """Which of its names, from ``since`` on, is the item already? Else -1.
 
     An earlier run has named it and linked this one to it, before that was on record. If somebody has replaced the first
     name since, this one would seem to be the user's.
     """
     if rank.job.run == 1:
         return -1
-    for index, (place, name) in enumerate(names[since:], since):
+    for index, (place, name) in enumerate(task.item.names[since:], since):
         with suppress(Problem):
-            new_name = rank.new_name(place, name)
-            present = look(rank.open_target(place), new_name)
-            if present is not None and is_it(rank, place, new_name, present, task.made, task.known):
+            there = existing(rank, place, name)
+            if there is not None and is_it(there, task.made, task.known):
                 return index
     return -1
 
@@ -219,16 +181,11 @@ def _linked_before(task: NameGroup, rank: Rank, names: list[tuple[Place, bytes]]
 def _after_named(task: NameGroup, item: Item, rank: Rank, result: Result) -> None:
     """``item`` begins with the name that the copy has now."""
     known, made = task.known, task.made
-    shortcoming = None
-    if task.shortcoming is None:
-        alone = not item.links
-        result.copied(item.place, item.name, known, alone=alone, chunk=task.chunk, writers=task.writers)
-    else:
-        operation, number, text, *_ = task.shortcoming
-        shortcoming = MetadataProblem(operation, number, text=text)
-    if shortcoming is not None and not (item.links or item.failed):
-        again = item._replace(names=item.names[:1], attempt=max(1, item.attempt), failed=())
-        retry = anew(rank, again, made)
+    shortcoming = None if task.shortcoming is None else MetadataProblem.from_plain(task.shortcoming)
+    if shortcoming is None:
+        result.copied(item.place, item.name, known, alone=not item.links, chunk=task.chunk, writers=task.writers)
+    elif not (item.links or item.failed):
+        retry = anew(rank, item._replace(attempt=max(1, item.attempt)), made)
         result.fail(item.place, item.name, shortcoming, item.size, retry=retry, touched=True)
         return
     copy = Copy(Identity(item.place.target_id.mount, made.inode, made.mark), known, task.chunk, task.writers)
@@ -254,8 +211,7 @@ class Waiting:
         """One more. If not all of its metadata could be set, it has a task of its own, which tells that."""
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
-            copy = copy_here(self._rank, NOWHERE, known)
-            name_later(result, item, made, copy, shortcoming=shortcoming)
+            name_later(result, item, made, copy_here(self._rank, NOWHERE, known), shortcoming=shortcoming)
             return
         self._items.append(made)
         self._known.add(item.name, known)
@@ -270,30 +226,18 @@ class Waiting:
         closed, or the rank cannot go on."""
         try:
             yield
-            self._spawn(result)
+            if self._items:
+                temporaries, inodes, marks = zip(*self._items, strict=True)
+                made = pack_names(temporaries), pack_numbers([*inodes]), marks
+                known, host = self._known, self._rank.hosts.here
+                task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host)
+                result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
             with suppress(Problem):  # its directory has gone
                 target = self._rank.open_target(self._place)
                 for temporary in self._temporaries:
                     remove(target, temporary)
             raise
-
-    def _spawn(self, result: Result) -> None:
-        items = self._items
-        if not items:
-            return
-        known = self._known
-        task = NameItems(
-            self._place,
-            known.packed_names,
-            pack_names([item.temporary for item in items]),
-            pack_numbers([item.inode for item in items]),
-            tuple(item.mark for item in items),
-            *known.columns,
-            self._attempt,
-            self._rank.hosts.here,
-        )
-        result.spawn(task, len(items) * CALL_COST // 4, phase=naming_phase(result))
 
 
 def name_later(
@@ -302,9 +246,4 @@ def name_later(
     """One item, with further names perhaps; as ``after_representative``, where the first name is not given yet."""
     lacks = None if shortcoming is None else shortcoming.plain
     task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks)
-    result.spawn(task, CALL_COST, phase=naming_phase(result))
-
-
-def naming_phase(result: Result) -> int:
-    """When what is copied now gets its name: later than that it was synced by itself."""
-    return max(Phase.NAME, result.phase)
+    result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
 
 from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import Identity, Likeness, identity_of
@@ -25,7 +24,7 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Known, Place, Unnamed
-from pcopy.tasks.files.existing import existing, gives_way, look
+from pcopy.tasks.files.existing import Existing, existing, look
 
 _TRIES = 5
 """How often others may be quicker."""
@@ -33,72 +32,49 @@ _TRIES = 5
 _TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
 
 
-def give_free_names(
-    rank: Rank, place: Place, names: Sequence[bytes], items: Sequence[Unnamed]
-) -> Iterator[bool | Problem]:
-    """Gives each of ``items`` its name in ``place``, if that is free; else False, or what went wrong.
-
-    Of what is False nothing is known yet (``Naming``): an earlier run may have named it, or exchanged it for another.
-    """
-    if rank.job.run > 1:
-        yield from [False] * len(names)
-        return
-    try:
-        target = rank.open_target(place)
-    except Problem as problem:
-        yield from [problem] * len(names)
-        return
-    device, give = rank.target_device(place), rank.namer.give
-    for name, item in zip(names, items, strict=True):
-        new_name = rank.new_name(place, name)
-        try:
-            given = give(target, item.temporary, device, new_name) is Given.GIVEN
-            if given:
-                verify_name(target, new_name, item.inode)
-        except Problem as problem:
-            yield problem
-        else:
-            yield given
-
-
 class Naming:
-    """One item that waits for its name in the directory that it gets it in; ``known`` is what it holds.
+    """Gives items their names in ``place``, where they wait, one after the other.
 
-    It is never moved to another one: whoever owns the directory may have put something of his own there, under the
+    None is moved there from another directory: whoever owns that may have put something of his own there, under the
     temporary name, and that would end in a directory of somebody else's.
     """
 
-    def __init__(self, rank: Rank, item: Unnamed, known: Known) -> None:
+    def __init__(self, rank: Rank, place: Place) -> None:
+        """Raises ``Problem``."""
         self._rank = rank
-        self._item = item
-        self._known = known
-        self._exchanged = b""
+        self._place = place
+        self._target = rank.open_target(place)
+        self._device = rank.target_device(place)
 
-    def give(self, place: Place, name: bytes) -> bool:
-        """The item is called ``name`` in ``place`` now; False if what is there stays. Raises ``Problem``."""
-        rank, item = self._rank, self._item
-        target = rank.open_target(place)
-        new_name, device = rank.new_name(place, name), rank.target_device(place)
+    def give(self, name: bytes, item: Unnamed, known: Known) -> bool:
+        """``item``, which holds what is ``known``, is called ``name`` now; False if what is there stays.
+
+        Raises ``Problem``.
+        """
+        rank, place, target = self._rank, self._place, self._target
+        new_name = rank.new_name(place, name)
+        self._item, self._known = item, known
         self._exchanged = exchange_name(rank.job.name, item.inode, new_name)
         if rank.job.run > 1:
-            self._come_back(target)
+            self._come_back()
         for _ in range(_TRIES):
-            given = rank.namer.give(target, item.temporary, device, new_name)
+            given = rank.namer.give(target, item.temporary, self._device, new_name)
             if given is Given.GIVEN:
                 verify_name(target, new_name, item.inode)
                 return True
             there = existing(rank, place, name)
-            if there is not None and is_it(rank, place, new_name, there.status, item, self._known):
-                return self._was_given(target, device, new_name)
-            if there is not None and self._is_left_over(target, device, there.status):
-                if self._rename(target, item.temporary, new_name):
+            if there is not None and is_it(there, item, known):
+                _remove_item(target, item)  # an earlier try, or an earlier run, gave it the name
+                return self._settle(there)
+            if there is not None and self._is_left_over(there):
+                if self._rename(item.temporary, new_name):
                     return True
                 continue
             if there is not None and not there.may_replace(self._source(there.status)):
                 return False
             if given is Given.GONE:
                 raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
-            if there is not None and self._replace(target, device, new_name, there.status):
+            if there is not None and self._replace(there):
                 verify_name(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
@@ -108,101 +84,97 @@ class Naming:
         kind = _TYPES.get(self._known.kind, stat.S_IFMT(present.st_mode))
         return Status(kind, self._known.size, 0, self._known.version.mtime, 0)
 
-    def _was_given(self, target: int, device: int, name: bytes) -> bool:
-        """An earlier try, or an earlier run, gave it the name; what has the temporary one?"""
-        left = look(target, self._item.temporary)
-        if left is not None and left.st_ino == self._item.inode:
-            remove(target, self._item.temporary)
-        replaced = look(target, self._exchanged)
-        return replaced is None or self._settle(target, device, name, replaced)
-
-    def _replace(self, target: int, device: int, name: bytes, present: os.stat_result) -> bool:
-        """``present`` may give way; False: look again. Raises ``Problem``."""
-        if stat.S_ISDIR(present.st_mode):
-            clear_way(target, name, present)
+    def _replace(self, there: Existing) -> bool:
+        """What is ``there`` may give way; False: look again. Raises ``Problem``."""
+        target, device, name = self._target, self._device, there.name
+        if stat.S_ISDIR(there.status.st_mode):
+            clear_way(target, name, there.status)
             return False
         namer, aside = self._rank.namer, self._exchanged
         if not namer.exchanges(device):
-            return self._rename(target, self._item.temporary, name)
+            return self._rename(self._item.temporary, name)
         if look(target, aside) is not None:
             raise Problem("rename", errno.EEXIST, text=had_a_name([aside]))
-        if not self._rename(target, self._item.temporary, aside):
+        if not self._rename(self._item.temporary, aside):
             return False
         try:
             if not namer.exchange(target, aside, device, name):
-                return self._rename(target, aside, name)
+                return self._rename(aside, name)
         except FileNotFoundError:
-            self._come_back(target)
+            self._come_back()
             return False
         except Problem:
-            self._come_back(target)
+            self._come_back()
             raise
-        left = look(target, aside)
-        return left is None or self._settle(target, device, name, left)
+        return self._settle(there)
 
-    def _come_back(self, target: int) -> None:
+    def _come_back(self) -> None:
         """The item has its temporary name again, if it was to be exchanged. Raises ``Problem``."""
-        present = look(target, self._exchanged)
+        present = look(self._target, self._exchanged)
         if present is not None and present.st_ino == self._item.inode:
-            self._rename(target, self._exchanged, self._item.temporary)
-            remove(target, self._exchanged)  # what is one inode already is not renamed
+            self._rename(self._exchanged, self._item.temporary)
+            remove(self._target, self._exchanged)  # what is one inode already is not renamed
 
-    def _is_left_over(self, target: int, device: int, present: os.stat_result) -> bool:
+    def _is_left_over(self, there: Existing) -> bool:
         """Was an earlier run killed while it gave the name? Raises ``Problem``."""
         rank = self._rank
-        if rank.job.run == 1 or not is_placeholder(present):
+        if rank.job.run == 1 or not is_placeholder(there.status):
             return False
-        return rank.namer.needs_placeholders(target, device, rank.temporary_names.next())
+        return rank.namer.needs_placeholders(self._target, self._device, rank.temporary_names.next())
 
-    def _rename(self, target: int, old: bytes, new: bytes) -> bool:
+    def _rename(self, old: bytes, new: bytes) -> bool:
         """Replaces what has the ``new`` name; False if one of the two is gone. Raises ``Problem``."""
         try:
-            os.rename(old, new, src_dir_fd=target, dst_dir_fd=target)
+            os.rename(old, new, src_dir_fd=self._target, dst_dir_fd=self._target)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise Problem.of("rename", error) from error
         return True
 
-    def _settle(self, target: int, device: int, name: bytes, left: os.stat_result) -> bool:
-        """``left`` has come out of an exchange: it is removed, or goes back (False). Raises ``Problem``."""
-        if not gives_way(self._rank, self._source(left), target, self._exchanged, left):
-            self._take_back(target, device, name)
+    def _settle(self, there: Existing) -> bool:
+        """What has come out of an exchange is removed, or goes back (False). Raises ``Problem``."""
+        target, name, aside = self._target, there.name, self._exchanged
+        left = look(target, aside)
+        if left is None:
+            return True
+        if not there._replace(name=aside, status=left).gives_way(self._source(left)):
+            self._take_back(name)
             return False
         if stat.S_ISDIR(left.st_mode):
             try:
-                clear_way(target, self._exchanged, left)
+                clear_way(target, aside, left)
             except Problem:
-                self._take_back(target, device, name)
+                self._take_back(name)
                 raise
         else:
-            remove(target, self._exchanged)
+            remove(target, aside)
         return True
 
-    def _take_back(self, target: int, device: int, name: bytes) -> None:
+    def _take_back(self, name: bytes) -> None:
         """Exchanges once more. What was saved over the item meanwhile gets its name again at once."""
         exchange, aside = self._rank.namer.exchange, self._exchanged
         try:
-            exchange(target, aside, device, name)
-            came = look(target, aside)
+            exchange(self._target, aside, self._device, name)
+            came = look(self._target, aside)
             if came is None or came.st_ino == self._item.inode:
-                self._come_back(target)
+                self._come_back()
                 return
-            exchange(target, aside, device, name)
+            exchange(self._target, aside, self._device, name)
         except FileNotFoundError:
             pass
         raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {had_a_name([aside])}")
 
 
-def is_it(rank: Rank, place: Place, name: bytes, present: os.stat_result, item: Unnamed, known: Known) -> bool:
-    """Is what is there as ``name`` in the target, with the status ``present``, this very item? Raises ``Problem``.
+def is_it(there: Existing, item: Unnamed, known: Known) -> bool:
+    """Is what is there this very item? Raises ``Problem``.
 
     Where inodes alone can be compared, size and time must be the source's, too.
     """
+    present, mount = there.status, there.place.target_id.mount
     if present.st_ino != item.inode:
         return False
-    mount = place.target_id.mount
-    with held_open(open_node(rank.open_target(place), name, on_source=False)) as held:
+    with held_open(open_node(there.directory, there.name, on_source=False)) as held:
         found = identity_of(held, status_of(held), mount, made=True)
     likeness = Identity(mount, item.inode, item.mark).compare(found)
     if likeness is Likeness.UNTOLD:
@@ -211,16 +183,20 @@ def is_it(rank: Rank, place: Place, name: bytes, present: os.stat_result, item: 
     return likeness is Likeness.SAME
 
 
+def _remove_item(directory: int, item: Unnamed) -> None:
+    """If it has its temporary name; raises ``Problem``."""
+    present = look(directory, item.temporary)
+    if present is not None and present.st_ino == item.inode:
+        remove(directory, item.temporary)
+
+
 def discard(rank: Rank, home: Place, item: Unnamed, result: Result | None = None) -> None:
     """Removes the item, which gets no name; whatever else has its temporary name stays.
 
     A ``result`` tells of what can't be removed.
     """
     try:
-        directory = rank.open_target(home)
-        present = look(directory, item.temporary)
-        if present is not None and present.st_ino == item.inode:
-            remove(directory, item.temporary)
+        _remove_item(rank.open_target(home), item)
     except Problem as problem:
         if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory has gone
             name = os.fsdecode(item.temporary)

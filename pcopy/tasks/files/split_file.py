@@ -1,32 +1,40 @@
-"""SplitFile: a large file becomes chunks that all ranks copy at once into one temporary file.
+"""SplitFile, FileOpened, CopyChunk and ChunkDone: a large file becomes chunks that all ranks copy at once into one
+temporary file.
 
 The chunk is chosen when the file's turn comes, from what is known by then: about the bytes found so far, divided among
-64 chunks a rank (``pcopy.tasks.base.spreading``).
+64 chunks a rank (``pcopy.tasks.base.spreading``). The owner of the file is told of each. The note of the last one
+spawns FinishFile. A chunk never creates: without its temporary file there is nothing to fill.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
+from pcopy.engine.task import Task
 from pcopy.fsio.attributes import free_from_acl
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import abandon, close_written, held_open
+from pcopy.fsio.contents import digest_contents, has_holes
 from pcopy.fsio.data import set_size
-from pcopy.fsio.in_place import open_over
+from pcopy.fsio.in_place import incomplete, open_over
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import Version, check_found, open_source, status_of
+from pcopy.fsio.problem import Plain, Problem
+from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
+from pcopy.fsio.temporary import made_by, remove, reopen
+from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import OfItem, Steps
+from pcopy.tasks.base.kind import Gone, Kind, Note, OfItem, Steps
+from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import NOWHERE, Item, OpenFile
-from pcopy.tasks.files.chunk_ledger import CopyChunk, FileOpened
+from pcopy.tasks.base.values import NOWHERE, Item, OpenFile, Place
 from pcopy.tasks.files.existing import existing, inherits_acl
-from pcopy.tasks.files.finish_file import FinishFile
+from pcopy.tasks.files.finish_file import FinishFile, OfFile, opened_failed
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.files.whole_file import Settled, copy_whole, settled_already
-from pcopy.tasks.links.representative import after_representative, copy_here, pass_on, representative_failed
+from pcopy.tasks.links.make_links import after_representative, copy_here, pass_on, representative_failed
 
 
 class SplitFile(OfItem, code=12, doing="copying", is_note=False):
@@ -43,10 +51,7 @@ class SplitFile(OfItem, code=12, doing="copying", is_note=False):
             if rank.splits(item.size):
                 yield from _split(item, rank, result)
             else:
-                place, name, alone = item.place, item.name, not item.links
-                settled = yield from copy_whole(
-                    rank, result, place, name, item.mount, item.inode, alone=alone, linked=True
-                )
+                settled = yield from copy_whole(rank, result, item, linked=True)
                 after_settled(rank, result, item, settled)
         except Problem as problem:
             representative_failed(rank, result, item, problem)
@@ -58,7 +63,7 @@ def after_settled(rank: Rank, result: Result, item: Item, settled: Settled) -> N
     if settled.unnamed is not None:
         copy = copy_here(rank, NOWHERE, settled.known)
         name_later(result, item, settled.unnamed, copy, shortcoming=settled.shortcoming)
-    elif not settled.is_kept and settled.made is not None:
+    elif settled.made is not None:
         after_representative(rank, result, item, copy_here(rank, settled.made, settled.known))
     else:
         pass_on(result, item, item.failed)
@@ -74,14 +79,13 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, None
         present = existing(rank, item.place, item.name)
         temporary = rank.temporary_names.next()
         layout, over = rank.layout.of_file(reading, status), None
-        if present is not None:
-            skipped = yield from settled_already(result, item.name, present, reading, status, linked=True)
-            if skipped is not None:
-                after_settled(rank, result, item, skipped)
-                return
-            if rank.options.inplace:
-                there, preserve = present.status, rank.options.preserve
-                over = open_over(target, present.name, there, status, preserve, rank.job.name, temporary)
+        skipped = yield from settled_already(result, item.name, present, reading, status, linked=True)
+        if skipped is not None:
+            after_settled(rank, result, item, skipped)
+            return
+        if present is not None and rank.options.inplace:
+            there, preserve = present.status, rank.options.preserve
+            over = open_over(target, present.name, there, status, preserve, rank.job.name, temporary)
         with NewFile.beside(target, temporary, layout=layout, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
             if inherits or stat.S_IMODE(new.status.st_mode) != 0o600:
@@ -102,9 +106,154 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, None
         return
     starts = range(0, status.st_size, chunk)
     result.spawn(FileOpened(file, len(starts), chunk))
-    alone = file._replace(
-        item=item._replace(names=item.names[:1], failed=())
-    )  # many links must not travel with each chunk
+    # Many links must not travel with each chunk.
+    alone = file._replace(item=item._replace(names=item.names[:1], failed=()))
     for index, start in enumerate(starts):
         end = min(start + chunk, status.st_size)
         result.spawn(CopyChunk(alone, start, end, index), end - start)
+
+
+class FileOpened(OfFile, code=13, doing="waiting for the chunks of", is_note=True):
+    """Tells the owner of a file how many chunks to wait for, of ``chunk`` bytes each but for the last."""
+
+    chunks: int
+    chunk: int
+
+    def home(self, ranks: int) -> int:
+        return made_by(self.file.temporary)[1] % ranks
+
+    def run(self, rank: Rank, result: Result) -> None:
+        file = FileInChunks(self, [b""] * self.chunks, bytearray(self.chunks))
+        rank.own(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
+
+
+class ChunkDone(Note, code=15, doing="noting a part of a file"):
+    """A chunk is copied, or met a problem. ``root`` is its content root, if digests are wanted, ``writer`` the host."""
+
+    temporary: bytes
+    problem: Plain | None
+    part: int
+    root: bytes
+    writer: int
+
+    def home(self, ranks: int) -> int:
+        return made_by(self.temporary)[1] % ranks
+
+    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+        return iter(()) if gone.has_chunk(self.temporary) else iter((task,))
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(ChunkLedger).take(self.temporary, self, result)
+
+
+class CopyChunk(Kind, code=14, doing="copying a part of", is_note=False):
+    """The bytes from ``start`` to ``end``, the chunk number ``part``."""
+
+    file: OpenFile
+    start: int
+    end: int
+    part: int
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.file.item.names[0]
+
+    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+        is_lost = gone.has(self.file.item.place) or gone.has_chunk(self.file.temporary)
+        return iter(()) if is_lost else iter((task,))
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        told: Plain | None = None
+        root = b""
+        try:
+            root = yield from _copy(self, rank)
+            rank.succeeded()
+        except Problem as problem:
+            rank.failed(problem)
+            told = problem.plain
+        result.spawn(ChunkDone(self.file.temporary, told, self.part, root, rank.hosts.here))
+
+
+def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, bytes]:
+    """Returns the chunk's content root if digests are wanted."""
+    file = task.file
+    place = file.item.place
+    hasher = rank.hasher()
+    with rank.reading(place, file.item.name) as reading:
+        check_unchanged(reading, file.version)
+        holes = has_holes(status_of(reading, on_source=True))
+        if file.cloned and hasher is not None:
+            for read in digest_contents(reading, task.start, task.end, hasher, holes=holes):
+                rank.counters[counts.MOVED] += read
+                yield
+            check_unchanged(reading, file.version)
+        else:
+            yield from _fill(task, rank, reading, hasher, holes)
+    return hasher.root() if hasher is not None else b""
+
+
+def _fill(
+    task: CopyChunk, rank: Rank, reading: int, hasher: ContentHasher | None, holes: bool
+) -> Generator[None, None, None]:
+    file = task.file
+    place = file.item.place
+    writing = reopen(rank.open_target(place), rank.written_as(file), file.made, file.version.size)
+    try:
+        steps = rank.mover.copy(reading, writing, task.start, task.end, rank.devices(place), holes=holes, digest=hasher)
+        for moved in steps:
+            rank.counters[counts.MOVED] += moved
+            yield
+        check_unchanged(reading, file.version)
+    except BaseException:
+        abandon(writing)
+        raise
+    close_written(writing, sync=rank.syncs_items(place))
+
+
+class FileInChunks(NamedTuple):
+    """What the owner of a split file knows of its chunks: each one's content root, and the host that has written it."""
+
+    opened: FileOpened
+    roots: list[bytes]
+    writers: bytearray
+
+
+class ChunkLedger(Ledger[bytes, FileInChunks, ChunkDone]):
+    """The split files that a rank owns, by their temporary names."""
+
+    def noted(self, awaited: Awaited[FileInChunks], note: ChunkDone) -> None:
+        parts = awaited.opened
+        file = parts.opened.file
+        if note.problem is not None and awaited.problem is None:
+            awaited.problem = Problem.from_plain(note.problem)
+            if file.over:
+                awaited.problem = incomplete(awaited.problem)
+            discard(self._rank, file)  # so that chunks still to come end quickly
+        parts.roots[note.part] = note.root
+        parts.writers[note.part] = note.writer
+
+    def ended(self, awaited: Awaited[FileInChunks], result: Result) -> None:
+        rank, parts = self._rank, awaited.opened
+        file = parts.opened.file
+        if awaited.problem is None:
+            digest = rank.hashing.chunks(file.version.size, parts.roots) if rank.digests else b""
+            finish = FinishFile(file, digest, parts.opened.chunk, bytes(parts.writers))
+            result.spawn(finish, owner=rank.number)  # here, so that an early stop finishes or removes it
+        else:
+            opened_failed(rank, result, file, awaited.problem)
+
+
+def discard(rank: Rank, file: OpenFile) -> None:
+    """Removes the temporary file, if its directory is still there. (What is written over is nobody's to remove.)"""
+    if file.over:
+        return
+    with suppress(Problem):  # the directory itself is gone or was replaced, which fails its items on its own
+        remove(rank.open_target(file.item.place), file.temporary)
+
+
+def discard_all(rank: Rank, since: int = 1) -> None:
+    """Removes what an early stop leaves behind, if the run ``since``, or a later one, has made it."""
+    awaited = rank.own(ChunkLedger).awaited
+    for temporary, file in awaited.items():
+        if made_by(temporary)[0] >= since:
+            discard(rank, file.opened.opened.file)
+    awaited.clear()

@@ -18,7 +18,7 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Known, Place, Unnamed
+from pcopy.tasks.base.values import Item, Known, Unnamed
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked
 from pcopy.tasks.verify.read_items import skipped
 
@@ -26,76 +26,61 @@ from pcopy.tasks.verify.read_items import skipped
 class Settled(NamedTuple):
     """What became of an item, which is counted as copied, or skipped, unless it is ``unnamed``: to be named yet.
 
-    ``known`` is what the source holds. ``alike``: further names may be linked to the target; what was skipped may be
-    anything. ``made`` is the target, told only where such names are wanted. ``shortcoming``: what its metadata lacks.
+    ``known`` is what the source holds. ``made`` is the target, told where further names are wanted that may be linked
+    to it: what was skipped may be anything. ``shortcoming``: what its metadata lacks.
     """
 
     known: Known
     made: Identity | None
-    alike: bool = True
     unnamed: Unnamed | None = None
     shortcoming: MetadataProblem | None = None
 
     @property
     def is_kept(self) -> bool:
         """Was it there, and stays, so that it gets no further names?"""
-        return self.unnamed is None and not (self.alike and self.made is not None)
+        return self.unnamed is None and self.made is None
 
 
-def copy_whole(
-    rank: Rank,
-    result: Result,
-    place: Place,
-    name: bytes,
-    mount: int,
-    inode: int,
-    *,
-    alone: bool = True,
-    linked: bool = False,
-) -> Generator[None, None, Settled]:
-    """Copies the file if it is wanted; raises ``Problem``, and leaves the old target then.
+def copy_whole(rank: Rank, result: Result, item: Item, *, linked: bool) -> Generator[None, None, Settled]:
+    """Copies the file, by its first name, if it is wanted; raises ``Problem``, and leaves the old target then.
 
-    One that is not ``alone`` is verified with its links. ``linked``: there may be further names of it.
+    One with further names is verified with its links. ``linked``: such names may be found later.
     """
-    with _checked(rank, place, name, mount, inode) as (reading, status):
-        present = existing(rank, place, name)
-        if present is not None:
-            stays = yield from settled_already(result, name, present, reading, status, linked=linked)
-            if stays is not None:
-                return stays
-        settled = yield from _write(rank, result, place, name, reading, status, present, linked=linked)
+    with _checked(rank, item) as (reading, status):
+        present = existing(rank, item.place, item.name)
+        stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
+        if stays is not None:
+            return stays
+        settled = yield from _write(rank, result, item, reading, status, present, linked=linked)
     if settled.unnamed is None:
-        result.copied(place, name, settled.known, alone=alone)
+        result.copied(item.place, item.name, settled.known, alone=not item.links)
     return settled
 
 
 @contextmanager
-def _checked(
-    rank: Rank, place: Place, name: bytes, mount: int, inode: int
-) -> Generator[tuple[int, os.stat_result], None, None]:
+def _checked(rank: Rank, item: Item) -> Generator[tuple[int, os.stat_result], None, None]:
     """The file, open for reading, and its status: it is the one that was found."""
-    with rank.reading(place, name) as reading:
+    with rank.reading(item.place, item.name) as reading:
         status = status_of(reading, on_source=True)
-        check_found(status, rank.source_device(place, mount), inode)
+        check_found(status, rank.source_device(item.place, item.mount), item.inode)
         yield reading, status
 
 
-def what_stays(
-    rank: Rank, result: Result, place: Place, name: bytes, mount: int, inode: int
-) -> Generator[None, None, Settled | None]:
+def what_stays(rank: Rank, result: Result, item: Item) -> Generator[None, None, Settled | None]:
     """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
-    with _checked(rank, place, name, mount, inode) as (reading, status):
-        present = existing(rank, place, name)
-        if present is None:
-            return None
-        return (yield from settled_already(result, name, present, reading, status, linked=True))
+    with _checked(rank, item) as (reading, status):
+        present = existing(rank, item.place, item.name)
+        return (yield from settled_already(result, item.name, present, reading, status, linked=True))
 
 
 def settled_already(
-    result: Result, name: bytes, present: Existing, reading: int, status: os.stat_result, *, linked: bool
+    result: Result, name: bytes, present: Existing | None, reading: int, status: os.stat_result, *, linked: bool
 ) -> Generator[None, None, Settled | None]:
-    """What is there stays, and counts as skipped; None if it gives way to the file ``name``. Raises ``Problem``."""
-    if present.may_replace(status):
+    """What is ``present`` stays, and counts as skipped; None if it gives way to the file ``name``, or nothing is.
+
+    Raises ``Problem``.
+    """
+    if present is None or present.may_replace(status):
         return None
     options = present.rank.options
     known = Known(FILE, status.st_size, b"", Version.of(status))
@@ -105,23 +90,22 @@ def settled_already(
             return None
     else:
         same = options.compares and alike(status, present.status, options.modify_window)
-    is_alike = same and present.is_linkable(status)
-    made = present.identity() if linked and is_alike else None
+    made = present.identity() if linked and same and present.is_linkable(status) else None
     skipped(present.rank, result, present.place, name, known)
-    return Settled(known, made, is_alike)
+    return Settled(known, made)
 
 
 def _write(
     rank: Rank,
     result: Result,
-    place: Place,
-    name: bytes,
+    item: Item,
     reading: int,
     status: os.stat_result,
     present: Existing | None,
     *,
     linked: bool,
 ) -> Generator[None, None, Settled]:
+    place, name = item.names[0]
     version = Version.of(status)
     options = rank.options
     target, new_name = rank.open_target(place), rank.new_name(place, name)
@@ -145,19 +129,19 @@ def _write(
         applied = new.dress(attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
         inode, sync = new.status.st_ino, rank.syncs_items(place)
         named_later = rank.keeps and over is None
-        item = Unnamed(temporary, inode, mark_of(new.descriptor, made=True)) if named_later else None
-        if over is None and item is None:
+        unnamed = Unnamed(temporary, inode, mark_of(new.descriptor, made=True)) if named_later else None
+        if over is None and unnamed is None:
             new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
         else:
             new.keep(sync=sync)
     shortcoming = new.shortcoming
     if over is not None:
         result.written_over(place, name, inode, failed=shortcoming is not None)
-    if shortcoming is not None and item is None:
+    if shortcoming is not None and unnamed is None:
         shortcoming.made = made
         raise shortcoming  # the contents are whole and in their place
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
     known = Known(FILE, status.st_size, b"", version)
     if hasher is not None:
         known = Known(FILE, hasher.size, rank.hashing.file(hasher), version)
-    return Settled(known, made, unnamed=item, shortcoming=shortcoming)
+    return Settled(known, made, unnamed, shortcoming)

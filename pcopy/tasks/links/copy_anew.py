@@ -22,7 +22,7 @@ from pcopy.tasks.base.kind import Gone, OfItem, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
-from pcopy.tasks.files.existing import look, status_there
+from pcopy.tasks.files.existing import existing, status_there
 from pcopy.tasks.files.naming import is_it
 
 
@@ -46,8 +46,7 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
             yield task._replace(payload=encode(self._replace(item=item)))
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Removes what is still as it was, and looks at the names again, now: those of one inode meet in LINK, also
-        with some that are found in a directory that is made anew."""
+        """Looks at the names again now: those of one inode meet in LINK, also with some of a directory made anew."""
         size, mtime = self.known
         made = Unnamed(b"", self.inode, self.mark)
         known = Known(FILE, size, b"", Version(0, size, mtime, 0))
@@ -56,11 +55,11 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
         item = self.item._replace(attempt=max(1, self.item.attempt))
         for place, name in self.item.names:
             try:
-                target, new_name = rank.open_target(place), rank.new_name(place, name)
-                present = look(target, new_name)
-                if present is not None and is_it(rank, place, new_name, present, made, known):
+                there = existing(rank, place, name)
+                if there is not None and is_it(there, made, known):
+                    present = there.status
                     if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
-                        remove(target, new_name)
+                        remove(there.directory, there.name)
                     elif not self.is_whole:
                         text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"
                         raise Problem("create", errno.EEXIST, text=text)

@@ -8,6 +8,7 @@ must not depend on the rank that found a name first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.engine.backlog import SpoolBacklog
@@ -24,7 +25,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Copy, Item, Place, bucket_of, unpack_numbers
 from pcopy.tasks.directories.finish_dir import finish_again
-from pcopy.tasks.files.existing import hold_copy, look
+from pcopy.tasks.files.existing import existing, hold_copy
 from pcopy.tasks.links.make_links import MakeLinks
 
 
@@ -47,15 +48,11 @@ class Groups:
         """Tasks with an item that is copied, and waits for its name."""
 
 
-class Buckets:
+class Buckets(dict[int, SpoolBacklog]):
     """The notes that wait on one rank for LINK, by bucket."""
 
     def __init__(self, rank: Rank) -> None:
-        self._open_spool = rank.open_spool
-        self.notes: dict[int, SpoolBacklog] = {}
-
-    def add(self, number: int, task: Task) -> None:
-        self.notes.setdefault(number, SpoolBacklog(self._open_spool)).append(task)
+        super().__init__()
 
 
 class LinkNote(OfPlace, code=30, doing="noting links of", is_note=True):
@@ -133,7 +130,7 @@ class GroupLinks(Again, code=31, doing="gathering links"):
     def run(self, rank: Rank, result: Result) -> Steps:
         """Everything known of the bucket's inodes is here now."""
         groups = Groups()
-        backlog = rank.own(Buckets).notes.pop(self.bucket)
+        backlog = rank.own(Buckets).pop(self.bucket)
         while backlog.count:
             for packed in backlog.take_frame():
                 if decode(packed.payload).gather(groups):
@@ -157,10 +154,11 @@ def put(task: Kind, bucket: int, rank: Rank, result: Result) -> None:
     """
     result.hold()
     buckets = rank.own(Buckets)
-    if bucket not in buckets.notes:
+    if bucket not in buckets:
+        buckets[bucket] = SpoolBacklog(rank.open_spool)
         gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
         result.spawn(GroupLinks(bucket), phase=max(gathered, result.phase), owner=rank.number)
-    buckets.add(bucket, Task(result.id, int(Phase.LINK), encode(task), 0))
+    buckets[bucket].append(Task(result.id, int(Phase.LINK), encode(task), 0))
 
 
 def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Found, copies: list[InodeCopied]) -> None:
@@ -173,14 +171,12 @@ def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Fou
         _add_linked(rank, result, copies, names)
     else:
         links = next(filter(None, (_linked(rank, each, names) for each in copies)), None)
-    if links is not None:
-        if is_new and any(_named(each) == _named(links.copied) for each in names):
-            result.count(counts.FOUND_BYTES, size, names[0][0])
-        result.spawn(links, len(names) * CALL_COST)
-        return
-    if is_new:
+    if is_new and (links is None or any(_named(each) == _named(links.copied) for each in names)):
         result.count(counts.FOUND_BYTES, size, names[0][0])
-    result.copy(Item(mount, inode, size, tuple(names), min(attempts)))
+    if links is not None:
+        result.spawn(links, len(names) * CALL_COST)
+    else:
+        result.copy(Item(mount, inode, size, tuple(names), min(attempts)))
 
 
 def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
@@ -193,9 +189,8 @@ def _has_failed(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]
     if not rank.options.inplace or _named(copy) not in map(_named, names):
         return False
     try:
-        directory, new_name = rank.open_target(place), rank.new_name(place, name)
-        present = look(directory, new_name)
-        return present is not None and find(directory, new_name, present) is not None
+        there = existing(rank, place, name)
+        return there is not None and find(there.directory, there.name, there.status) is not None
     except Problem:
         return True
 
@@ -214,12 +209,9 @@ def _add_linked(rank: Rank, result: Result, copies: list[InodeCopied], names: li
 
 def _linked(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> MakeLinks | None:
     """What makes ``names`` further names of a copy that is there; None if nothing is left of that."""
-    known = copied.item.names
-    for place, name in known:
-        try:
+    for place, name in copied.item.names:
+        with suppress(Problem):
             let_go(hold_copy(rank, place, name, copied.copy.made)[0])
-        except Problem:
-            continue
-        group = copied.item._replace(names=((place, name), *names))
-        return MakeLinks(group, copied.copy, True, known[0])
+            group = copied.item._replace(names=((place, name), *names))
+            return MakeLinks(group, copied.copy, True, copied.item.names[0])
     return None

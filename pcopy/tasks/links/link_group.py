@@ -10,12 +10,12 @@ from pcopy.fsio.problem import Problem, changed
 from pcopy.tasks.base.kind import OfItem, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Item
+from pcopy.tasks.base.values import FailedName, Item
 from pcopy.tasks.files.copy_nodes import copy_one_node
 from pcopy.tasks.files.existing import looked_at_again
 from pcopy.tasks.files.split_file import SplitFile, after_settled
 from pcopy.tasks.files.whole_file import Settled, copy_whole, what_stays
-from pcopy.tasks.links.representative import left_behind, pass_on
+from pcopy.tasks.links.make_links import left_behind, pass_on
 
 
 class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
@@ -30,34 +30,31 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
 
         The names before it are left behind here: a task for each would carry all that follow.
         """
-        failed = self.item.failed
-        for index, (found, name) in enumerate(self.item.names):
-            place, alone = found, index + 1 == len(self.item.names)
-            rest = self.item._replace(names=self.item.names[index:], failed=failed)
+        rest = self.item
+        while True:
             try:
                 if rest.attempt:
-                    place = looked_at_again(rank, place)
-                    rest = rest._replace(names=((place, name), *rest.links))
-                settled = yield from _copied(rest, rank, result, alone=alone)
-                if settled is not None and settled.is_kept and not alone:
-                    yield None
-                    continue
+                    rest = rest._replace(names=((looked_at_again(rank, rest.place), rest.name), *rest.links))
+                settled = yield from _copied(rest, rank, result)
                 if settled is None:
                     result.spawn(SplitFile(rest), rest.size)
-                else:
+                    return
+                if not (settled.is_kept and rest.links):
                     after_settled(rank, result, rest, settled)
+                    return
+                failed: tuple[FailedName, ...] | None = rest.failed
             except Problem as problem:
-                left = left_behind(rank, result, rest, problem)
-                if left is not None and not alone:
-                    failed = left
-                    yield None
-                    continue
-                if left is not None:
-                    pass_on(result, rest, left)
-            break
+                failed = left_behind(rank, result, rest, problem)
+            if failed is None:
+                return
+            if not rest.links:
+                pass_on(result, rest, failed)
+                return
+            rest = rest._replace(names=rest.links, failed=failed)
+            yield None
 
 
-def _copied(item: Item, rank: Rank, result: Result, *, alone: bool) -> Generator[None, None, Settled | None]:
+def _copied(item: Item, rank: Rank, result: Result) -> Generator[None, None, Settled | None]:
     """Copies and counts the first name, if that is wanted; None for a large file, which has a task of its own.
 
     Raises ``Problem``.
@@ -67,9 +64,9 @@ def _copied(item: Item, rank: Rank, result: Result, *, alone: bool) -> Generator
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):
         raise changed("stat", "another item has taken its name")
     if not stat.S_ISREG(status.st_mode):
-        return copy_one_node(rank, result, place, name, item.inode, alone=alone, linked=True)
+        return copy_one_node(rank, result, item, linked=True)
     if item.size <= SMALL_FILE:
-        return (yield from copy_whole(rank, result, place, name, item.mount, item.inode, alone=alone, linked=True))
+        return (yield from copy_whole(rank, result, item, linked=True))
     if rank.options.checksum:  # it is read once
         return None
-    return (yield from what_stays(rank, result, place, name, item.mount, item.inode))
+    return (yield from what_stays(rank, result, item))

@@ -1,28 +1,34 @@
-"""MakeLinks: an inode's first name is copied; its further names become links to that copy."""
+"""MakeLinks: an inode's first name is copied; its further names become links to that copy.
+
+The first name represents the others. If it can't be copied, it is left behind, and the next name takes its place. Names
+that are left behind have failed. They are told when the others are copied or linked.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from pcopy.engine.task import Task
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.new_file import give_name
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.source import status_of
+from pcopy.fsio.problem import MetadataProblem, Problem, failing
+from pcopy.fsio.source import Version, status_of
 from pcopy.fsio.temporary import remove
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.hashing import SOCKET, kind_of
 from pcopy.tasks.base.kind import Gone, OfItem, Steps
-from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Copy, FailedName, Place, Unnamed
-from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result, Tried, failed_or_retried, is_tried_again
+from pcopy.tasks.base.values import Contents, Copy, FailedName, Item, Known, Place, Unnamed
+from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked, status_there
 from pcopy.tasks.files.naming import Naming, discard
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.verify.read_items import read_too, skipped
@@ -66,22 +72,21 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         """Links each further name to the first, which is held, so that it can't become another one meanwhile."""
         first, *others = self.item.names
         linked, failed = [first], list(self.item.failed)
-        held, lost = -1, None
+        held, lost, why = -1, None, ""
         try:
             held, is_known = self._hold_any(rank)
-            if not is_known:
-                text = "cannot be told from a later file with its inode's number: further names of it are copied again"
-                self._copy_again(result, others, text)
-                others = []
             before = status_of(held)
+            if not is_known:
+                why = "cannot be told from a later file with its inode's number: further names of it are copied again"
         except Problem as problem:
             if rank.keeps:  # it may well have been replaced since: the user's stays, and the others get a second copy
-                text = "has been replaced since it was copied: further names are copied again"
-                self._copy_again(result, others, text)
-                others = []
+                why = "has been replaced since it was copied: further names are copied again"
             else:
                 lost = problem
-        try:
+        if why:
+            self._copy_again(result, others, why)
+            others = []
+        with nullcontext() if held < 0 else held_open(held):
             for index, (place, name) in enumerate(others):
                 try:
                     if lost is not None:
@@ -90,8 +95,8 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                         linked.append((place, name))
                 except Problem as problem:
                     if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
-                        text = "its inode can take no more links: further names of it are linked to a second copy"
-                        self._copy_again(result, others[index:], text)
+                        why = "its inode can take no more links: further names of it are linked to a second copy"
+                        self._copy_again(result, others[index:], why)
                         break
                     if failed:
                         failed.append((place, name, problem.plain))
@@ -99,9 +104,6 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                         alone = self._replace(item=self.item._replace(names=(first, (place, name))), more=True)
                         result.fail(place, name, problem, retry=alone)
                 yield None
-        finally:
-            if held >= 0:
-                let_go(held)
         if failed:
             self._fail_together(rank, result, linked, failed)
             return
@@ -212,7 +214,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         _make(held, target, item.temporary)
         named = False
         try:
-            named = Naming(rank, item, self.copy.known).give(place, source_name)
+            named = Naming(rank, place).give(source_name, item, self.copy.known)
         finally:
             if not named:
                 discard(rank, place, item, result)
@@ -230,3 +232,91 @@ def _make(held: int, target: int, name: bytes) -> None:
     """A further name of the very item that is held. (AT_EMPTY_PATH, which needs no /proc, is for root alone.)"""
     with failing("link"):
         patiently(lambda: os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True), INTERRUPTED)
+
+
+def copy_here(rank: Rank, made: Identity, known: Known) -> Copy:
+    """What this host has just written, or found."""
+    return Copy(made, known, 0, bytes((rank.hosts.here,)))
+
+
+def representative_failed(rank: Rank, result: Result, item: Item, problem: Problem) -> None:
+    """The first name has failed, or waits to be tried again; the next takes its place."""
+    left = left_behind(rank, result, item, problem)
+    if left is not None:
+        pass_on(result, item, left)
+
+
+def left_behind(rank: Rank, result: Result, item: Item, problem: Problem) -> tuple[FailedName, ...] | None:
+    """The names that have failed, if the next one takes the first one's place, else None.
+
+    An inode that changes is tried again with all of its names: one that came later alone would be no link any more.
+    """
+    made = problem.made if isinstance(problem, MetadataProblem) and not rank.keeps else None  # else it has no name
+    there = status_there(rank, *item.names[0]) if made is not None else None
+    if made is not None and there is not None:  # though not with all of its metadata
+        known = Known(kind_of(there), item.size, b"", Version(item.inode, item.size, 0, 0))  # it has no digest
+        after_representative(rank, result, item, copy_here(rank, made, known), shortcoming=problem)
+        return None
+    is_again = is_tried_again(problem, item.attempt)
+    if is_again and item.links and _still_named(rank, item):
+        result.copy(item._replace(attempt=item.attempt + 1), phase=max(Phase.LINK, result.phase))
+        return None
+    if is_again or not (item.failed or item.links):
+        failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
+        return item.failed
+    return (*item.failed, (item.place, item.name, problem.plain))
+
+
+def pass_on(result: Result, item: Item, failed: tuple[FailedName, ...]) -> None:
+    """The next name takes the first one's place; if there is none, all that have ``failed`` are told of."""
+    if item.links:
+        result.copy(item._replace(names=item.links, failed=failed))
+    elif failed:
+        touched = not all(result.is_untouched(place, Problem.from_plain(problem)) for place, _, problem in failed)
+        all_failed(result, item, failed, touched=touched)
+
+
+def all_failed(result: Result, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
+    """A resumed job tries them together, so that they become links of each other."""
+    names = tuple((place, name) for place, name, _ in failed)
+    together = item._replace(names=names, attempt=max(1, item.attempt), failed=())
+    retry = Tried.BY_NAME if len(names) == 1 else together
+    result.fail_together(failed, item.size, retry, touched=touched)
+
+
+def _still_named(rank: Rank, item: Item) -> bool:
+    try:
+        return rank.source_status(item.place, item.name).st_ino == item.inode
+    except Problem:
+        return False
+
+
+def after_representative(
+    rank: Rank, result: Result, item: Item, copy: Copy, *, shortcoming: Problem | None = None
+) -> None:
+    """The first name is there, but for the metadata that had the ``shortcoming``; spawns the making of the others."""
+    if shortcoming is not None and not (item.links or item.failed):
+        result.fail(item.place, item.name, shortcoming, item.size)
+        return
+    first = item.names[0]
+    failed = () if shortcoming is None else ((*first, shortcoming.plain), *item.failed)
+    if item.links or failed:
+        links = MakeLinks(item._replace(failed=failed), copy, False)
+        result.spawn(links, len(item.names) * CALL_COST)
+    if failed:
+        return
+    alone = item._replace(names=(first,), failed=())
+    if not item.links and (item.failed or _has_more_names(rank, item)):
+        result.inode_copied(alone, copy)
+    for place, name, problem in item.failed:
+        retry = MakeLinks(alone._replace(names=(first, (place, name))), copy, True)
+        result.fail(place, name, Problem.from_plain(problem), item.size, retry=retry)
+
+
+def _has_more_names(rank: Rank, item: Item) -> bool:
+    if not (rank.job.began and rank.options.preserve.links):
+        return False
+    try:
+        return rank.source_status(item.place, item.name).st_nlink > 1
+    except Problem:
+        return False
