@@ -36,16 +36,6 @@ NEW = b".new"
 @contextmanager
 def opened(path: bytes) -> Iterator[int]:
     """A descriptor of the directory ``path``; raises ``Refused`` if it is not safely ours."""
-    descriptor = open_directory(path)
-    try:
-        yield descriptor
-    finally:
-        with suppress(OSError):  # nothing was written through it
-            os.close(descriptor)
-
-
-def open_directory(path: bytes) -> int:
-    """As ``opened``, for the caller to close."""
     path = os.path.abspath(path)  # also without a trailing slash, which would follow a link
     try:
         descriptor = os.open(path, _DIRECTORY)
@@ -56,15 +46,16 @@ def open_directory(path: bytes) -> int:
         raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}{advice}") from None
     try:
         refuse_strange(path, os.fstat(descriptor))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        yield descriptor
+    finally:
+        with suppress(OSError):  # nothing was written through it
+            os.close(descriptor)
 
 
 def check_directory(path: bytes) -> None:
     """Raises ``Refused`` unless ``path`` is a directory of the caller's that nobody else may write."""
-    os.close(open_directory(path))
+    with opened(path):
+        pass
 
 
 def make(path: bytes, *, durable: bool = True) -> list[bytes]:

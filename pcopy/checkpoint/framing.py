@@ -188,23 +188,19 @@ class SegmentWriter:
         if self._failed:
             raise OSError(errno.EIO, "an earlier record could not be written")
         try:
-            self._append(record)
+            if self._file is None:
+                self._file = create(os.path.join(self._directory, facts_name(self._rank)))
+            write_frame(self._file, record.pack())
+            os.fsync(self._file.fileno())
+            if not self._length:
+                sync_directory_at(self._directory)
+            self._length = self._file.tell()
         except OSError:
             self._failed = True
             if self._file is not None:
                 with suppress(OSError):  # half a record takes room, and readers ignore it
                     os.ftruncate(self._file.fileno(), self._length)
             raise
-
-    def _append(self, record: Record) -> None:
-        is_first = self._file is None
-        if self._file is None:
-            self._file = create(os.path.join(self._directory, facts_name(self._rank)))
-        write_frame(self._file, record.pack())
-        os.fsync(self._file.fileno())
-        if is_first:
-            sync_directory_at(self._directory)
-        self._length = self._file.tell()
 
     def close(self) -> None:
         """Closes the file; what was appended is durable already."""
