@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
@@ -67,17 +66,8 @@ class Mending(Protocol):
         """What is to be done instead."""
 
 
-class _Epoch:
-    """What all ranks together say of one epoch."""
-
-    def __init__(self) -> None:
-        self.phase = -1
-        self.counts: tuple[int, ...] = ()
-
-    def add(self, head: Head) -> None:
-        if head.rank == 0:
-            self.phase = head.phase
-        self.counts = added(self.counts, head.counts)
+_Epochs = dict[int, tuple[int, tuple[int, ...]]]
+"""By the number of an epoch: its phase, which rank 0 tells, and the sums of what all ranks have counted in it."""
 
 
 def begin(
@@ -185,7 +175,12 @@ def _write_run(
     path = os.path.join(job, run_name(new.run))
     remove_run(path)  # what a crash has left of an earlier attempt
     try:
-        _write_bases(path, new, tasks, open_spool, shares)
+        os.mkdir(path, 0o700)
+        with closing(dealt(tasks, new.size, open_spool)) as ranks:
+            for rank, own in enumerate(ranks):
+                phase, counts = (-1, ()) if rank else (new.phase, new.counts)
+                write_base(path, Header(new.run, rank, new.size, phase, counts), () if rank else shares, own)
+        sync_path(path)
         sync_path(job)
     except BaseException:
         with suppress(OSError):  # there may be no room; the first error counts
@@ -195,17 +190,6 @@ def _write_run(
     write_frame(frame, pickle.dumps((FORMAT, VERSION, new.run, new.size), 5))
     with directory.opened(job) as descriptor:
         directory.replace(descriptor, CURRENT, frame.getvalue())
-
-
-def _write_bases(
-    path: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterable[Share]
-) -> None:
-    os.mkdir(path, 0o700)
-    with closing(dealt(tasks, new.size, open_spool)) as ranks:
-        for rank, own in enumerate(ranks):
-            phase, counts = (-1, ()) if rank else (new.phase, new.counts)
-            write_base(path, Header(new.run, rank, new.size, phase, counts), () if rank else shares, own)
-    sync_path(path)
 
 
 def read_current(job: bytes) -> tuple[int, int]:
@@ -266,17 +250,17 @@ def _how_far(job: bytes) -> Remaining:
         header = read_header(job, run, rank)
         if header.size != size:
             raise damaged(base_path(job, run, rank), 0, f"for {header.size} ranks; the run has {size}")
-    epochs: dict[int, _Epoch] = defaultdict(_Epoch)
+    epochs: _Epochs = {}
     last = min(_last_epoch(job, run, rank, size, epochs) for rank in range(size))
     phase, counts = base.phase, base.counts
     for number in range(1, last + 1):
-        epoch = epochs[number]
-        phase = phase if epoch.phase < 0 else epoch.phase
-        counts = added(counts, epoch.counts)
+        then, counted = epochs[number]
+        phase = phase if then < 0 else then
+        counts = added(counts, counted)
     return Remaining(run, size, phase, last, counts)
 
 
-def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: dict[int, _Epoch]) -> int:
+def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: _Epochs) -> int:
     """Reads a rank's segment, adds its epochs to ``epochs``, and returns the last complete one; 0 if there is none."""
     path = os.path.join(job, run_name(run), facts_name(rank))
     if not os.path.lexists(path):
@@ -292,7 +276,8 @@ def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: dict[int, _E
         latest = head.epoch
         if latest == complete + 1:
             complete = latest
-            epochs[latest].add(head)
+            phase, counts = epochs.get(latest, (-1, ()))
+            epochs[latest] = phase if rank else head.phase, added(counts, head.counts)
     return complete
 
 
