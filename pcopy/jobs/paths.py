@@ -42,10 +42,6 @@ class _Source(NamedTuple):
     identity: DeviceInode  # of the directory or item that is copied
     points_to: DeviceInode | None  # of what a symbolic link leads to
 
-    @property
-    def path(self) -> bytes:
-        return os.path.join(self.directory, self.item) if self.item else self.directory
-
 
 class _Destination(NamedTuple):
     given: bytes
@@ -83,7 +79,7 @@ def resolve(
         root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, target_id)
         _refuse_onto_itself(source, root, ancestors)
         roots.append(root)
-    _refuse_over_sources(found, roots)
+    _refuse_over_sources(roots)
     return tuple(roots)
 
 
@@ -108,12 +104,6 @@ def source_of(root: Root | JobRoot) -> bytes:
 def target_of(root: Root | JobRoot) -> bytes:
     """The path of what it is copied to."""
     return os.path.join(root.target, root.name) if root.name else root.target
-
-
-def below_target(root: Root | JobRoot, path: bytes) -> bytes:
-    """Where what is copied from ``path`` in the source goes, below the root's target directory."""
-    name = b"" if root.item else root.name
-    return b"/".join(part for part in (name, path) if part)
 
 
 def filled_by(roots: Sequence[Root]) -> bytes:
@@ -309,23 +299,26 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
         raise Refused(f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside")
 
 
-def _refuse_over_sources(sources: Sequence[_Source], roots: Sequence[Root]) -> None:
+def _refuse_over_sources(roots: Sequence[Root]) -> None:
     """A source that lies in the target may not be written over by what is copied there, from itself or another.
 
     ``a/b/`` to ``a``, say, where ``a/b/b`` would go to ``a/b``, the source.
     """
     top = roots[0].target.rstrip(b"/") + b"/"
     by_name = {root.name: root for root in roots if not root.item}
-    for source in sources:
-        if not source.path.startswith(top):
+    for root in roots:
+        path = source_of(root)
+        if not path.startswith(top):
             continue
-        below = source.path[len(top) :]
+        below = path[len(top) :]
         first, _, rest = below.partition(b"/")
         for name, inner in ((b"", below), (first, rest)):
-            root = by_name.get(name)
-            if root is not None and inner and os.path.lexists(os.path.join(root.source, inner)):
-                writer = shown(os.path.join(root.source_shown, inner))
-                raise Refused(f"{shown(source.given)}: {writer} would be copied over this source; name another DST")
+            other = by_name.get(name)
+            if other is not None and inner and os.path.lexists(os.path.join(other.source, inner)):
+                writer = shown(os.path.join(other.source_shown, inner))
+                raise Refused(
+                    f"{shown(root.source_shown)}: {writer} would be copied over this source; name another DST"
+                )
 
 
 def _split(path: bytes) -> tuple[bytes, bool]:
