@@ -145,10 +145,6 @@ class KeptJob:
     def is_stored(self) -> bool:
         return self._stored is not None
 
-    @property
-    def command(self) -> str:
-        return resuming(self.keeping.directory)
-
     def look(self) -> bool:
         """Is the job stored, and was it not removed by somebody else?"""
         if self._stored is not None and not os.path.lexists(os.path.join(self._stored.path, b"job")):
