@@ -16,6 +16,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import count, groupby
 from operator import itemgetter
 
@@ -175,30 +176,20 @@ class Missing:
                     known.add(named)
                     key = _ROOT.pack(place.root) + place.path.replace(b"/", b"\0")
                     places.add(key, bytes((is_idle,)) + encode(SyncFiles(place)))
-        opened: dict[bytes, int] = {}
-        kept = OpenDirectories(affordable())
-        try:
-            targets = self._open_targets(opened, kept)
-            for number, of_root in groupby(_sorted(places), key=lambda found: found[0].root):
-                self._look_below(targets[number], of_root)
-        finally:
-            places.close()
-            kept.close()
-            for base in opened.values():
+        target = self._roots[0].target  # of all roots
+        with closing(places), closing(OpenDirectories(affordable())) as kept:
+            try:
+                base = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise Refused(f"{shown(target)}: cannot be opened: {error.strerror}") from None
+            try:
+                mounted, codes = mounted_below(target, self._mounts), mount_codes(self._roots)
+                for number, of_root in groupby(_sorted(places), key=lambda found: found[0].root):
+                    code = codes[number][1]
+                    below = Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted)
+                    self._look_below(below, of_root)
+            finally:
                 os.close(base)
-
-    def _open_targets(self, opened: dict[bytes, int], kept: OpenDirectories) -> list[Directories]:
-        targets = []
-        for number, (root, (_, code)) in enumerate(zip(self._roots, mount_codes(self._roots), strict=True)):
-            if root.target not in opened:
-                try:
-                    opened[root.target] = os.open(root.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                except OSError as error:
-                    raise Refused(f"{shown(root.target)}: cannot be opened: {error.strerror}") from None
-            mounted = mounted_below(root.target, self._mounts)
-            base = opened[root.target]
-            targets.append(Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted))
-        return targets
 
     def _look_below(self, targets: Directories, places: Iterable[tuple[Place, bool]]) -> None:
         """Takes the places of one root, each before those below it; is nothing to be done there?"""
