@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy.errors import Refused
@@ -68,15 +68,13 @@ def resolve(
     if len(found) > 1:
         _refuse_mixture(found, wanted, no_target_directory)
     targets = [_target(source, wanted, no_target_directory) for source in found]
-    directory = targets[0][0]
-    ancestors = _identities_upwards(directory)
-    target_id = ancestors[0]
+    ancestors = _identities_upwards(targets[0][0])
     roots = []
     for source, (target, name) in zip(found, targets, strict=True):
         is_inside = bool(name) and wanted.directory is not None and not no_target_directory
         target_shown = os.path.join(destination, name) if is_inside else destination
         source_id = _identity(source.directory)
-        root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, target_id)
+        root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
         _refuse_onto_itself(source, root, ancestors)
         roots.append(root)
     _refuse_over_sources(roots)
@@ -131,18 +129,16 @@ def _look_at_source(path: bytes, follow: bool) -> _Source:
     _refuse_elsewhere(path)
     stem, contents = _split(path)
     parent, name = os.path.split(stem)
-    try:
-        status = os.stat(path) if contents or follow else os.lstat(path)
-    except FileNotFoundError:
-        if follow and os.path.lexists(stem):
-            raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
-        advice = _on_another_host(path) or "check the name, nothing has been copied"
-        raise Refused(f"{shown(path)}: does not exist; {advice}") from None
-    except NotADirectoryError:
-        raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
-    except OSError as error:
-        raise _cannot("look at", path, error) from None
     with _explaining(path):
+        try:
+            status = os.stat(path) if contents or follow else os.lstat(path)
+        except FileNotFoundError:
+            if follow and os.path.lexists(stem):
+                raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
+            advice = _on_another_host(path) or "check the name, nothing has been copied"
+            raise Refused(f"{shown(path)}: does not exist; {advice}") from None
+        except NotADirectoryError:
+            raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
         if stat.S_ISDIR(status.st_mode):
             directory, item = os.path.realpath(path, strict=True), b""
             identity = _identity(directory)
@@ -269,26 +265,22 @@ def _target(source: _Source, destination: _Destination, no_target_directory: boo
         raise Refused(f"{given}: not a directory, but {shown(source.given)} is one; remove it or name another DST")
     elif source.item and destination.slash:
         raise Refused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
-    try:
-        return os.path.realpath(destination.parent, strict=True), destination.name
-    except FileNotFoundError:
-        advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
-        raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
-    except OSError as error:
-        raise _cannot("look at", destination.parent, error) from None
+    with _explaining(destination.parent):
+        try:
+            return os.path.realpath(destination.parent, strict=True), destination.name
+        except FileNotFoundError:
+            advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
+            raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
 
 
 def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode]) -> None:
     given, target = shown(source.given), shown(root.target_shown)
     existing: DeviceInode | None = root.target_id
     if root.name:
-        try:
+        existing = None
+        with _explaining(root.target_shown), suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
-        except FileNotFoundError:
-            existing = None
-        except OSError as error:
-            raise _cannot("look at", root.target_shown, error) from None
     if existing == source.identity:
         what = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
         raise Refused(f"{given} and {target}: {what}; name another DST")
@@ -348,11 +340,10 @@ def _identities_upwards(directory: bytes) -> list[DeviceInode]:
 
 
 def _followed(path: bytes) -> DeviceInode | None:
-    try:
+    with suppress(OSError):  # dangling, or out of our reach: a link may be copied all the same
         status = os.stat(path)
-    except OSError:  # dangling, or out of our reach: a link may be copied all the same
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None
 
 
 @contextmanager
@@ -360,8 +351,4 @@ def _explaining(path: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _cannot("look at", path, error) from None
-
-
-def _cannot(what: str, path: bytes, error: OSError) -> Refused:
-    return Refused(f"{shown(path)}: cannot {what} it: {error.strerror}")
+        raise Refused(f"{shown(path)}: cannot look at it: {error.strerror}") from None
