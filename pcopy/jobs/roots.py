@@ -84,7 +84,14 @@ def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
 
     Raises ``Refused`` if one is not what the job began with, naming its path and what differs.
     """
-    return tuple(_checked(job, root) for root in job.roots)
+    checked = []
+    for root in job.roots:
+        source, target = _look(root.source, "source"), _look(root.target, "destination")
+        _compare(job, root.source, source, root.source_id, root.source_place)
+        _compare(job, root.target, target, root.target_id, root.target_place)
+        _check_made(job, root)
+        checked.append(root._replace(source_id=source.identity, target_id=target.identity))
+    return tuple(checked)
 
 
 class Gone(Refused):
@@ -181,14 +188,6 @@ def _check_made(job: JobFile, root: JobRoot) -> None:
         f"{shown(target_of(root))}: not the directory that job {job.name} copies to: {what}; "
         "put that back, or discard the job (pcopy --discard) and start anew"
     )
-
-
-def _checked(job: JobFile, root: JobRoot) -> JobRoot:
-    source, target = _look(root.source, "source"), _look(root.target, "destination")
-    _compare(job, root.source, source, root.source_id, root.source_place)
-    _compare(job, root.target, target, root.target_id, root.target_place)
-    _check_made(job, root)
-    return root._replace(source_id=source.identity, target_id=target.identity)
 
 
 def _compare(job: JobFile, path: bytes, seen: Seen, identity: tuple[int, int], place: tuple[int, int]) -> None:
