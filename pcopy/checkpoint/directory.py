@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
 from pcopy.errors import Refused
-from pcopy.fsio.durable import Synced, replacing, sync_directory, sync_directory_at
+from pcopy.fsio.durable import Synced, replacing, sync_directory_at
 from pcopy.text import shown
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -154,12 +154,6 @@ def create(path: bytes) -> BinaryIO:
     """A new file of mode 0600, unbuffered; raises ``OSError`` (``FileExistsError`` for whatever has the name)."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
-
-
-def sync_path(path: bytes) -> None:
-    """Makes the names in a directory durable; raises ``OSError``."""
-    with opened(path) as descriptor:
-        sync_directory(descriptor)
 
 
 def remove_run(path: bytes) -> None:

@@ -21,16 +21,17 @@ from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
 
 from pcopy.checkpoint import directory
-from pcopy.checkpoint.base import Header, base_path, check_version, read_header, read_shares, write_base
+from pcopy.checkpoint.base import Header, base_path, read_first, read_header, read_shares, write_base
 from pcopy.checkpoint.base import read_base as read_base
-from pcopy.checkpoint.directory import Path, check_directory, open_file, remove_run, sync_path
+from pcopy.checkpoint.directory import Path, check_directory, open_file, remove_run
 from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, heads, write_frame
-from pcopy.checkpoint.join import BUDGET, Join, dealt
+from pcopy.checkpoint.join import Join, dealt
 from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
-from pcopy.checkpoint.record import ID_BYTES, Head, added, is_counts, load_value, read_facts, read_head
+from pcopy.checkpoint.record import ID_BYTES, Head, added, is_counts, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.task import Share, Task
 from pcopy.errors import Refused
+from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
@@ -99,16 +100,16 @@ def has_begun(job_dir: Path) -> bool:
     return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT))
 
 
-def load(job_dir: Path, *, open_spool: SpoolFactory, budget: int = BUDGET) -> tuple[Remaining, Iterator[Task]]:
+def load(job_dir: Path, *, open_spool: SpoolFactory) -> tuple[Remaining, Iterator[Task]]:
     """How far the job has come, and the tasks that remain, by their ids.
 
-    The facts are read at once, but nothing is held of them; the tasks are found when the first is asked for, with some
-    ``budget`` bytes of memory and the rest in spools. Raises ``Refused``, then or later, for anything missing, not to
-    be trusted or damaged, and ``OSError`` from spools.
+    The facts are read at once, but nothing is held of them; the tasks are found when the first is asked for, partly in
+    spools. Raises ``Refused``, then or later, for anything missing, not to be trusted or damaged, and ``OSError`` from
+    spools.
     """
     job = os.fsencode(job_dir)
     remaining = _how_far(job)
-    return remaining, _remaining_tasks(job, remaining, open_spool, budget)
+    return remaining, _remaining_tasks(job, remaining, open_spool)
 
 
 def compact(
@@ -118,7 +119,6 @@ def compact(
     address: Callable[[Task], Task | None] | None = None,
     mending: Mending | None = None,
     open_spool: SpoolFactory,
-    budget: int = BUDGET,
 ) -> Remaining:
     """Writes what remains as the base of a new run with ``size`` ranks, makes that the current one, removes the others.
 
@@ -130,7 +130,7 @@ def compact(
     job = os.fsencode(job_dir)
     old = _how_far(job)
     new = Remaining(old.run + 1, size, old.phase, 0, old.counts)
-    with closing(_remaining_tasks(job, old, open_spool, budget)) as remaining:
+    with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
         shares = _shares(job, old)
         if mending is not None:
@@ -159,13 +159,8 @@ def _less(counts: tuple[int, ...], shares: Iterator[Share]) -> tuple[int, ...]:
 def _shares(job: bytes, old: Remaining) -> Iterator[Share]:
     """Of all that counts, as it was recorded: there may be several with one label."""
     yield from read_shares(job, old.run)
-    for rank in range(old.size if old.epoch else 0):
-        path = os.path.join(job, run_name(old.run), facts_name(rank))
-        for frame in frames(path):
-            with as_damage(path, frame.offset):
-                head, _, shares, _ = read_facts(frame.payload)
-            if head.epoch > old.epoch:
-                break
+    for rank in range(old.size):
+        for _, shares, _ in _facts(job, old, rank):
             yield from shares
 
 
@@ -180,8 +175,8 @@ def _write_run(
             for rank, own in enumerate(ranks):
                 phase, counts = (-1, ()) if rank else (new.phase, new.counts)
                 write_base(path, Header(new.run, rank, new.size, phase, counts), () if rank else shares, own)
-        sync_path(path)
-        sync_path(job)
+        sync_directory_at(path)
+        sync_directory_at(job)
     except BaseException:
         with suppress(OSError):  # there may be no room; the first error counts
             remove_run(path)
@@ -195,12 +190,8 @@ def _write_run(
 def read_current(job: bytes) -> tuple[int, int]:
     """The current run and its number of ranks."""
     path = os.path.join(job, CURRENT)
-    frame = next(frames(path), Frame(0, b""))
-    with as_damage(path, 0):
-        value = load_value(frame.payload)
-    check_version(path, value, FORMAT)
-    _, _, *numbers = value
-    if len(numbers) != 2 or not is_counts(tuple(numbers)) or min(numbers) < 1:
+    numbers = read_first(path, next(frames(path), Frame(0, b"")), FORMAT)
+    if len(numbers) != 2 or not is_counts(numbers) or min(numbers) < 1:
         raise damaged(path, 0, "no run and number of ranks")
     run, size = numbers
     return run, size
@@ -281,26 +272,30 @@ def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: _Epochs) -> 
     return complete
 
 
-def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory, budget: int) -> Generator[Task, None, None]:
-    run, last = far.run, far.epoch
-    where = shown(os.path.join(job, run_name(run)))
-    with closing(Join(open_spool, where=where, budget=budget)) as join:
+def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory) -> Generator[Task, None, None]:
+    with closing(Join(open_spool, where=shown(os.path.join(job, run_name(far.run))))) as join:
         for rank in range(far.size):
-            for task in read_base(job, run, rank):
+            for task in read_base(job, far.run, rank):
                 join.spawned(task)
-            if last:
-                _read_segment(os.path.join(job, run_name(run), facts_name(rank)), last, join)
+            for done, _, spawned in _facts(job, far, rank):
+                for task in spawned:
+                    join.spawned(task)
+                for at in range(0, len(done), ID_BYTES):
+                    join.done(done[at : at + ID_BYTES])
         yield from join.remaining()
 
 
-def _read_segment(path: bytes, last: int, join: Join) -> None:
-    """Hands the tasks of the epochs up to ``last`` on."""
-    for frame in frames(path):
+def _facts(job: bytes, far: Remaining, rank: int) -> Iterator[tuple[bytes, tuple[Share, ...], Iterator[Task]]]:
+    """A rank's records that count: the ids of tasks done, packed, shares, and the tasks spawned, read one by one."""
+    path = os.path.join(job, run_name(far.run), facts_name(rank))
+    for frame in frames(path) if far.epoch else ():
         with as_damage(path, frame.offset):
-            head, done, _, spawned = read_facts(frame.payload)
-            if head.epoch > last:
-                return
-            for task in spawned:
-                join.spawned(task)
-        for at in range(0, len(done), ID_BYTES):
-            join.done(done[at : at + ID_BYTES])
+            head, done, shares, spawned = read_facts(frame.payload)
+        if head.epoch > far.epoch:
+            return
+        yield done, shares, _undamaged(path, frame.offset, spawned)
+
+
+def _undamaged(path: bytes, offset: int, tasks: Iterator[Task]) -> Iterator[Task]:
+    with as_damage(path, offset):
+        yield from tasks
