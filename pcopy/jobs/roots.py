@@ -25,28 +25,24 @@ _LOOK = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Seen(NamedTuple):
-    """What a directory is at the moment: (device, inode) and (f_type, fsid or UUID)."""
+    """What a directory is at the moment: (device, inode), (f_type, fsid or UUID), and its birth in ns (0: untold)."""
 
     identity: tuple[int, int]
     place: tuple[int, int]
+    birth: int
 
 
 def look_at(path: bytes) -> Seen:
     """What the directory ``path`` is, no link followed at its end; asks for no right to read it. Raises ``OSError``."""
-    descriptor = _open(path)
+    try:
+        descriptor = os.open(path, _LOOK)
+    except PermissionError:  # then XFS doesn't tell its UUID
+        descriptor = os.open(path, _LOOK | os.O_PATH)
     try:
         status = os.fstat(descriptor)
-        place = place_of(descriptor)
+        return Seen((status.st_dev, status.st_ino), place_of(descriptor), birth_of(descriptor))
     finally:
         os.close(descriptor)
-    return Seen((status.st_dev, status.st_ino), place)
-
-
-def _open(path: bytes) -> int:
-    try:
-        return os.open(path, _LOOK)
-    except PermissionError:  # then XFS doesn't tell its UUID
-        return os.open(path, _LOOK | os.O_PATH)
 
 
 def with_places(root: Root) -> JobRoot:
@@ -72,11 +68,8 @@ def with_made(root: JobRoot) -> JobRoot:
 
 
 def _look_at_made(root: JobRoot) -> Made:
-    descriptor = _open(os.path.join(root.target, root.name))
-    try:
-        return Made(os.fstat(descriptor).st_ino, *place_of(descriptor), birth_of(descriptor))
-    finally:
-        os.close(descriptor)
+    seen = look_at(os.path.join(root.target, root.name))
+    return Made(seen.identity[1], *seen.place, seen.birth)
 
 
 def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
