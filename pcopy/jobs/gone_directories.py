@@ -220,7 +220,11 @@ class Missing:
         while path:
             above = path.rpartition(b"/")[0]
             try:
-                parent = _parent(targets, place.root, above, self._roots[place.root].below_target(above), around)
+                if around and around[-1].path == above:
+                    parent = around[-1]
+                else:
+                    identity = targets.identity(self._roots[place.root].below_target(above), made=False)
+                    parent = Place(place.root, above, NOWHERE, identity, False, False)
             except Problem as problem:
                 if problem.errno != errno.ENOENT:
                     break
@@ -259,31 +263,17 @@ class Missing:
 
     @property
     def notices(self) -> list[str]:
-        told = []
-        if self._lost.around:
-            more, verb = _and_more(len(self._lost.around) - 1)
-            told.append(
-                f"{shown(self._first['gone'])}{more} {verb} gone from the destination since the job was interrupted: "
-                "all that was in it is copied again"
-            )
-        if self._others:
-            more, verb = _and_more(self._others - 1)
-            told.append(
-                f"{shown(self._first['other'])}{more} {verb} not what the job has copied to: what is left to do there "
-                "will fail; mount what was there, or move this away, and resume the job again"
-            )
-        return told
+        gone = "gone from the destination since the job was interrupted: all that was in it is copied again"
+        other = (
+            "not what the job has copied to: what is left to do there will fail; mount what was there, or move this "
+            "away, and resume the job again"
+        )
+        found = (("gone", len(self._lost.around), gone), ("other", self._others, other))
+        return [f"{shown(self._first[kind])}{_and_more(count - 1)} {what}" for kind, count, what in found if count]
 
 
-def _and_more(number: int) -> tuple[str, str]:
-    return (f" and {counted(number, 'other directory', 'other directories')}", "are") if number else ("", "is")
-
-
-def _parent(targets: Directories, root: int, path: bytes, below: bytes, around: Sequence[Place]) -> Place:
-    """The target directory ``path`` as the place of what is made in it; raises ``Problem``."""
-    if around and around[-1].path == path:
-        return around[-1]
-    return Place(root, path, NOWHERE, targets.identity(below, made=False), False, False)
+def _and_more(number: int) -> str:
+    return f" and {counted(number, 'other directory', 'other directories')} are" if number else " is"
 
 
 def _lies_in(path: bytes, directory: bytes) -> bool:

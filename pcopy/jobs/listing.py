@@ -25,12 +25,11 @@ _HEADS = ("JOB", "BEGUN", "STATE", "COPIED")
 
 def table(found: Sequence[Listed]) -> list[str]:
     """The lines for people; what cannot be used comes last."""
-    usable = [(listed, listed.file) for listed in found if listed.file is not None]
-    locked = [locks(listed) for listed, _ in usable]
-    rows = [_row(listed, job, holding) for (listed, job), holding in zip(usable, locked, strict=True)]
+    usable = [(listed, listed.file, locks(listed)) for listed in found if listed.file is not None]
+    rows = [_row(*each) for each in usable]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     lines = [_line(_HEADS, widths)] if rows else []
-    for row, (_, job), holding in zip(rows, usable, locked, strict=True):
+    for row, (_, job, holding) in zip(rows, usable, strict=True):
         lines += [_line(row, widths), f"  {way(job)}"]
         if holding:
             lines.append(f"  {_places(holding)}")
