@@ -126,7 +126,8 @@ def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -
         stream.write(data)
 
 
-def open_file(path: bytes) -> BinaryIO:
+@contextmanager
+def opened_file(path: bytes) -> Iterator[BinaryIO]:
     """``path`` for reading; raises ``Refused`` unless it is a regular file of the caller's that only he may write."""
     try:
         descriptor = os.open(path, _READ)
@@ -135,7 +136,12 @@ def open_file(path: bytes) -> BinaryIO:
     except OSError as error:
         reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
         raise Refused(f"{shown(path)}: {reason}") from None
-    return _trusted(descriptor, path)
+    file = _trusted(descriptor, path)
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # nothing is lost by it
+            file.close()
 
 
 def _trusted(descriptor: int, path: bytes) -> BinaryIO:

@@ -23,11 +23,11 @@ from typing import NamedTuple, Protocol
 from pcopy.checkpoint import directory
 from pcopy.checkpoint.base import Header, base_path, read_first, read_header, read_shares, write_base
 from pcopy.checkpoint.base import read_base as read_base
-from pcopy.checkpoint.directory import Path, check_directory, open_file, remove_run
+from pcopy.checkpoint.directory import Path, check_directory, remove_run
 from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, heads, write_frame
 from pcopy.checkpoint.join import Join, dealt
 from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
-from pcopy.checkpoint.record import ID_BYTES, Head, added, is_counts, read_facts, read_head
+from pcopy.checkpoint.record import ID_BYTES, added, is_counts, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.task import Share, Task
 from pcopy.errors import Refused
@@ -35,9 +35,6 @@ from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
-
-_HEAD_BYTES = 4096
-"""More than the head of a record takes."""
 
 
 class Remaining(NamedTuple):
@@ -205,45 +202,23 @@ def counts_on_record(job: bytes) -> tuple[int, ...] | None:
     older, or away.
     """
     try:
-        if not has_begun(job):
-            return None
-        run, size = read_current(job)
-        counts = read_header(job, run, 0).counts
-        ranks = [list(_heads(job, run, rank)) for rank in range(size)]
+        return _how_far(job, heads).counts if has_begun(job) else None
     except (Refused, OSError):
         return None
-    for epoch in zip(*ranks, strict=False):  # up to the last one that all ranks have
-        for head in epoch:
-            counts = added(counts, head.counts)
-    return counts
 
 
-def _heads(job: bytes, run: int, rank: int) -> Iterator[Head]:
-    """Of a rank's epochs, from 1 up to the last complete one."""
-    path = os.path.join(job, run_name(run), facts_name(rank))
-    if not os.path.lexists(path):
-        return
-    with open_file(path) as file, suppress(ValueError):
-        for number, start in enumerate(heads(file, _HEAD_BYTES), 1):
-            head = read_head(start)
-            if (head.run, head.rank, head.epoch) != (run, rank, number):
-                return
-            yield head
-
-
-def _how_far(job: bytes) -> Remaining:
+def _how_far(job: bytes, read: Callable[[bytes], Iterator[Frame]] = frames) -> Remaining:
     """What the heads of the records tell."""
     check_directory(job)
     run, size = read_current(job)
     check_directory(os.path.join(job, run_name(run)))
-    base = read_header(job, run, 0)
-    for rank in range(size):
-        header = read_header(job, run, rank)
+    headers = [read_header(job, run, rank) for rank in range(size)]
+    for header in headers:
         if header.size != size:
-            raise damaged(base_path(job, run, rank), 0, f"for {header.size} ranks; the run has {size}")
+            raise damaged(base_path(job, run, header.rank), 0, f"for {header.size} ranks; the run has {size}")
     epochs: _Epochs = {}
-    last = min(_last_epoch(job, run, rank, size, epochs) for rank in range(size))
-    phase, counts = base.phase, base.counts
+    last = min(_last_epoch(job, header, epochs, read) for header in headers)
+    phase, counts = headers[0].phase, headers[0].counts
     for number in range(1, last + 1):
         then, counted = epochs[number]
         phase = phase if then < 0 else then
@@ -251,16 +226,16 @@ def _how_far(job: bytes) -> Remaining:
     return Remaining(run, size, phase, last, counts)
 
 
-def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: _Epochs) -> int:
+def _last_epoch(job: bytes, base: Header, epochs: _Epochs, read: Callable[[bytes], Iterator[Frame]]) -> int:
     """Reads a rank's segment, adds its epochs to ``epochs``, and returns the last complete one; 0 if there is none."""
-    path = os.path.join(job, run_name(run), facts_name(rank))
+    path = os.path.join(job, run_name(base.run), facts_name(base.rank))
     if not os.path.lexists(path):
         return 0
     complete = latest = 0
-    for frame in frames(path):
+    for frame in read(path):
         with as_damage(path, frame.offset):
             head = read_head(frame.payload)
-        if (head.run, head.rank, head.size) != (run, rank, size):
+        if (head.run, head.rank, head.size) != (base.run, base.rank, base.size):
             raise damaged(path, frame.offset, f"from run {head.run}, rank {head.rank} of {head.size}")
         if head.epoch <= latest:
             raise damaged(path, frame.offset, f"epoch {head.epoch} after epoch {latest}")
@@ -268,7 +243,7 @@ def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: _Epochs) -> 
         if latest == complete + 1:
             complete = latest
             phase, counts = epochs.get(latest, (-1, ()))
-            epochs[latest] = phase if rank else head.phase, added(counts, head.counts)
+            epochs[latest] = phase if base.rank else head.phase, added(counts, head.counts)
     return complete
 
 
