@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
+from pcopy.checkpoint.layout import JOB
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.durable import Synced, replacing, sync_directory_at
 from pcopy.text import shown
 
@@ -23,8 +25,6 @@ Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
 _ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
-_HOLDS_A_JOB = b"job"
-"""The file by which a directory is that of a job."""
 _ANEW = "remove the directory that it is in and start the job anew"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -44,12 +44,9 @@ def opened(path: bytes) -> Iterator[int]:
             raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
         advice = "; name a job's directory, or one to be made" if error.errno == errno.ENOTDIR else ""
         raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}{advice}") from None
-    try:
+    with held_open(descriptor):
         refuse_strange(path, os.fstat(descriptor))
         yield descriptor
-    finally:
-        with suppress(OSError):  # nothing was written through it
-            os.close(descriptor)
 
 
 def check_directory(path: bytes) -> None:
@@ -180,7 +177,7 @@ def refuse_strange(path: bytes, status: os.stat_result) -> None:
     """
     if status.st_uid == os.geteuid() and not status.st_mode & _WRITERS:
         return
-    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, _HOLDS_A_JOB))
+    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, JOB))
     is_place = stat.S_ISDIR(status.st_mode) and not is_job
     if status.st_uid != os.geteuid():
         advice = _ELSEWHERE if is_place else f"only user {status.st_uid} can go on with it" if is_job else _ANEW

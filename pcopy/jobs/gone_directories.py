@@ -24,6 +24,7 @@ import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.engine.backlog import SpoolBacklog, SpoolFactory
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
@@ -182,14 +183,12 @@ class Missing:
                 base = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise Refused(f"{shown(target)}: cannot be opened: {error.strerror}") from None
-            try:
+            with held_open(base):
                 mounted, codes = mounted_below(target, self._mounts), mount_codes(self._roots)
                 for number, of_root in groupby(_sorted(places), key=lambda found: found[0].root):
                     code = codes[number][1]
                     below = Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted)
                     self._look_below(below, of_root)
-            finally:
-                os.close(base)
 
     def _look_below(self, targets: Directories, places: Iterable[tuple[Place, bool]]) -> None:
         """Takes the places of one root, each before those below it; is nothing to be done there?"""

@@ -17,6 +17,7 @@ from typing import Any
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.checkpoint.resume import has_begun, load
 from pcopy.errors import InvariantBroken, Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
@@ -67,11 +68,8 @@ def remove_unfinished(options: Mapping[str, Any], job: str, run: int | None = No
     outputs = [path for path in (options.get("signature"), options.get("manifest")) if path]
     for path in sorted({os.path.dirname(output) or b"." for output in outputs}):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
                 remove_leftovers(descriptor, job, run)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             told.append(f"temporary files (.pcopy-{job}-*) may be left in {shown(path)}: {error.strerror}")
     return told

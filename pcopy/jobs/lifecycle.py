@@ -14,6 +14,7 @@ from pcopy.checkpoint.directory import check_makeable
 from pcopy.checkpoint.layout import END_IT
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, InvariantBroken, Refused, hindrance
+from pcopy.fsio.close import held_open
 from pcopy.fsio.preserve import Preserve
 from pcopy.jobs.directories import (
     StoredJob,
@@ -288,12 +289,9 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
 def _destination_time(job: Job) -> int:
     """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again."""
     target = job.roots[0].target
-    with suppress(OSError):  # not all file systems have files without a name
-        descriptor = os.open(target, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-        try:
-            return os.fstat(descriptor).st_ctime_ns
-        finally:
-            os.close(descriptor)
+    flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
+    with suppress(OSError), held_open(os.open(target, flags, 0o600)) as descriptor:
+        return os.fstat(descriptor).st_ctime_ns
     return _time_of_named_file(target, os.path.join(target, b".pcopy-%s-clock" % job.name.encode()))
 
 

@@ -19,12 +19,12 @@ import socket
 import stat
 import time
 import weakref
-from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.checkpoint.directory import ADVICE, opened
 from pcopy.checkpoint.layout import LOCK
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open, let_go
 from pcopy.text import harmless, shown
 
 PATIENCE = 0.5
@@ -82,8 +82,7 @@ class Lock:
         """Gives the lock back; may be called again."""
         if self.held:
             descriptor, self._descriptor = self._descriptor, -1
-            with suppress(OSError):
-                os.close(descriptor)
+            let_go(descriptor)
 
 
 def hold(path: bytes, rank: int) -> Lock:
@@ -138,13 +137,10 @@ def holders(path: bytes) -> list[Holder]:
                 descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory)
             except OSError:  # removed meanwhile, or no file of a lock
                 continue
-            try:
+            with held_open(descriptor):
                 # Shared: two that look do not see each other. Closing the descriptor gives it back.
                 if not _flock(descriptor, fcntl.LOCK_SH, path):
                     found.append(_told(descriptor, int(match[1])))
-            finally:
-                with suppress(OSError):
-                    os.close(descriptor)
     return sorted(found)
 
 

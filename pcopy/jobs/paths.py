@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.tasks.base.job import DeviceInode, Root
 from pcopy.text import for_shell, shown
 
@@ -321,12 +322,9 @@ def _split(path: bytes) -> tuple[bytes, bool]:
 
 def _identity(directory: bytes) -> DeviceInode:
     """(device, inode) of ``directory`` as an open would find it; asks for no right to read it."""
-    with _explaining(directory):
-        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _explaining(directory), held_open(os.open(directory, flags)) as descriptor:
+        status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
 

@@ -20,6 +20,7 @@ from pcopy.checkpoint.record import Record
 from pcopy.engine.node import Node
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
@@ -117,18 +118,15 @@ def check_shared(keeping: Keeping, patience: float, name: bytes = b"job", *, see
 def refuse_unsynced(roots: Sequence[Root]) -> None:
     """Raises ``Refused`` if a target may be written and nothing of its file system be opened, by which to sync it."""
     storage, changed = Storage(type_of_file_system, Syncer()), Changed()
-    for path in {root.target for root in roots}:
-        try:
-            directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                storage.add(directory, os.fstat(directory).st_dev, changed)
-            finally:
-                os.close(directory)
-        except (OSError, Problem) as error:
-            raise Refused(f"{shown(path)}: cannot be opened to be synced: {error.strerror}") from None
-        finally:
-            storage.close()
-            changed.close()
+    path = roots[0].target  # of all roots
+    try:
+        with held_open(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+            storage.add(directory, os.fstat(directory).st_dev, changed)
+    except (OSError, Problem) as error:
+        raise Refused(f"{shown(path)}: cannot be opened to be synced: {error.strerror}") from None
+    finally:
+        storage.close()
+        changed.close()
 
 
 def restore_rank(node: Node, keeping: Keeping, run: int) -> None:

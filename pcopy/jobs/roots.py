@@ -12,7 +12,7 @@ import os
 from typing import NamedTuple
 
 from pcopy.errors import Refused
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open
 from pcopy.fsio.file_system import XFS, place_of
 from pcopy.fsio.identity import birth_of
 from pcopy.fsio.mounted import MountRoot, root_of
@@ -38,11 +38,9 @@ def look_at(path: bytes) -> Seen:
         descriptor = os.open(path, _LOOK)
     except PermissionError:  # then XFS doesn't tell its UUID
         descriptor = os.open(path, _LOOK | os.O_PATH)
-    try:
+    with held_open(descriptor):
         status = os.fstat(descriptor)
         return Seen((status.st_dev, status.st_ino), place_of(descriptor), birth_of(descriptor))
-    finally:
-        os.close(descriptor)
 
 
 def with_places(root: Root) -> JobRoot:
@@ -110,15 +108,12 @@ def refuse_lost_mounts(job: JobFile) -> None:
         for target in {target_of(root) for root in job.roots}:
             if not lies_in(path, target):
                 continue
-            held = -1
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             try:
-                held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-                found = root_of(held)
+                with held_open(os.open(path, flags)) as held:
+                    found = root_of(held)
             except OSError as error:
                 raise Refused(f"{shown(path)}: cannot be entered: {error.strerror}; mount it") from None
-            finally:
-                if held >= 0:
-                    let_go(held)
             if not found.is_same(MountRoot(*root)):
                 raise Refused(f"{shown(path)}: what the job wrote to is not mounted there; mount it")
 
