@@ -133,24 +133,18 @@ def opened_file(path: bytes) -> Iterator[BinaryIO]:
     except OSError as error:
         reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
         raise Refused(f"{shown(path)}: {reason}") from None
-    file = _trusted(descriptor, path)
-    try:
-        yield file
-    finally:
-        with suppress(OSError):  # nothing is lost by it
-            file.close()
+    with _trusted(descriptor, path) as stream:
+        yield stream
 
 
-def _trusted(descriptor: int, path: bytes) -> BinaryIO:
-    try:
+@contextmanager
+def _trusted(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
+    with held_open(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise Refused(f"{shown(path)}: is no regular file")
         refuse_strange(path, status)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
+        yield os.fdopen(descriptor, "rb", closefd=False)
 
 
 def create(path: bytes) -> BinaryIO:

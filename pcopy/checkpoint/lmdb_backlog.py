@@ -117,11 +117,9 @@ class LmdbBacklog(Backlog):
                 map_size=self._map_size,
                 mode=0o600,
                 sync=False,
-                metasync=False,
                 lock=False,
                 readahead=False,
                 meminit=False,
-                max_dbs=0,
             )
         finally:
             for name in os.listdir(place):
