@@ -105,8 +105,7 @@ class KeptJob:
         Killed from now on, it can be gone on with.
         """
         if not self.is_stored:
-            with naming(self.keeping.directory):
-                self._create(durable=False)
+            self._create(durable=False)
 
     def create(self) -> None:
         """Makes the job's directory unless it is there, durably; raises ``Refused``. May run in another thread."""
@@ -117,7 +116,8 @@ class KeptJob:
 
     def _create(self, *, durable: bool) -> None:
         directory = self.keeping.directory if self.keeping.at_start else None
-        self._job, self._lock = create(directory, self._job.file, durable=durable)
+        with naming(self.keeping.directory):
+            self._job, self._lock = create(directory, self._job.file, durable=durable)
         self.is_stored = True
 
     def note_targets(self) -> None:

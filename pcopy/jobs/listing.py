@@ -51,17 +51,14 @@ def json_line(listed: Listed) -> str:
     if job is None:
         return json.dumps({**values, "state": None, "message": listed.trouble})
     totals, locked = _totals(listed.path, job) or Totals(), locks(listed)
+    counts = {name: getattr(totals, name) for name in ("found", "copied", "skipped", "failed", "bytes")}
     values |= {
         "begun": job.created,
         "sources": [shown(source_of(root)) for root in job.roots],
         "destination": _ends(job)[1],
         "state": _state(job, locked),
         "runs": job.runs,
-        "found": totals.found,
-        "copied": totals.copied,
-        "skipped": totals.skipped,
-        "failed": totals.failed,
-        "bytes": totals.bytes,
+        **counts,
         "locked": [holder._asdict() for holder in locked],
     }
     return json.dumps(values)

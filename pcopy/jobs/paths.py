@@ -157,15 +157,14 @@ def _look_at_destination(path: bytes) -> _Destination:
     stem, slash = _split(path)
     parent, name = os.path.split(stem)
     with _explaining(path):
+        is_directory = False
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
-        except FileNotFoundError:
-            is_directory = False
         except OSError as error:
             # "file/", and a link that leads round in circles: these exist by name.
-            if error.errno not in {errno.ENOTDIR, errno.ELOOP} or not os.path.lexists(stem):
+            is_there = error.errno in {errno.ENOTDIR, errno.ELOOP} and os.path.lexists(stem)
+            if error.errno != errno.ENOENT and not is_there:
                 raise
-            is_directory = False
         entry = os.lstat(stem) if os.path.lexists(stem) else None
         directory = os.path.realpath(path, strict=True) if is_directory else None
     if directory is None and slash and entry is not None:
