@@ -190,8 +190,7 @@ def read_current(job: bytes) -> tuple[int, int]:
     numbers = read_first(path, next(frames(path), Frame(0, b"")), FORMAT)
     if len(numbers) != 2 or not is_counts(numbers) or min(numbers) < 1:
         raise damaged(path, 0, "no run and number of ranks")
-    run, size = numbers
-    return run, size
+    return numbers[0], numbers[1]
 
 
 def counts_on_record(job: bytes) -> tuple[int, ...] | None:

@@ -32,7 +32,8 @@ def table(found: Sequence[Listed]) -> list[str]:
     for row, (_, job, holding) in zip(rows, usable, strict=True):
         lines += [_line(row, widths), f"  {way(job)}"]
         if holding:
-            lines.append(f"  {_places(holding)}")
+            hosts = ", ".join(dict.fromkeys(holder.host for holder in holding))
+            lines.append(f"  {counted(len(holding), 'rank', 'ranks')} on {hosts}")
     return lines + [f"cannot be used: {listed.trouble}" for listed in found if listed.file is None]
 
 
@@ -99,12 +100,6 @@ def _state(job: JobFile, locked: Sequence[Holder]) -> str:
     if locked:
         return RUNNING
     return "interrupted" if job.state == RUNNING else job.state
-
-
-def _places(locked: Sequence[Holder]) -> str:
-    """``3 ranks on a, b``."""
-    hosts = ", ".join(dict.fromkeys(holder.host for holder in locked))
-    return f"{counted(len(locked), 'rank', 'ranks')} on {hosts}"
 
 
 def _totals(path: bytes, job: JobFile) -> Totals | None:

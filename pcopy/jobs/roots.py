@@ -97,7 +97,7 @@ def check_targets(job: JobFile) -> None:
         except Refused:
             path = shown(root.target)
             around = _place_around(root.target)
-            if around is not None and _is_same(around, root.target_place):
+            if around and around[0] == root.target_place[0] and _agree(around[1], root.target_place[1]):
                 raise Gone(f"{path}: is gone, or another directory is in its place") from None
             raise Refused(f"{path}: its file system is not mounted there, it seems; mount it") from None
 
@@ -138,10 +138,6 @@ def _is_made(root: JobRoot, now: Made) -> bool:
         return True
     is_same = (now.inode, now.f_type) == (then.inode, then.f_type)
     return is_same and _agree(now.fsid, then.fsid) and _agree(now.birth, then.birth)
-
-
-def _is_same(place: tuple[int, int], other: tuple[int, int]) -> bool:
-    return place[0] == other[0] and _agree(place[1], other[1])
 
 
 def _agree(one: int, other: int) -> bool:
