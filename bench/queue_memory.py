@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import multiprocessing.connection
+import os
 import sys
 import tempfile
 import time
@@ -55,7 +56,7 @@ def _measured(label: str, arguments: argparse.Namespace, budget: int) -> list[st
 
 def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
     with tempfile.TemporaryDirectory(dir=spool) as directory:
-        queue = TaskQueue(Limits(in_core=budget), open_overflow=lambda: LmdbBacklog(directory))
+        queue = TaskQueue(Limits(in_core=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory)))
         queue.begin_phase(0)
         place = Place(0, b"some/directory/of/the/source", Identity(0, 1), Identity(0, 2), True, False)
         before, began = _resident(), time.monotonic()

@@ -114,24 +114,21 @@ def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
 
 
 def _header(path: bytes, frame: Frame, run: int, rank: int) -> Header:
-    with as_damage(path, frame.offset):
-        value = load_value(frame.payload)
-    check_version(path, value, FORMAT)
-    _, _, *fields = value
-    if len(fields) != len(Header._fields):
+    fields = read_first(path, frame, FORMAT)
+    if len(fields) != len(Header._fields) or not is_counts(fields[:-1]) or not is_counts(fields[-1]):
         raise damaged(path, frame.offset, "no header of a base")
     header = Header(*fields)
-    numbers = (header.run, header.rank, header.size, header.phase)
-    if not is_counts(numbers) or not is_counts(header.counts):
-        raise damaged(path, frame.offset, "no header of a base")
     if (header.run, header.rank) != (run, rank):
         raise damaged(path, frame.offset, f"the base of run {header.run}, rank {header.rank}")
     return header
 
 
-def check_version(path: bytes, value: Any, name: str) -> None:
-    """Raises ``Refused`` unless ``value`` is a tuple that begins with the name of a format and this version."""
+def read_first(path: bytes, frame: Frame, name: str) -> tuple[Any, ...]:
+    """What stands in a file's first frame behind the ``name`` of its format and this version; raises ``Refused``."""
+    with as_damage(path, frame.offset):
+        value = load_value(frame.payload)
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
         raise damaged(path, 0, f"no file of the format {name}")
     if value[1] != VERSION:
         raise Refused(f"{shown(path)}: version {value[1]} of {name}; this pcopy reads version {VERSION}; {END_IT}")
+    return value[2:]

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
+from pcopy.checkpoint.layout import JOB
 from pcopy.errors import Refused
-from pcopy.fsio.durable import Synced, replacing, sync_directory, sync_directory_at
+from pcopy.fsio.close import held_open
+from pcopy.fsio.durable import Synced, replacing, sync_directory_at
 from pcopy.text import shown
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
 _ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
-_HOLDS_A_JOB = b"job"
-"""The file by which a directory is that of a job."""
 _ANEW = "remove the directory that it is in and start the job anew"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -36,16 +36,6 @@ NEW = b".new"
 @contextmanager
 def opened(path: bytes) -> Iterator[int]:
     """A descriptor of the directory ``path``; raises ``Refused`` if it is not safely ours."""
-    descriptor = open_directory(path)
-    try:
-        yield descriptor
-    finally:
-        with suppress(OSError):  # nothing was written through it
-            os.close(descriptor)
-
-
-def open_directory(path: bytes) -> int:
-    """As ``opened``, for the caller to close."""
     path = os.path.abspath(path)  # also without a trailing slash, which would follow a link
     try:
         descriptor = os.open(path, _DIRECTORY)
@@ -54,17 +44,15 @@ def open_directory(path: bytes) -> int:
             raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
         advice = "; name a job's directory, or one to be made" if error.errno == errno.ENOTDIR else ""
         raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}{advice}") from None
-    try:
+    with held_open(descriptor):
         refuse_strange(path, os.fstat(descriptor))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        yield descriptor
 
 
 def check_directory(path: bytes) -> None:
     """Raises ``Refused`` unless ``path`` is a directory of the caller's that nobody else may write."""
-    os.close(open_directory(path))
+    with opened(path):
+        pass
 
 
 def make(path: bytes, *, durable: bool = True) -> list[bytes]:
@@ -135,7 +123,8 @@ def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -
         stream.write(data)
 
 
-def open_file(path: bytes) -> BinaryIO:
+@contextmanager
+def opened_file(path: bytes) -> Iterator[BinaryIO]:
     """``path`` for reading; raises ``Refused`` unless it is a regular file of the caller's that only he may write."""
     try:
         descriptor = os.open(path, _READ)
@@ -144,31 +133,24 @@ def open_file(path: bytes) -> BinaryIO:
     except OSError as error:
         reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
         raise Refused(f"{shown(path)}: {reason}") from None
-    return _trusted(descriptor, path)
+    with _trusted(descriptor, path) as stream:
+        yield stream
 
 
-def _trusted(descriptor: int, path: bytes) -> BinaryIO:
-    try:
+@contextmanager
+def _trusted(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
+    with held_open(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise Refused(f"{shown(path)}: is no regular file")
         refuse_strange(path, status)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
+        yield os.fdopen(descriptor, "rb", closefd=False)
 
 
 def create(path: bytes) -> BinaryIO:
     """A new file of mode 0600, unbuffered; raises ``OSError`` (``FileExistsError`` for whatever has the name)."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
-
-
-def sync_path(path: bytes) -> None:
-    """Makes the names in a directory durable; raises ``OSError``."""
-    with opened(path) as descriptor:
-        sync_directory(descriptor)
 
 
 def remove_run(path: bytes) -> None:
@@ -189,7 +171,7 @@ def refuse_strange(path: bytes, status: os.stat_result) -> None:
     """
     if status.st_uid == os.geteuid() and not status.st_mode & _WRITERS:
         return
-    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, _HOLDS_A_JOB))
+    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, JOB))
     is_place = stat.S_ISDIR(status.st_mode) and not is_job
     if status.st_uid != os.geteuid():
         advice = _ELSEWHERE if is_place else f"only user {status.st_uid} can go on with it" if is_job else _ANEW

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
 
-from pcopy.checkpoint.directory import Path, create, open_file
+from pcopy.checkpoint.directory import Path, create, opened_file
 from pcopy.checkpoint.layout import facts_name, run_name
 from pcopy.checkpoint.record import Record
 from pcopy.errors import Refused
@@ -33,6 +33,9 @@ from pcopy.text import shown
 _HEADER = struct.Struct(">Q16s")
 _MARK = b"\x80\x05"
 """How a pickle of protocol 5 begins."""
+
+_HEAD = 4096
+"""More bytes than the head of a record takes."""
 
 _BLOCK = 1 << 20
 """Bytes that are read at once behind a torn frame."""
@@ -59,7 +62,7 @@ def frames(path: Path) -> Iterator[Frame]:
     Raises ``Refused`` for a file that cannot be trusted or read, and for damage, with path and offset.
     """
     name = os.fsencode(path)
-    with _opened(name) as file:
+    with opened_file(name) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
         while at < end:
             try:
@@ -73,28 +76,19 @@ def frames(path: Path) -> Iterator[Frame]:
             at += _HEADER.size + len(payload)
 
 
-def heads(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """The first ``most`` bytes of each frame's payload, whatever follows; what is cut off is left out. No digest is
-    looked at. Raises ``OSError``.
+def heads(path: Path) -> Iterator[Frame]:
+    """As ``frames``, but of each payload the first bytes only, and without a look at its digest; may raise
+    ``OSError``, too.
     """
-    at, end = 0, os.fstat(file.fileno()).st_size
-    while end - at > _HEADER.size:
-        file.seek(at)
-        length, _ = _HEADER.unpack(file.read(_HEADER.size))
-        at += _HEADER.size + length
-        if at > end:
-            return
-        yield file.read(min(length, most))
-
-
-@contextmanager
-def _opened(name: bytes) -> Iterator[BinaryIO]:
-    file = open_file(name)
-    try:
-        yield file
-    finally:
-        with suppress(OSError):  # nothing is lost by it
-            file.close()
+    with opened_file(os.fsencode(path)) as file:
+        at, end = 0, os.fstat(file.fileno()).st_size
+        while end - at > _HEADER.size:
+            file.seek(at)
+            length, _ = _HEADER.unpack(file.read(_HEADER.size))
+            if not length or at + _HEADER.size + length > end:
+                return
+            yield Frame(at, file.read(min(length, _HEAD)))
+            at += _HEADER.size + length
 
 
 def damaged(path: Path, offset: int, why: str) -> Refused:
@@ -188,23 +182,19 @@ class SegmentWriter:
         if self._failed:
             raise OSError(errno.EIO, "an earlier record could not be written")
         try:
-            self._append(record)
+            if self._file is None:
+                self._file = create(os.path.join(self._directory, facts_name(self._rank)))
+            write_frame(self._file, record.pack())
+            os.fsync(self._file.fileno())
+            if not self._length:
+                sync_directory_at(self._directory)
+            self._length = self._file.tell()
         except OSError:
             self._failed = True
             if self._file is not None:
                 with suppress(OSError):  # half a record takes room, and readers ignore it
                     os.ftruncate(self._file.fileno(), self._length)
             raise
-
-    def _append(self, record: Record) -> None:
-        is_first = self._file is None
-        if self._file is None:
-            self._file = create(os.path.join(self._directory, facts_name(self._rank)))
-        write_frame(self._file, record.pack())
-        os.fsync(self._file.fileno())
-        if is_first:
-            sync_directory_at(self._directory)
-        self._length = self._file.tell()
 
     def close(self) -> None:
         """Closes the file; what was appended is durable already."""

@@ -31,9 +31,9 @@ _DONE = b""
 class Join:
     """Takes tasks that were spawned and ids of those done, in any order; then gives the tasks that remain, once."""
 
-    def __init__(self, open_spool: SpoolFactory, *, where: str, budget: int = BUDGET) -> None:
+    def __init__(self, open_spool: SpoolFactory, *, where: str) -> None:
         """``where`` names the run in errors."""
-        self._sorter = ExternalSorter(open_spool, budget)
+        self._sorter = ExternalSorter(open_spool, BUDGET)
         self._where = where
 
     def spawned(self, task: Task) -> None:

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.text import shown
 
 VERSION = 3
@@ -70,12 +71,10 @@ def _clear_run(descriptor: int, name: bytes) -> None:
         run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
     except NotADirectoryError:
         return
-    try:
+    with held_open(run):
         for inner in names(run):
             if _OF_RUN.fullmatch(inner):
                 with suppress(IsADirectoryError):
                     os.unlink(inner, dir_fd=run)
-    finally:
-        os.close(run)
     with suppress(OSError):
         os.rmdir(name, dir_fd=descriptor)

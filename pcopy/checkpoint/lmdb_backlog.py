@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import lmdb
 
-from pcopy.checkpoint.directory import Path
 from pcopy.engine.backlog import FRAME_BYTES, Backlog
 from pcopy.text import harmless, shown
 
@@ -33,12 +32,11 @@ _T = TypeVar("_T")
 class LmdbBacklog(Backlog):
     """Its frames are in a database. What could not be written, for a spool directory that is full, stays in memory."""
 
-    def __init__(self, spool: Path, *, first_map: int = FIRST_MAP) -> None:
-        """``spool`` is an existing directory; ``first_map`` is in bytes, a multiple of the page size."""
+    def __init__(self, spool: bytes) -> None:
+        """``spool`` is an existing directory."""
         super().__init__()
-        self._spool = os.fsencode(spool)
-        self._first_map = first_map
-        self._map_size = first_map
+        self._spool = spool
+        self._map_size = FIRST_MAP
         self._database: lmdb.Environment | None = None
         self._deleted = 0
         self._oldest = 0
@@ -69,7 +67,7 @@ class LmdbBacklog(Backlog):
         self._oldest += 1
         with suppress(lmdb.Error):  # deleting writes, and a full disk must not keep tasks from being taken
             self._delete_taken()
-        if self._oldest == self._next and self._map_size > self._first_map:
+        if self._oldest == self._next and self._map_size > FIRST_MAP:
             self._close_database()  # its file never shrinks
         return frame
 
@@ -100,9 +98,8 @@ class LmdbBacklog(Backlog):
         try:
             self._database.set_mapsize(2 * self._map_size)
         except lmdb.Error as error:
-            raise self._failed(
-                errno.ENOMEM, f"no addresses for a map of {2 * self._map_size} bytes: {error}"
-            ) from error
+            why = f"no addresses for a map of {2 * self._map_size} bytes: {error}"
+            raise self._failed(errno.ENOMEM, why) from error
         self._map_size *= 2
 
     def _full(self) -> bool:
@@ -112,7 +109,7 @@ class LmdbBacklog(Backlog):
 
     def _open(self) -> lmdb.Environment:
         """An empty database without a name; its directory had mode 0700."""
-        self._map_size = self._first_map
+        self._map_size = FIRST_MAP
         place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=self._spool)
         try:
             return lmdb.open(
@@ -120,11 +117,9 @@ class LmdbBacklog(Backlog):
                 map_size=self._map_size,
                 mode=0o600,
                 sync=False,
-                metasync=False,
                 lock=False,
                 readahead=False,
                 meminit=False,
-                max_dbs=0,
             )
         finally:
             for name in os.listdir(place):

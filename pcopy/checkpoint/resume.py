@@ -16,28 +16,25 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
 
 from pcopy.checkpoint import directory
-from pcopy.checkpoint.base import Header, base_path, check_version, read_header, read_shares, write_base
+from pcopy.checkpoint.base import Header, base_path, read_first, read_header, read_shares, write_base
 from pcopy.checkpoint.base import read_base as read_base
-from pcopy.checkpoint.directory import Path, check_directory, open_file, remove_run, sync_path
+from pcopy.checkpoint.directory import Path, check_directory, remove_run
 from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, heads, write_frame
-from pcopy.checkpoint.join import BUDGET, Join, dealt
+from pcopy.checkpoint.join import Join, dealt
 from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
-from pcopy.checkpoint.record import ID_BYTES, Head, added, is_counts, load_value, read_facts, read_head
+from pcopy.checkpoint.record import ID_BYTES, added, is_counts, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.task import Share, Task
 from pcopy.errors import Refused
+from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
-
-_HEAD_BYTES = 4096
-"""More than the head of a record takes."""
 
 
 class Remaining(NamedTuple):
@@ -67,17 +64,8 @@ class Mending(Protocol):
         """What is to be done instead."""
 
 
-class _Epoch:
-    """What all ranks together say of one epoch."""
-
-    def __init__(self) -> None:
-        self.phase = -1
-        self.counts: tuple[int, ...] = ()
-
-    def add(self, head: Head) -> None:
-        if head.rank == 0:
-            self.phase = head.phase
-        self.counts = added(self.counts, head.counts)
+_Epochs = dict[int, tuple[int, tuple[int, ...]]]
+"""By the number of an epoch: its phase, which rank 0 tells, and the sums of what all ranks have counted in it."""
 
 
 def begin(
@@ -109,16 +97,16 @@ def has_begun(job_dir: Path) -> bool:
     return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT))
 
 
-def load(job_dir: Path, *, open_spool: SpoolFactory, budget: int = BUDGET) -> tuple[Remaining, Iterator[Task]]:
+def load(job_dir: Path, *, open_spool: SpoolFactory) -> tuple[Remaining, Iterator[Task]]:
     """How far the job has come, and the tasks that remain, by their ids.
 
-    The facts are read at once, but nothing is held of them; the tasks are found when the first is asked for, with some
-    ``budget`` bytes of memory and the rest in spools. Raises ``Refused``, then or later, for anything missing, not to
-    be trusted or damaged, and ``OSError`` from spools.
+    The facts are read at once, but nothing is held of them; the tasks are found when the first is asked for, partly in
+    spools. Raises ``Refused``, then or later, for anything missing, not to be trusted or damaged, and ``OSError`` from
+    spools.
     """
     job = os.fsencode(job_dir)
     remaining = _how_far(job)
-    return remaining, _remaining_tasks(job, remaining, open_spool, budget)
+    return remaining, _remaining_tasks(job, remaining, open_spool)
 
 
 def compact(
@@ -128,7 +116,6 @@ def compact(
     address: Callable[[Task], Task | None] | None = None,
     mending: Mending | None = None,
     open_spool: SpoolFactory,
-    budget: int = BUDGET,
 ) -> Remaining:
     """Writes what remains as the base of a new run with ``size`` ranks, makes that the current one, removes the others.
 
@@ -140,7 +127,7 @@ def compact(
     job = os.fsencode(job_dir)
     old = _how_far(job)
     new = Remaining(old.run + 1, size, old.phase, 0, old.counts)
-    with closing(_remaining_tasks(job, old, open_spool, budget)) as remaining:
+    with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
         shares = _shares(job, old)
         if mending is not None:
@@ -169,13 +156,8 @@ def _less(counts: tuple[int, ...], shares: Iterator[Share]) -> tuple[int, ...]:
 def _shares(job: bytes, old: Remaining) -> Iterator[Share]:
     """Of all that counts, as it was recorded: there may be several with one label."""
     yield from read_shares(job, old.run)
-    for rank in range(old.size if old.epoch else 0):
-        path = os.path.join(job, run_name(old.run), facts_name(rank))
-        for frame in frames(path):
-            with as_damage(path, frame.offset):
-                head, _, shares, _ = read_facts(frame.payload)
-            if head.epoch > old.epoch:
-                break
+    for rank in range(old.size):
+        for _, shares, _ in _facts(job, old, rank):
             yield from shares
 
 
@@ -185,8 +167,13 @@ def _write_run(
     path = os.path.join(job, run_name(new.run))
     remove_run(path)  # what a crash has left of an earlier attempt
     try:
-        _write_bases(path, new, tasks, open_spool, shares)
-        sync_path(job)
+        os.mkdir(path, 0o700)
+        with closing(dealt(tasks, new.size, open_spool)) as ranks:
+            for rank, own in enumerate(ranks):
+                phase, counts = (-1, ()) if rank else (new.phase, new.counts)
+                write_base(path, Header(new.run, rank, new.size, phase, counts), () if rank else shares, own)
+        sync_directory_at(path)
+        sync_directory_at(job)
     except BaseException:
         with suppress(OSError):  # there may be no room; the first error counts
             remove_run(path)
@@ -197,29 +184,13 @@ def _write_run(
         directory.replace(descriptor, CURRENT, frame.getvalue())
 
 
-def _write_bases(
-    path: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterable[Share]
-) -> None:
-    os.mkdir(path, 0o700)
-    with closing(dealt(tasks, new.size, open_spool)) as ranks:
-        for rank, own in enumerate(ranks):
-            phase, counts = (-1, ()) if rank else (new.phase, new.counts)
-            write_base(path, Header(new.run, rank, new.size, phase, counts), () if rank else shares, own)
-    sync_path(path)
-
-
 def read_current(job: bytes) -> tuple[int, int]:
     """The current run and its number of ranks."""
     path = os.path.join(job, CURRENT)
-    frame = next(frames(path), Frame(0, b""))
-    with as_damage(path, 0):
-        value = load_value(frame.payload)
-    check_version(path, value, FORMAT)
-    _, _, *numbers = value
-    if len(numbers) != 2 or not is_counts(tuple(numbers)) or min(numbers) < 1:
+    numbers = read_first(path, next(frames(path), Frame(0, b"")), FORMAT)
+    if len(numbers) != 2 or not is_counts(numbers) or min(numbers) < 1:
         raise damaged(path, 0, "no run and number of ranks")
-    run, size = numbers
-    return run, size
+    return numbers[0], numbers[1]
 
 
 def counts_on_record(job: bytes) -> tuple[int, ...] | None:
@@ -230,92 +201,75 @@ def counts_on_record(job: bytes) -> tuple[int, ...] | None:
     older, or away.
     """
     try:
-        if not has_begun(job):
-            return None
-        run, size = read_current(job)
-        counts = read_header(job, run, 0).counts
-        ranks = [list(_heads(job, run, rank)) for rank in range(size)]
+        return _how_far(job, heads).counts if has_begun(job) else None
     except (Refused, OSError):
         return None
-    for epoch in zip(*ranks, strict=False):  # up to the last one that all ranks have
-        for head in epoch:
-            counts = added(counts, head.counts)
-    return counts
 
 
-def _heads(job: bytes, run: int, rank: int) -> Iterator[Head]:
-    """Of a rank's epochs, from 1 up to the last complete one."""
-    path = os.path.join(job, run_name(run), facts_name(rank))
-    if not os.path.lexists(path):
-        return
-    with open_file(path) as file, suppress(ValueError):
-        for number, start in enumerate(heads(file, _HEAD_BYTES), 1):
-            head = read_head(start)
-            if (head.run, head.rank, head.epoch) != (run, rank, number):
-                return
-            yield head
-
-
-def _how_far(job: bytes) -> Remaining:
+def _how_far(job: bytes, read: Callable[[bytes], Iterator[Frame]] = frames) -> Remaining:
     """What the heads of the records tell."""
     check_directory(job)
     run, size = read_current(job)
     check_directory(os.path.join(job, run_name(run)))
-    base = read_header(job, run, 0)
-    for rank in range(size):
-        header = read_header(job, run, rank)
+    headers = [read_header(job, run, rank) for rank in range(size)]
+    for header in headers:
         if header.size != size:
-            raise damaged(base_path(job, run, rank), 0, f"for {header.size} ranks; the run has {size}")
-    epochs: dict[int, _Epoch] = defaultdict(_Epoch)
-    last = min(_last_epoch(job, run, rank, size, epochs) for rank in range(size))
-    phase, counts = base.phase, base.counts
+            raise damaged(base_path(job, run, header.rank), 0, f"for {header.size} ranks; the run has {size}")
+    epochs: _Epochs = {}
+    last = min(_last_epoch(job, header, epochs, read) for header in headers)
+    phase, counts = headers[0].phase, headers[0].counts
     for number in range(1, last + 1):
-        epoch = epochs[number]
-        phase = phase if epoch.phase < 0 else epoch.phase
-        counts = added(counts, epoch.counts)
+        then, counted = epochs[number]
+        phase = phase if then < 0 else then
+        counts = added(counts, counted)
     return Remaining(run, size, phase, last, counts)
 
 
-def _last_epoch(job: bytes, run: int, rank: int, size: int, epochs: dict[int, _Epoch]) -> int:
+def _last_epoch(job: bytes, base: Header, epochs: _Epochs, read: Callable[[bytes], Iterator[Frame]]) -> int:
     """Reads a rank's segment, adds its epochs to ``epochs``, and returns the last complete one; 0 if there is none."""
-    path = os.path.join(job, run_name(run), facts_name(rank))
+    path = os.path.join(job, run_name(base.run), facts_name(base.rank))
     if not os.path.lexists(path):
         return 0
     complete = latest = 0
-    for frame in frames(path):
+    for frame in read(path):
         with as_damage(path, frame.offset):
             head = read_head(frame.payload)
-        if (head.run, head.rank, head.size) != (run, rank, size):
+        if (head.run, head.rank, head.size) != (base.run, base.rank, base.size):
             raise damaged(path, frame.offset, f"from run {head.run}, rank {head.rank} of {head.size}")
         if head.epoch <= latest:
             raise damaged(path, frame.offset, f"epoch {head.epoch} after epoch {latest}")
         latest = head.epoch
         if latest == complete + 1:
             complete = latest
-            epochs[latest].add(head)
+            phase, counts = epochs.get(latest, (-1, ()))
+            epochs[latest] = phase if base.rank else head.phase, added(counts, head.counts)
     return complete
 
 
-def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory, budget: int) -> Generator[Task, None, None]:
-    run, last = far.run, far.epoch
-    where = shown(os.path.join(job, run_name(run)))
-    with closing(Join(open_spool, where=where, budget=budget)) as join:
+def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory) -> Generator[Task, None, None]:
+    with closing(Join(open_spool, where=shown(os.path.join(job, run_name(far.run))))) as join:
         for rank in range(far.size):
-            for task in read_base(job, run, rank):
+            for task in read_base(job, far.run, rank):
                 join.spawned(task)
-            if last:
-                _read_segment(os.path.join(job, run_name(run), facts_name(rank)), last, join)
+            for done, _, spawned in _facts(job, far, rank):
+                for task in spawned:
+                    join.spawned(task)
+                for at in range(0, len(done), ID_BYTES):
+                    join.done(done[at : at + ID_BYTES])
         yield from join.remaining()
 
 
-def _read_segment(path: bytes, last: int, join: Join) -> None:
-    """Hands the tasks of the epochs up to ``last`` on."""
-    for frame in frames(path):
+def _facts(job: bytes, far: Remaining, rank: int) -> Iterator[tuple[bytes, tuple[Share, ...], Iterator[Task]]]:
+    """A rank's records that count: the ids of tasks done, packed, shares, and the tasks spawned, read one by one."""
+    path = os.path.join(job, run_name(far.run), facts_name(rank))
+    for frame in frames(path) if far.epoch else ():
         with as_damage(path, frame.offset):
-            head, done, _, spawned = read_facts(frame.payload)
-            if head.epoch > last:
-                return
-            for task in spawned:
-                join.spawned(task)
-        for at in range(0, len(done), ID_BYTES):
-            join.done(done[at : at + ID_BYTES])
+            head, done, shares, spawned = read_facts(frame.payload)
+        if head.epoch > far.epoch:
+            return
+        yield done, shares, _undamaged(path, frame.offset, spawned)
+
+
+def _undamaged(path: bytes, offset: int, tasks: Iterator[Task]) -> Iterator[Task]:
+    with as_damage(path, offset):
+        yield from tasks

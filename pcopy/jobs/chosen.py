@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from pcopy.errors import Refused
 from pcopy.jobs.directories import (
@@ -111,7 +111,7 @@ def discard_superseded(found: Sequence[Listed], remove_temporaries: Callable[[St
 def _discard(job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
     """As ``discard``, for a job that is ours; gives the lock back."""
     path = job.path
-    try:
+    with closing(lock):
         try:
             check_targets(job.file)
             refuse_lost_mounts(job.file)
@@ -130,8 +130,6 @@ def _discard(job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob
             remove_temporaries(job)
         for name in remove(job, lock):
             tell(f"{shown(os.path.join(path, name))}: left, since it is not pcopy's")
-    finally:
-        lock.close()
 
 
 def to_standard_error(line: str) -> None:

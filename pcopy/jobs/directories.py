@@ -144,10 +144,8 @@ def _held_anew(path: bytes, descriptor: int) -> Lock:
     was_there = b"lock-0" in names(descriptor)
     try:
         return _held(path)
-    except Held:
-        raise
-    except Refused:
-        if not was_there:
+    except Refused as refused:
+        if not was_there and not isinstance(refused, Held):
             _unlink(descriptor, b"lock-0")
         raise
 
@@ -234,10 +232,8 @@ def _held(path: bytes) -> Lock:
     """Rank 0's lock in a directory that was there just now; raises as ``hold_alone`` does."""
     try:
         return hold_alone(path)
-    except Held:
-        raise
-    except Refused:
-        if os.path.lexists(path):
+    except Refused as refused:
+        if isinstance(refused, Held) or os.path.lexists(path):
             raise
         raise _over(path) from None
 
@@ -349,14 +345,11 @@ def _remove(path: bytes, descriptor: int, lock: Lock, *, durable: bool = True) -
 
 def _home() -> bytes:
     home = os.environb.get(b"HOME", b"")
-    if home.startswith(b"/"):
-        return home
-    import pwd
+    if not home.startswith(b"/"):
+        import pwd
 
-    try:
-        home = os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir)
-    except KeyError:
-        home = b""
+        with suppress(KeyError):
+            home = os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir)
     if not home.startswith(b"/"):
         raise Refused(f"no home directory is known to keep jobs in; {ADVICE}")
     return home

@@ -58,7 +58,7 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
     told, superseded = [], []
     for listed in found:
         if (file := listed.file) is None:
-            if not _is_elsewhere(listed, roots):
+            if not listed.roots or any(_meet(old, new) for old in listed.roots for new in roots):
                 told.append(_unread(listed, options))
             continue
         if alone and len(roots) == len(file.roots) == 1 and _is_begun_elsewhere(file, roots[0], options):
@@ -105,11 +105,6 @@ def _unread(listed: Listed, options: Options) -> str:
             f"write --existing changed ({listed.trouble})"
         )
     return f"job {name} cannot be read, and may have this destination: {listed.trouble}"
-
-
-def _is_elsewhere(listed: Listed, roots: Sequence[Root]) -> bool:
-    """Is it known of a job that cannot be read that it copies to other places?"""
-    return bool(listed.roots) and not any(_meet(old, new) for old in listed.roots for new in roots)
 
 
 def _meet(old: JobRoot, new: Root) -> bool:
@@ -200,32 +195,27 @@ def _selects_the_same(file: JobFile, options: Options) -> bool:
 
 def _copies_the_same(file: JobFile, roots: Sequence[Root], options: Options) -> bool:
     """Is all that the job copies copied by a new one, to the same place?"""
-    if not _selects_the_same(file, options):
-        return False
-    with suppress(OSError):
-        return all(any(_is_same(old, new) for new in roots) for old in file.roots)
-    return False
+    return _selects_the_same(file, options) and all(any(_is_same(old, new) for new in roots) for old in file.roots)
 
 
 def _may_have_cut_short(file: JobFile, roots: Sequence[Root]) -> bool:
     """Was a run of it ended in disorder while it may have been writing a new file of theirs under its final name?"""
-    if not file.may_have_cut_short:
-        return False
-    with suppress(OSError):
-        return any(_is_same(old, new) for old in file.roots for new in roots)
-    return False
+    return file.may_have_cut_short and any(_is_same(old, new) for old in file.roots for new in roots)
 
 
 def _is_same(old: JobRoot, new: Root) -> bool:
-    """Is it the same item, copied to the same place? Raises ``OSError``."""
-    if old.item != new.item or not _is_same_source(old, new):
-        return False
-    around = look_at(old.target)
-    if (around.identity[1], around.place) != (old.target_id[1], old.target_place) or not (old.item or is_there(old)):
-        return False
-    if (around.identity, old.name) == (new.target_id, new.name):
-        return True
-    return not old.item and look_at(target_of(old)).identity == look_at(target_of(new)).identity
+    """Is it the same item, copied to the same place? Not, if one of them can't be looked at."""
+    with suppress(OSError):
+        if old.item != new.item or not _is_same_source(old, new):
+            return False
+        around = look_at(old.target)
+        is_same = (around.identity[1], around.place) == (old.target_id[1], old.target_place)
+        if not is_same or not (old.item or is_there(old)):
+            return False
+        if (around.identity, old.name) == (new.target_id, new.name):
+            return True
+        return not old.item and look_at(target_of(old)).identity == look_at(target_of(new)).identity
+    return False
 
 
 def _is_same_source(old: JobRoot, new: Root) -> bool:

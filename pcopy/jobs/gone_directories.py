@@ -16,6 +16,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import count, groupby
 from operator import itemgetter
 
@@ -23,6 +24,7 @@ import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.engine.backlog import SpoolBacklog, SpoolFactory
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
@@ -176,30 +178,18 @@ class Missing:
                     known.add(named)
                     key = _ROOT.pack(place.root) + place.path.replace(b"/", b"\0")
                     places.add(key, bytes((is_idle,)) + encode(SyncFiles(place)))
-        opened: dict[bytes, int] = {}
-        kept = OpenDirectories(affordable())
-        try:
-            targets = self._open_targets(opened, kept)
-            for number, of_root in groupby(_sorted(places), key=lambda found: found[0].root):
-                self._look_below(targets[number], of_root)
-        finally:
-            places.close()
-            kept.close()
-            for base in opened.values():
-                os.close(base)
-
-    def _open_targets(self, opened: dict[bytes, int], kept: OpenDirectories) -> list[Directories]:
-        targets = []
-        for number, (root, (_, code)) in enumerate(zip(self._roots, mount_codes(self._roots), strict=True)):
-            if root.target not in opened:
-                try:
-                    opened[root.target] = os.open(root.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                except OSError as error:
-                    raise Refused(f"{shown(root.target)}: cannot be opened: {error.strerror}") from None
-            mounted = mounted_below(root.target, self._mounts)
-            base = opened[root.target]
-            targets.append(Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted))
-        return targets
+        target = self._roots[0].target  # of all roots
+        with closing(places), closing(OpenDirectories(affordable())) as kept:
+            try:
+                base = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise Refused(f"{shown(target)}: cannot be opened: {error.strerror}") from None
+            with held_open(base):
+                mounted, codes = mounted_below(target, self._mounts), mount_codes(self._roots)
+                for number, of_root in groupby(_sorted(places), key=lambda found: found[0].root):
+                    code = codes[number][1]
+                    below = Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted)
+                    self._look_below(below, of_root)
 
     def _look_below(self, targets: Directories, places: Iterable[tuple[Place, bool]]) -> None:
         """Takes the places of one root, each before those below it; is nothing to be done there?"""
@@ -230,7 +220,11 @@ class Missing:
         while path:
             above = path.rpartition(b"/")[0]
             try:
-                parent = _parent(targets, place.root, above, self._roots[place.root].below_target(above), around)
+                if around and around[-1].path == above:
+                    parent = around[-1]
+                else:
+                    identity = targets.identity(self._roots[place.root].below_target(above), made=False)
+                    parent = Place(place.root, above, NOWHERE, identity, False, False)
             except Problem as problem:
                 if problem.errno != errno.ENOENT:
                     break
@@ -269,31 +263,17 @@ class Missing:
 
     @property
     def notices(self) -> list[str]:
-        told = []
-        if self._lost.around:
-            more, verb = _and_more(len(self._lost.around) - 1)
-            told.append(
-                f"{shown(self._first['gone'])}{more} {verb} gone from the destination since the job was interrupted: "
-                "all that was in it is copied again"
-            )
-        if self._others:
-            more, verb = _and_more(self._others - 1)
-            told.append(
-                f"{shown(self._first['other'])}{more} {verb} not what the job has copied to: what is left to do there "
-                "will fail; mount what was there, or move this away, and resume the job again"
-            )
-        return told
+        gone = "gone from the destination since the job was interrupted: all that was in it is copied again"
+        other = (
+            "not what the job has copied to: what is left to do there will fail; mount what was there, or move this "
+            "away, and resume the job again"
+        )
+        found = (("gone", len(self._lost.around), gone), ("other", self._others, other))
+        return [f"{shown(self._first[kind])}{_and_more(count - 1)} {what}" for kind, count, what in found if count]
 
 
-def _and_more(number: int) -> tuple[str, str]:
-    return (f" and {counted(number, 'other directory', 'other directories')}", "are") if number else ("", "is")
-
-
-def _parent(targets: Directories, root: int, path: bytes, below: bytes, around: Sequence[Place]) -> Place:
-    """The target directory ``path`` as the place of what is made in it; raises ``Problem``."""
-    if around and around[-1].path == path:
-        return around[-1]
-    return Place(root, path, NOWHERE, targets.identity(below, made=False), False, False)
+def _and_more(number: int) -> str:
+    return f" and {counted(number, 'other directory', 'other directories')} are" if number else " is"
 
 
 def _lies_in(path: bytes, directory: bytes) -> bool:

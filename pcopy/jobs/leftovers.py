@@ -10,19 +10,19 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.checkpoint.resume import has_begun, load
 from pcopy.errors import InvariantBroken, Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import had_a_name, remove_leftovers
 from pcopy.jobs.directories import StoredJob
-from pcopy.jobs.paths import below_target
 from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.kind import Kind
@@ -42,25 +42,21 @@ def remove_temporaries(job: StoredJob, tell: Tell) -> None:
 
     Raises ``Refused`` if there is no room to find out which.
     """
-    with refusing(b"", SET_ANOTHER), closing(Clearing(job, tell)) as clearing:
-        _remove(job, clearing, tell)
-
-
-def _remove(job: StoredJob, clearing: Clearing, tell: Tell) -> None:
     for line in remove_unfinished(job.file.options, job.file.name):
         tell(line)
-    try:
-        for number, root in enumerate(job.file.roots):
-            if root.item:
-                clearing.clear(number, b"")
-            elif not has_begun(job.path):  # no run has left a record
-                clearing.clear_below(number, b"")
-        if has_begun(job.path):
-            remaining, tasks = load(job.path, open_spool=spool_in(b""))
-            for task in tasks:
-                clearing.clear_after(decode(task.payload), first=remaining.run == 1)
-    except (InvariantBroken, Refused) as refused:
-        tell(f"temporary files (.pcopy-{job.file.name}-*) were left in the destination: {refused}")
+    with refusing(b"", SET_ANOTHER), closing(Clearing(job, tell)) as clearing:
+        try:
+            for number, root in enumerate(job.file.roots):
+                if root.item:
+                    clearing.clear(number, b"")
+                elif not has_begun(job.path):  # no run has left a record
+                    clearing.clear_below(number, b"")
+            if has_begun(job.path):
+                remaining, tasks = load(job.path, open_spool=spool_in(b""))
+                for task in tasks:
+                    clearing.clear_after(decode(task.payload), first=remaining.run == 1)
+        except (InvariantBroken, Refused) as refused:
+            tell(f"temporary files (.pcopy-{job.file.name}-*) were left in the destination: {refused}")
 
 
 def remove_unfinished(options: Mapping[str, Any], job: str, run: int | None = None) -> list[str]:
@@ -72,11 +68,8 @@ def remove_unfinished(options: Mapping[str, Any], job: str, run: int | None = No
     outputs = [path for path in (options.get("signature"), options.get("manifest")) if path]
     for path in sorted({os.path.dirname(output) or b"." for output in outputs}):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
                 remove_leftovers(descriptor, job, run)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             told.append(f"temporary files (.pcopy-{job}-*) may be left in {shown(path)}: {error.strerror}")
     return told
@@ -87,8 +80,10 @@ class Clearing:
 
     def __init__(self, job: StoredJob, tell: Tell) -> None:
         self._tell = tell
-        self._job = job.file
-        self._bases: list[int] = []
+        self._name = job.file.name
+        self._roots = [root.plain for root in job.file.roots]
+        self._stack = ExitStack()
+        self.close = self._stack.close
         self._opened: dict[bytes, Directories] = {}
         self.clear = lru_cache(REMEMBERED)(self._clear)
 
@@ -109,7 +104,7 @@ class Clearing:
         try:
             directory = self._open(root, path)
             with _keeping_times(directory):
-                others = remove_leftovers(directory, self._job.name)
+                others = remove_leftovers(directory, self._name)
             if others:
                 self._tell(f"{self._shown(root, path)}: {had_a_name(others)}")
         except Problem as problem:
@@ -118,8 +113,8 @@ class Clearing:
                 self._tell(f"temporary files may be left in {place}: {problem.operation}: {problem.strerror}")
 
     def _shown(self, root: int, path: bytes) -> str:
-        found = self._job.roots[root]
-        return shown(os.path.join(found.target, below_target(found, path)))
+        found = self._roots[root]
+        return shown(os.path.join(found.target, found.below_target(path)))
 
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
         """Their names; none where they can't be read, which has been told."""
@@ -131,18 +126,13 @@ class Clearing:
 
     def _open(self, root: int, path: bytes) -> int:
         """The target directory, reached without following links; raises ``Problem``."""
-        target = self._job.roots[root].target
-        if target not in self._opened:
+        found = self._roots[root]
+        if found.target not in self._opened:
             with failing("open"):
-                self._bases.append(os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            self._opened[target] = Directories(self._bases[-1], 0, on_source=False)
-        return self._opened[target].open(below_target(self._job.roots[root], path))
-
-    def close(self) -> None:
-        for directories in self._opened.values():
-            directories.close()
-        for base in self._bases:
-            os.close(base)
+                base = os.open(found.target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._stack.callback(os.close, base)
+            self._opened[found.target] = self._stack.enter_context(closing(Directories(base, 0, on_source=False)))
+        return self._opened[found.target].open(found.below_target(path))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pcopy.checkpoint.directory import check_makeable
 from pcopy.checkpoint.layout import END_IT
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, InvariantBroken, Refused, hindrance
+from pcopy.fsio.close import held_open
 from pcopy.fsio.preserve import Preserve
 from pcopy.jobs.directories import (
     StoredJob,
@@ -76,99 +77,89 @@ class KeptJob:
         """``lock`` is rank 0's of a job that is stored already."""
         self.notices: list[str] = []
         self.keeping = keeping
-        self._file = file
-        self._stored = StoredJob(keeping.directory, file) if lock is not None else None
+        self.is_stored = lock is not None
+        self._job = StoredJob(keeping.directory, file)
         self._lock = lock
-        self._given_up: StoredJob | None = None
+        self._is_given_up = False
         self.has_vanished = False
         """Was the job removed by somebody else?"""
 
     def withdraw(self) -> None:
         """Nothing comes of a job that was stored just now; one that was there before stays."""
-        if self._stored is not None and self._lock is not None and self._file.runs == 1:
-            remove(self._stored, self._lock)
-            self._stored = self._lock = None
+        if self.is_stored and self._lock is not None and self._job.file.runs == 1:
+            remove(self._job, self._lock)
+            self.is_stored = False
 
     def give_up(self) -> None:
         """Nothing more can be recorded, and the job goes on: it is not to be resumed from what there is.
 
         Raises ``Refused``. May run in another thread.
         """
-        stored, lock, is_there = self._stored, self._lock, self.look()
-        self._stored = self._lock = None
-        if stored is not None and lock is not None and is_there:
-            self._given_up = stored
-            remove(stored, lock)
+        if self.look() and self._lock is not None:
+            self.is_stored, self._is_given_up = False, True
+            remove(self._job, self._lock)
 
     def note(self) -> None:
         """Puts the job into its directory, as far as that can be had without waiting for storage; raises ``Refused``.
 
         Killed from now on, it can be gone on with.
         """
-        if self._stored is None:
-            with naming(self.keeping.directory):
-                self._create(durable=False)
+        if not self.is_stored:
+            self._create(durable=False)
 
     def create(self) -> None:
         """Makes the job's directory unless it is there, durably; raises ``Refused``. May run in another thread."""
-        if self._stored is None:
+        if not self.is_stored:
             self._create(durable=True)
-        elif self._stored.unsynced:
-            self._stored = make_durable(self._stored)
+        elif self._job.unsynced:
+            self._job = make_durable(self._job)
 
     def _create(self, *, durable: bool) -> None:
         directory = self.keeping.directory if self.keeping.at_start else None
-        self._stored, self._lock = create(directory, self._file, durable=durable)
-        self._file = self._stored.file
+        with naming(self.keeping.directory):
+            self._job, self._lock = create(directory, self._job.file, durable=durable)
+        self.is_stored = True
 
     def note_targets(self) -> None:
         """Puts on record which directories are copied to, as soon as they are there and synced; raises ``Refused``.
 
         One that is not on stable storage may be gone after a crash, and the job goes on all the same.
         """
-        roots = tuple(map(with_made, self._file.roots))
-        if roots != self._file.roots and self._stored is not None:
-            file = self._file._replace(roots=roots)
-            self._stored = make_durable(self._stored._replace(file=file))
-            self._file = file
+        roots = tuple(map(with_made, self._job.file.roots))
+        if roots != self._job.file.roots and self.is_stored:
+            self._job = make_durable(self._with(roots=roots))
 
     def note_mounts(self, mounts: tuple[Mount, ...]) -> None:
         """Puts on record what is mounted below the roots."""
-        if mounts != self._file.mounts:
-            self._file = self._file._replace(mounts=mounts)
-            if self._stored is not None:
-                self._stored = self._stored._replace(file=self._file)
+        if mounts != self._job.file.mounts:
+            self._job = self._with(mounts=mounts)
+            if self.is_stored:
                 with suppress(Refused):  # these have come by themselves, and will again
-                    update(self._stored)
+                    update(self._job)
 
-    @property
-    def is_stored(self) -> bool:
-        return self._stored is not None
-
-    @property
-    def command(self) -> str:
-        return resuming(self.keeping.directory)
+    def _with(self, **fields: Any) -> StoredJob:
+        return self._job._replace(file=self._job.file._replace(**fields))
 
     def look(self) -> bool:
         """Is the job stored, and was it not removed by somebody else?"""
-        if self._stored is not None and not os.path.lexists(os.path.join(self._stored.path, b"job")):
-            self._stored, self.has_vanished = None, True
-        return self._stored is not None
+        if self.is_stored and not os.path.lexists(os.path.join(self._job.path, b"job")):
+            self.is_stored, self.has_vanished = False, True
+        return self.is_stored
 
     def end(self, status: int, totals: Totals, patience: float | None = None) -> list[str]:
         """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``.
 
         What is left to do in the directory of a job that waits, or was given up, is left after ``patience`` seconds.
         """
-        if self._given_up is not None:
-            _is_done_within(patience, partial(remove_rest, self._given_up))
-        if self._stored is None or self._lock is None:
+        if self._is_given_up:
+            _is_done_within(patience, partial(remove_rest, self._job))
+        if not self.is_stored or self._lock is None:
             return []
         if status == OK:
-            left = remove(self._stored, self._lock) if self.look() else ()
+            left = remove(self._job, self._lock) if self.look() else ()
             return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
-        ended = self._stored._replace(file=self._file._replace(state=state, totals=totals._asdict()))
+        ended = self._with(state=state, totals=totals._asdict())
         if _is_done_within(patience, lambda: self.look() and make_durable(ended)):
             self._lock.close()
         return []
@@ -298,12 +289,9 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
 def _destination_time(job: Job) -> int:
     """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again."""
     target = job.roots[0].target
-    with suppress(OSError):  # not all file systems have files without a name
-        descriptor = os.open(target, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-        try:
-            return os.fstat(descriptor).st_ctime_ns
-        finally:
-            os.close(descriptor)
+    flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
+    with suppress(OSError), held_open(os.open(target, flags, 0o600)) as descriptor:
+        return os.fstat(descriptor).st_ctime_ns
     return _time_of_named_file(target, os.path.join(target, b".pcopy-%s-clock" % job.name.encode()))
 
 

@@ -25,15 +25,15 @@ _HEADS = ("JOB", "BEGUN", "STATE", "COPIED")
 
 def table(found: Sequence[Listed]) -> list[str]:
     """The lines for people; what cannot be used comes last."""
-    usable = [(listed, listed.file) for listed in found if listed.file is not None]
-    locked = [locks(listed) for listed, _ in usable]
-    rows = [_row(listed, job, holding) for (listed, job), holding in zip(usable, locked, strict=True)]
+    usable = [(listed, listed.file, locks(listed)) for listed in found if listed.file is not None]
+    rows = [_row(*each) for each in usable]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     lines = [_line(_HEADS, widths)] if rows else []
-    for row, (_, job), holding in zip(rows, usable, locked, strict=True):
+    for row, (_, job, holding) in zip(rows, usable, strict=True):
         lines += [_line(row, widths), f"  {way(job)}"]
         if holding:
-            lines.append(f"  {_places(holding)}")
+            hosts = ", ".join(dict.fromkeys(holder.host for holder in holding))
+            lines.append(f"  {counted(len(holding), 'rank', 'ranks')} on {hosts}")
     return lines + [f"cannot be used: {listed.trouble}" for listed in found if listed.file is None]
 
 
@@ -52,17 +52,14 @@ def json_line(listed: Listed) -> str:
     if job is None:
         return json.dumps({**values, "state": None, "message": listed.trouble})
     totals, locked = _totals(listed.path, job) or Totals(), locks(listed)
+    counts = {name: getattr(totals, name) for name in ("found", "copied", "skipped", "failed", "bytes")}
     values |= {
         "begun": job.created,
         "sources": [shown(source_of(root)) for root in job.roots],
         "destination": _ends(job)[1],
         "state": _state(job, locked),
         "runs": job.runs,
-        "found": totals.found,
-        "copied": totals.copied,
-        "skipped": totals.skipped,
-        "failed": totals.failed,
-        "bytes": totals.bytes,
+        **counts,
         "locked": [holder._asdict() for holder in locked],
     }
     return json.dumps(values)
@@ -103,12 +100,6 @@ def _state(job: JobFile, locked: Sequence[Holder]) -> str:
     if locked:
         return RUNNING
     return "interrupted" if job.state == RUNNING else job.state
-
-
-def _places(locked: Sequence[Holder]) -> str:
-    """``3 ranks on a, b``."""
-    hosts = ", ".join(dict.fromkeys(holder.host for holder in locked))
-    return f"{counted(len(locked), 'rank', 'ranks')} on {hosts}"
 
 
 def _totals(path: bytes, job: JobFile) -> Totals | None:

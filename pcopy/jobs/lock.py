@@ -19,12 +19,12 @@ import socket
 import stat
 import time
 import weakref
-from contextlib import suppress
 from typing import NamedTuple
 
 from pcopy.checkpoint.directory import ADVICE, opened
 from pcopy.checkpoint.layout import LOCK
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open, let_go
 from pcopy.text import harmless, shown
 
 PATIENCE = 0.5
@@ -47,7 +47,7 @@ class Holder(NamedTuple):
 
 
 class Held(Refused):
-    """The job is being worked on by ``holders``."""
+    """The job is being worked on."""
 
     def __init__(self, directory: bytes, holders: list[Holder]) -> None:
         first = holders[0]
@@ -56,7 +56,6 @@ class Held(Refused):
             f"{shown(directory)}: rank {first.rank} on {first.host} (process {first.pid}){others} "
             f"still work{'s' if len(holders) == 1 else ''} on this job; wait for its end, or end it first"
         )
-        self.holders = holders
 
 
 class Lock:
@@ -64,7 +63,8 @@ class Lock:
 
     def __init__(self, descriptor: int, rank: int) -> None:
         self.rank = rank
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """-1 once it has been given back."""
         # A copy of the descriptor in a child would keep the lock when this process dies.
         itself = weakref.ref(self)
 
@@ -74,16 +74,11 @@ class Lock:
 
         os.register_at_fork(after_in_child=forget)
 
-    @property
-    def held(self) -> bool:
-        return self._descriptor >= 0
-
     def close(self) -> None:
         """Gives the lock back; may be called again."""
-        if self.held:
-            descriptor, self._descriptor = self._descriptor, -1
-            with suppress(OSError):
-                os.close(descriptor)
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            let_go(descriptor)
 
 
 def hold(path: bytes, rank: int) -> Lock:
@@ -138,13 +133,10 @@ def holders(path: bytes) -> list[Holder]:
                 descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory)
             except OSError:  # removed meanwhile, or no file of a lock
                 continue
-            try:
+            with held_open(descriptor):
                 # Shared: two that look do not see each other. Closing the descriptor gives it back.
                 if not _flock(descriptor, fcntl.LOCK_SH, path):
                     found.append(_told(descriptor, int(match[1])))
-            finally:
-                with suppress(OSError):
-                    os.close(descriptor)
     return sorted(found)
 
 

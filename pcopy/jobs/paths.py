@@ -12,10 +12,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.tasks.base.job import DeviceInode, Root
 from pcopy.text import for_shell, shown
 
@@ -41,10 +42,6 @@ class _Source(NamedTuple):
     name: bytes
     identity: DeviceInode  # of the directory or item that is copied
     points_to: DeviceInode | None  # of what a symbolic link leads to
-
-    @property
-    def path(self) -> bytes:
-        return os.path.join(self.directory, self.item) if self.item else self.directory
 
 
 class _Destination(NamedTuple):
@@ -72,18 +69,16 @@ def resolve(
     if len(found) > 1:
         _refuse_mixture(found, wanted, no_target_directory)
     targets = [_target(source, wanted, no_target_directory) for source in found]
-    directory = targets[0][0]
-    ancestors = _identities_upwards(directory)
-    target_id = ancestors[0]
+    ancestors = _identities_upwards(targets[0][0])
     roots = []
     for source, (target, name) in zip(found, targets, strict=True):
         is_inside = bool(name) and wanted.directory is not None and not no_target_directory
         target_shown = os.path.join(destination, name) if is_inside else destination
         source_id = _identity(source.directory)
-        root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, target_id)
+        root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
         _refuse_onto_itself(source, root, ancestors)
         roots.append(root)
-    _refuse_over_sources(found, roots)
+    _refuse_over_sources(roots)
     return tuple(roots)
 
 
@@ -108,12 +103,6 @@ def source_of(root: Root | JobRoot) -> bytes:
 def target_of(root: Root | JobRoot) -> bytes:
     """The path of what it is copied to."""
     return os.path.join(root.target, root.name) if root.name else root.target
-
-
-def below_target(root: Root | JobRoot, path: bytes) -> bytes:
-    """Where what is copied from ``path`` in the source goes, below the root's target directory."""
-    name = b"" if root.item else root.name
-    return b"/".join(part for part in (name, path) if part)
 
 
 def filled_by(roots: Sequence[Root]) -> bytes:
@@ -141,18 +130,16 @@ def _look_at_source(path: bytes, follow: bool) -> _Source:
     _refuse_elsewhere(path)
     stem, contents = _split(path)
     parent, name = os.path.split(stem)
-    try:
-        status = os.stat(path) if contents or follow else os.lstat(path)
-    except FileNotFoundError:
-        if follow and os.path.lexists(stem):
-            raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
-        advice = _on_another_host(path) or "check the name, nothing has been copied"
-        raise Refused(f"{shown(path)}: does not exist; {advice}") from None
-    except NotADirectoryError:
-        raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
-    except OSError as error:
-        raise _cannot("look at", path, error) from None
     with _explaining(path):
+        try:
+            status = os.stat(path) if contents or follow else os.lstat(path)
+        except FileNotFoundError:
+            if follow and os.path.lexists(stem):
+                raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
+            advice = _on_another_host(path) or "check the name, nothing has been copied"
+            raise Refused(f"{shown(path)}: does not exist; {advice}") from None
+        except NotADirectoryError:
+            raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
         if stat.S_ISDIR(status.st_mode):
             directory, item = os.path.realpath(path, strict=True), b""
             identity = _identity(directory)
@@ -170,15 +157,14 @@ def _look_at_destination(path: bytes) -> _Destination:
     stem, slash = _split(path)
     parent, name = os.path.split(stem)
     with _explaining(path):
+        is_directory = False
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
-        except FileNotFoundError:
-            is_directory = False
         except OSError as error:
             # "file/", and a link that leads round in circles: these exist by name.
-            if error.errno not in {errno.ENOTDIR, errno.ELOOP} or not os.path.lexists(stem):
+            is_there = error.errno in {errno.ENOTDIR, errno.ELOOP} and os.path.lexists(stem)
+            if error.errno != errno.ENOENT and not is_there:
                 raise
-            is_directory = False
         entry = os.lstat(stem) if os.path.lexists(stem) else None
         directory = os.path.realpath(path, strict=True) if is_directory else None
     if directory is None and slash and entry is not None:
@@ -279,26 +265,22 @@ def _target(source: _Source, destination: _Destination, no_target_directory: boo
         raise Refused(f"{given}: not a directory, but {shown(source.given)} is one; remove it or name another DST")
     elif source.item and destination.slash:
         raise Refused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
-    try:
-        return os.path.realpath(destination.parent, strict=True), destination.name
-    except FileNotFoundError:
-        advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
-        raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
-    except OSError as error:
-        raise _cannot("look at", destination.parent, error) from None
+    with _explaining(destination.parent):
+        try:
+            return os.path.realpath(destination.parent, strict=True), destination.name
+        except FileNotFoundError:
+            advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
+            raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
 
 
 def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode]) -> None:
     given, target = shown(source.given), shown(root.target_shown)
     existing: DeviceInode | None = root.target_id
     if root.name:
-        try:
+        existing = None
+        with _explaining(root.target_shown), suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
-        except FileNotFoundError:
-            existing = None
-        except OSError as error:
-            raise _cannot("look at", root.target_shown, error) from None
     if existing == source.identity:
         what = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
         raise Refused(f"{given} and {target}: {what}; name another DST")
@@ -309,23 +291,26 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
         raise Refused(f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside")
 
 
-def _refuse_over_sources(sources: Sequence[_Source], roots: Sequence[Root]) -> None:
+def _refuse_over_sources(roots: Sequence[Root]) -> None:
     """A source that lies in the target may not be written over by what is copied there, from itself or another.
 
     ``a/b/`` to ``a``, say, where ``a/b/b`` would go to ``a/b``, the source.
     """
     top = roots[0].target.rstrip(b"/") + b"/"
     by_name = {root.name: root for root in roots if not root.item}
-    for source in sources:
-        if not source.path.startswith(top):
+    for root in roots:
+        path = source_of(root)
+        if not path.startswith(top):
             continue
-        below = source.path[len(top) :]
+        below = path[len(top) :]
         first, _, rest = below.partition(b"/")
         for name, inner in ((b"", below), (first, rest)):
-            root = by_name.get(name)
-            if root is not None and inner and os.path.lexists(os.path.join(root.source, inner)):
-                writer = shown(os.path.join(root.source_shown, inner))
-                raise Refused(f"{shown(source.given)}: {writer} would be copied over this source; name another DST")
+            other = by_name.get(name)
+            if other is not None and inner and os.path.lexists(os.path.join(other.source, inner)):
+                writer = shown(os.path.join(other.source_shown, inner))
+                raise Refused(
+                    f"{shown(root.source_shown)}: {writer} would be copied over this source; name another DST"
+                )
 
 
 def _split(path: bytes) -> tuple[bytes, bool]:
@@ -336,12 +321,9 @@ def _split(path: bytes) -> tuple[bytes, bool]:
 
 def _identity(directory: bytes) -> DeviceInode:
     """(device, inode) of ``directory`` as an open would find it; asks for no right to read it."""
-    with _explaining(directory):
-        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _explaining(directory), held_open(os.open(directory, flags)) as descriptor:
+        status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
 
@@ -355,11 +337,10 @@ def _identities_upwards(directory: bytes) -> list[DeviceInode]:
 
 
 def _followed(path: bytes) -> DeviceInode | None:
-    try:
+    with suppress(OSError):  # dangling, or out of our reach: a link may be copied all the same
         status = os.stat(path)
-    except OSError:  # dangling, or out of our reach: a link may be copied all the same
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None
 
 
 @contextmanager
@@ -367,8 +348,4 @@ def _explaining(path: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _cannot("look at", path, error) from None
-
-
-def _cannot(what: str, path: bytes, error: OSError) -> Refused:
-    return Refused(f"{shown(path)}: cannot {what} it: {error.strerror}")
+        raise Refused(f"{shown(path)}: cannot look at it: {error.strerror}") from None

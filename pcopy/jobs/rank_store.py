@@ -20,6 +20,7 @@ from pcopy.checkpoint.record import Record
 from pcopy.engine.node import Node
 from pcopy.engine.task import Task
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
@@ -60,7 +61,7 @@ class RankStore:
         self._rank = rank
         self._size = size
         self._keeper = keeper
-        self._writer: SegmentWriter | None = None
+        self._writer = SegmentWriter(keeping.directory, run, rank)
         self.lock: Lock | None = None
 
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
@@ -72,12 +73,9 @@ class RankStore:
             begin(self._keeping.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
     def append(self, record: Record) -> None:
-        if self._writer is None:
-            if self._rank:  # rank 0 holds its lock since it has made the directory, or found it
-                if not self._keeping.resumed:
-                    check_shared(self._keeping, APPEARS_WITHIN, b"current", seen=self._keeping.at_start)
-                self.take_lock()
-            self._writer = SegmentWriter(self._keeping.directory, self._run, self._rank)
+        if self._rank and self.lock is None:  # rank 0's, and those of a resumed job, are held from the start
+            check_shared(self._keeping, APPEARS_WITHIN, b"current", seen=self._keeping.at_start)
+            self.take_lock()
         with naming(self._keeping.directory):
             self._writer.append(record)
         if self._keeper is not None:
@@ -86,17 +84,14 @@ class RankStore:
 
     def take_lock(self) -> None:
         """Raises ``Refused``."""
-        if self.lock is None:
-            self.lock = hold(self._keeping.directory, self._rank)
+        self.lock = hold(self._keeping.directory, self._rank)
 
     def withdraw(self) -> None:
         if self._keeper is not None:
             self._keeper.give_up()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
 
 
 def check_shared(keeping: Keeping, patience: float, name: bytes = b"job", *, seen: bool = False) -> None:
@@ -123,18 +118,15 @@ def check_shared(keeping: Keeping, patience: float, name: bytes = b"job", *, see
 def refuse_unsynced(roots: Sequence[Root]) -> None:
     """Raises ``Refused`` if a target may be written and nothing of its file system be opened, by which to sync it."""
     storage, changed = Storage(type_of_file_system, Syncer()), Changed()
-    for path in {root.target for root in roots}:
-        try:
-            directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                storage.add(directory, os.fstat(directory).st_dev, changed)
-            finally:
-                os.close(directory)
-        except (OSError, Problem) as error:
-            raise Refused(f"{shown(path)}: cannot be opened to be synced: {error.strerror}") from None
-        finally:
-            storage.close()
-            changed.close()
+    path = roots[0].target  # of all roots
+    try:
+        with held_open(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+            storage.add(directory, os.fstat(directory).st_dev, changed)
+    except (OSError, Problem) as error:
+        raise Refused(f"{shown(path)}: cannot be opened to be synced: {error.strerror}") from None
+    finally:
+        storage.close()
+        changed.close()
 
 
 def restore_rank(node: Node, keeping: Keeping, run: int) -> None:

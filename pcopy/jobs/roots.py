@@ -12,7 +12,7 @@ import os
 from typing import NamedTuple
 
 from pcopy.errors import Refused
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import XFS, birth_of, place_of
 from pcopy.fsio.mounted import MountRoot, root_of
 from pcopy.jobs.job_file import JobFile, JobRoot, Made
@@ -24,28 +24,22 @@ _LOOK = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Seen(NamedTuple):
-    """What a directory is at the moment: (device, inode) and (f_type, fsid or UUID)."""
+    """What a directory is at the moment: (device, inode), (f_type, fsid or UUID), and its birth in ns (0: untold)."""
 
     identity: tuple[int, int]
     place: tuple[int, int]
+    birth: int
 
 
 def look_at(path: bytes) -> Seen:
     """What the directory ``path`` is, no link followed at its end; asks for no right to read it. Raises ``OSError``."""
-    descriptor = _open(path)
     try:
-        status = os.fstat(descriptor)
-        place = place_of(descriptor)
-    finally:
-        os.close(descriptor)
-    return Seen((status.st_dev, status.st_ino), place)
-
-
-def _open(path: bytes) -> int:
-    try:
-        return os.open(path, _LOOK)
+        descriptor = os.open(path, _LOOK)
     except PermissionError:  # then XFS doesn't tell its UUID
-        return os.open(path, _LOOK | os.O_PATH)
+        descriptor = os.open(path, _LOOK | os.O_PATH)
+    with held_open(descriptor):
+        status = os.fstat(descriptor)
+        return Seen((status.st_dev, status.st_ino), place_of(descriptor), birth_of(descriptor))
 
 
 def with_places(root: Root) -> JobRoot:
@@ -71,11 +65,8 @@ def with_made(root: JobRoot) -> JobRoot:
 
 
 def _look_at_made(root: JobRoot) -> Made:
-    descriptor = _open(os.path.join(root.target, root.name))
-    try:
-        return Made(os.fstat(descriptor).st_ino, *place_of(descriptor), birth_of(descriptor))
-    finally:
-        os.close(descriptor)
+    seen = look_at(os.path.join(root.target, root.name))
+    return Made(seen.identity[1], *seen.place, seen.birth)
 
 
 def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
@@ -83,7 +74,14 @@ def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
 
     Raises ``Refused`` if one is not what the job began with, naming its path and what differs.
     """
-    return tuple(_checked(job, root) for root in job.roots)
+    checked = []
+    for root in job.roots:
+        source, target = _look(root.source, "source"), _look(root.target, "destination")
+        _compare(job, root.source, source, root.source_id, root.source_place)
+        _compare(job, root.target, target, root.target_id, root.target_place)
+        _check_made(job, root)
+        checked.append(root._replace(source_id=source.identity, target_id=target.identity))
+    return tuple(checked)
 
 
 class Gone(Refused):
@@ -98,7 +96,7 @@ def check_targets(job: JobFile) -> None:
         except Refused:
             path = shown(root.target)
             around = _place_around(root.target)
-            if around is not None and _is_same(around, root.target_place):
+            if around and around[0] == root.target_place[0] and _agree(around[1], root.target_place[1]):
                 raise Gone(f"{path}: is gone, or another directory is in its place") from None
             raise Refused(f"{path}: its file system is not mounted there, it seems; mount it") from None
 
@@ -109,15 +107,12 @@ def refuse_lost_mounts(job: JobFile) -> None:
         for target in {target_of(root) for root in job.roots}:
             if not lies_in(path, target):
                 continue
-            held = -1
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             try:
-                held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-                found = root_of(held)
+                with held_open(os.open(path, flags)) as held:
+                    found = root_of(held)
             except OSError as error:
                 raise Refused(f"{shown(path)}: cannot be entered: {error.strerror}; mount it") from None
-            finally:
-                if held >= 0:
-                    let_go(held)
             if not found.is_same(MountRoot(*root)):
                 raise Refused(f"{shown(path)}: what the job wrote to is not mounted there; mount it")
 
@@ -142,10 +137,6 @@ def _is_made(root: JobRoot, now: Made) -> bool:
         return True
     is_same = (now.inode, now.f_type) == (then.inode, then.f_type)
     return is_same and _agree(now.fsid, then.fsid) and _agree(now.birth, then.birth)
-
-
-def _is_same(place: tuple[int, int], other: tuple[int, int]) -> bool:
-    return place[0] == other[0] and _agree(place[1], other[1])
 
 
 def _agree(one: int, other: int) -> bool:
@@ -180,14 +171,6 @@ def _check_made(job: JobFile, root: JobRoot) -> None:
         f"{shown(target_of(root))}: not the directory that job {job.name} copies to: {what}; "
         "put that back, or discard the job (pcopy --discard) and start anew"
     )
-
-
-def _checked(job: JobFile, root: JobRoot) -> JobRoot:
-    source, target = _look(root.source, "source"), _look(root.target, "destination")
-    _compare(job, root.source, source, root.source_id, root.source_place)
-    _compare(job, root.target, target, root.target_id, root.target_place)
-    _check_made(job, root)
-    return root._replace(source_id=source.identity, target_id=target.identity)
 
 
 def _compare(job: JobFile, path: bytes, seen: Seen, identity: tuple[int, int], place: tuple[int, int]) -> None:

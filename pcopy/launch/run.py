@@ -118,7 +118,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
             setup = setup._replace(sink=preparation.sink(screen), settle=preparation.settle, kept=preparation.kept)
             if setup.kept and hosts and not preparation.telling.quiet:
                 # Launchers kill all ranks at once when one is lost: nobody can say this then.
-                setup = setup._replace(advice=f"if ranks are lost: {setup.kept.command}")
+                setup = setup._replace(advice=f"if ranks are lost: {resuming(keeping.directory)}")
         try:
             ended = ranks.work(setup)
         except (JobAborted, Hindered) as abort:

@@ -242,7 +242,7 @@ class CopyPreparation(Preparation):
 
     def _tell_command(self) -> None:
         if self.kept is not None and self.kept.is_stored:
-            tell("pcopy", f"to go on: {self.kept.command}")
+            tell("pcopy", f"to go on: {resuming(self.kept.keeping.directory)}")
         elif self.kept is not None:
             gone = f"{shown(self.kept.keeping.directory)}: the job is gone"
             why = gone if self.kept.has_vanished else "no checkpoint was stored"

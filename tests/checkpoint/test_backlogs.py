@@ -29,7 +29,13 @@ def open_backlog(spool: Path) -> conformance.Backlog:
 
 
 def open_lmdb(spool: Path) -> conformance.Backlog:
-    return LmdbBacklog(spool, first_map=FIRST_MAP)
+    return LmdbBacklog(bytes(spool))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_map() -> Iterator[None]:
+    with mock.patch("pcopy.checkpoint.lmdb_backlog.FIRST_MAP", FIRST_MAP):
+        yield
 
 
 STORES = {"spool": open_backlog, "lmdb": open_lmdb}
@@ -163,14 +169,15 @@ def test_lmdb_tells_of_a_spool_that_is_not_there(area: Path) -> None:
 
 
 MEMORY_PROGRAM = """
-import sys
-from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
+import os, sys
+from pcopy.checkpoint import lmdb_backlog
 from pcopy.engine.task import Task
 
 def own():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")][0])
 
-store, tasks = LmdbBacklog(sys.argv[1], first_map=1 << 20), int(sys.argv[2])
+lmdb_backlog.FIRST_MAP = 1 << 20
+store, tasks = lmdb_backlog.LmdbBacklog(os.fsencode(sys.argv[1])), int(sys.argv[2])
 before = most = own()
 for number in range(tasks):
     store.append(Task((1, 0, number), 0, b"%0100d" % number, 1))

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from pcopy.checkpoint import join as module
 from pcopy.checkpoint.join import Join
 from pcopy.checkpoint.record import pack_id
 from pcopy.errors import Refused
@@ -28,12 +29,13 @@ class Spools:
 
 
 @pytest.mark.parametrize("budget", [10 * TASK, 500 * TASK, 1 << 30])
-def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int) -> None:
+def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive numbers, as real ids have. What the budget does not hold is on disk, and nothing more."""
+    monkeypatch.setattr(module, "BUDGET", budget)
     spools = Spools()
     made = [task(number, rank=rank) for rank in range(3) for number in range(1, 3001)]
     done = random.Random(3).sample(made, 6000)
-    join = Join(spools, where="run-1", budget=budget)
+    join = Join(spools, where="run-1")
     for each in done[:3000]:
         join.done(pack_id(each.id))
     for each in random.Random(4).sample(made, len(made)):
@@ -55,8 +57,11 @@ def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int) -
         ([1, 3], [2], "task 2 of rank 0 in run 1 was done and was never spawned"),
     ],
 )
-def test_facts_that_do_not_fit_are_refused(budget: int, spawned: list[int], done: list[int], wrong: str) -> None:
-    join = Join(io.BytesIO, where="run-1", budget=budget)
+def test_facts_that_do_not_fit_are_refused(
+    budget: int, spawned: list[int], done: list[int], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUDGET", budget)
+    join = Join(io.BytesIO, where="run-1")
     for number in (*range(100, 200), *spawned):
         join.spawned(task(number))
     for number in done:
@@ -66,9 +71,10 @@ def test_facts_that_do_not_fit_are_refused(budget: int, spawned: list[int], done
     join.close()
 
 
-def test_spools_are_closed_when_only_some_tasks_are_asked_for() -> None:
+def test_spools_are_closed_when_only_some_tasks_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 10 * TASK)
     spools = Spools()
-    join = Join(spools, where="run-1", budget=10 * TASK)
+    join = Join(spools, where="run-1")
     for number in range(500):
         join.spawned(task(number))
     next(iter(join.remaining()))

@@ -26,9 +26,9 @@ from pcopy.jobs.lock import hold
 lock = hold(os.fsencode(sys.argv[1]), 0)
 if os.fork():
     os.wait()
-assert not lock.held
+assert lock.descriptor < 0
 own = hold(os.fsencode(sys.argv[1]), 1)
-assert own.held
+assert own.descriptor >= 0
 print(os.getpid(), flush=True)
 time.sleep(60)
 """
@@ -76,7 +76,6 @@ def test_a_lock_tells_who_has_it(path: bytes) -> None:
         with pytest.raises(Held) as caught:
             hold(path, 12)
         assert str(caught.value).startswith(f"{path.decode()}: rank 12 on {os.uname().nodename} (process {process.pid}")
-        assert [holder.rank for holder in caught.value.holders] == [12]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -44,9 +45,9 @@ def played(history: History, steps: list[Step | str]) -> None:
             history.step(*step)
 
 
-def check(job: Path, history: History, epoch: int, budget: int) -> dict[tuple[int, int, int], Task]:
+def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int], Task]:
     expected = history.remaining(epoch)
-    told, tasks = load(job, open_spool=open_spool, budget=budget)
+    told, tasks = load(job, open_spool=open_spool)
     assert told == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
     listed = list(tasks)
     assert {each.id: each for each in listed} == expected
@@ -58,7 +59,7 @@ def check(job: Path, history: History, epoch: int, budget: int) -> dict[tuple[in
 @given(st.lists(RUN, min_size=1, max_size=3), st.sampled_from([200, 2000, 1 << 26]), st.integers(1, 5))
 def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[int]]], budget: int, last: int) -> None:
     """What is told and dealt out after each of several runs, on other numbers of ranks, is what the model holds."""
-    with scratch() as area:
+    with scratch() as area, mock.patch.object(join, "BUDGET", budget):
         job = make_job(area)
         tasks = {each.id: each for each in (task(number) for number in range(1000, 1004))}
         told = begin(job, runs[0][0], COUNTS, tasks.values(), phase=0)
@@ -66,9 +67,9 @@ def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[i
             history = History(number, ranks, tasks.values(), told.counts, told.phase)
             played(history, steps)
             epoch = history.write(job, durable)
-            expected = check(job, history, epoch, budget)
+            expected = check(job, history, epoch)
             size = runs[number][0] if number < len(runs) else last
-            told = compact(job, size, open_spool=open_spool, budget=budget)
+            told = compact(job, size, open_spool=open_spool)
             assert told == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
             assert sorted(os.listdir(job)) == ["current", f"run-{number + 1}"]
             dealt = bases(job, number + 1, size)
@@ -93,7 +94,7 @@ def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:
         assert history.write(job, (1, 1)) == 0
         if content is not None:
             (job / "run-1" / "facts-1").touch(mode=0o600)
-        check(job, history, 0, 1 << 20)
+        check(job, history, 0)
         job.rename(area / f"done-{content is None}")
 
 
@@ -106,7 +107,7 @@ def test_epochs_behind_a_gap_do_not_count(area: Path) -> None:
         history.cut(0)
     del history.records[0][1]
     history.write(job, (9,))
-    check(job, history, 1, 1 << 20)
+    check(job, history, 1)
 
 
 @pytest.mark.parametrize("epochs", [(1, 1), (1, 2, 1), (2, 1), (0,)])
@@ -155,8 +156,11 @@ def test_facts_that_contradict_each_other_are_refused(
     for epoch, (ids, tasks) in enumerate(facts, 1):
         writer.append(Record(1, 0, 1, epoch, 0, (1,), ids, tasks))
     writer.close()
-    with pytest.raises(Refused, match=f"run-1: damaged: task .* of rank 0 in run 1 was {wrong}"):
-        compact(job, 1, open_spool=open_spool, budget=budget)
+    with (
+        mock.patch.object(join, "BUDGET", budget),
+        pytest.raises(Refused, match=f"run-1: damaged: task .* of rank 0 in run 1 was {wrong}"),
+    ):
+        compact(job, 1, open_spool=open_spool)
     assert sorted(os.listdir(job)) == ["current", "run-1"]
 
 
@@ -254,7 +258,7 @@ def test_only_rank_0_tells_the_phase(area: Path) -> None:
     for rank in range(2):
         history.cut(rank)
     history.write(job, (1, 1))
-    check(job, history, 1, 1 << 20)
+    check(job, history, 1)
 
 
 def test_rank_0_alone_holds_counts_and_phase(area: Path) -> None:
@@ -291,7 +295,7 @@ import resource, sys, tempfile
 from pcopy.checkpoint.base import read_header
 from pcopy.checkpoint.record import Record, pack_id
 from pcopy.checkpoint.base import read_header
-from pcopy.checkpoint.record import Record, pack_id
+from pcopy.checkpoint import join
 from pcopy.checkpoint.resume import begin, compact
 from pcopy.checkpoint.framing import SegmentWriter
 
@@ -311,7 +315,8 @@ def peak():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
-compact(job, 3, open_spool=tempfile.TemporaryFile, budget=budget)
+join.BUDGET = budget
+compact(job, 3, open_spool=tempfile.TemporaryFile)
 print(peak() - before)
 """
 

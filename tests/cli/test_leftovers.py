@@ -15,6 +15,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.jobs.directories import StoredJob
 from pcopy.jobs.leftovers import Clearing
 from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Root
 from pcopy.tasks.base.values import Item, Place, Retry
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDir
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
@@ -59,8 +60,8 @@ def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[st
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    root = SimpleNamespace(target=bytes(area), name=b"copy", item=b"")
-    job: Any = SimpleNamespace(name="job", roots=(root,))
+    root = Root(b"/source", bytes(area), b"", b"copy", b"source", b"copy", (0, 0), (0, 0))
+    job: Any = SimpleNamespace(name="job", roots=(SimpleNamespace(plain=root),))
     told: list[str] = []
     clearing = Clearing(StoredJob(b"", job), told.append)
     try:

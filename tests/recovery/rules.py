@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple
 
-from pcopy.checkpoint import base, directory, framing, journal, resume
+from pcopy.checkpoint import base, framing, journal, resume
 from pcopy.checkpoint.join import Join
 from pcopy.checkpoint.record import pack_id
 from pcopy.engine.commit import Commit
@@ -217,7 +217,7 @@ def _unsynced_names() -> list[Change]:
     def sync(descriptor: int) -> None:
         pass
 
-    return [(module, "sync_directory", sync) for module in (durable, directories, directory)]
+    return [(module, "sync_directory", sync) for module in (durable, directories)]
 
 
 def _unpinned() -> list[Change]:
