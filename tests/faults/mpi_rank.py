@@ -6,6 +6,7 @@ What these ask of the system is not pcopy's: where that fails MPI ends the proce
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -29,14 +30,20 @@ def main(words: Sequence[str]) -> None:
         transport = join(launch, *rest)
         if transport.rank == traced and options:
             tracer = trace(os.getpid(), Path(place, "log"), options)
-            finalise = transport._finalise
+            meet, end = transport.meet, transport.end
 
-            def untraced() -> None:
-                tracer.terminate()
-                tracer.wait()
-                finalise()
+            def met(seconds: float = math.inf) -> bool:
+                have_met: bool = meet(seconds)
+                if have_met:
+                    tracer.terminate()
+                    tracer.wait()
+                return have_met
 
-            transport._finalise = untraced
+            def ended(seconds: float = math.inf) -> Any:
+                transport.meet = met
+                return end(seconds)
+
+            transport.end = ended
         return transport
 
     mpi_run._join = joined  # type: ignore[assignment]
