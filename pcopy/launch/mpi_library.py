@@ -49,7 +49,10 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
-        why = f"the Python package {error.name} is not installed; without mpiexec and srun pcopy needs no MPI"
+        where = shown(os.fsencode(sys.executable))
+        why = (
+            f"the Python package {error.name} is not installed for {where}; without mpiexec and srun pcopy needs no MPI"
+        )
     except (ImportError, RuntimeError, OSError) as error:
         _start_anew(launch, words)
         reason = str(error).partition("\n")[0]

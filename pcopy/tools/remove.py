@@ -215,7 +215,7 @@ def _ask(roots: Sequence[Root]) -> None:
         raise Refused("nobody can be asked, since standard input is no terminal; --yes removes without a question")
     names = ", ".join(shown(root.source_shown) for root in roots[:_NAMED])
     more = f" and {len(roots) - _NAMED:,} more" if len(roots) > _NAMED else ""
-    sys.stderr.write(f"prm: remove {names}{more}, with all that is in there? [y/N] ")
+    sys.stderr.write(f"prm: remove {names}{more}, and all that is in {'it' if len(roots) == 1 else 'them'}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("nothing was removed")
