@@ -49,10 +49,8 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
-        where = shown(os.fsencode(sys.executable))
-        why = (
-            f"the Python package {error.name} is not installed for {where}; without mpiexec and srun pcopy needs no MPI"
-        )
+        python = shown(os.fsencode(sys.executable))
+        why = f"{python} has no package {error.name}; without mpiexec and srun pcopy needs no MPI"
     except (ImportError, RuntimeError, OSError) as error:
         _start_anew(launch, words)
         reason = str(error).partition("\n")[0]
