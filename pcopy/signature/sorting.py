@@ -26,7 +26,9 @@ _OVERHEAD = 160
 _LENGTH = 8
 """Bytes of the length in front of what is written at once."""
 _AT_ONCE = 64
-"""Records that are written, and read, with one call."""
+"""Records that are written, and read, with one call; fewer if they are long."""
+_FRAME = 1 << 16
+"""Bytes of them, about: each of many runs holds what it has read."""
 _key = itemgetter(0)
 
 
@@ -78,11 +80,12 @@ class ExternalSorter:
                 part.spool.close()
 
     def _write(self, records: Iterable[KeyValue], level: int) -> _Run:
-        spool, left = self._open_spool(), iter(records)
+        spool, left, number = self._open_spool(), iter(records), 1
         try:
-            while frame := list(islice(left, _AT_ONCE)):
+            while frame := list(islice(left, number)):
                 packed = marshal.dumps(frame)
                 spool.write(len(packed).to_bytes(_LENGTH, "big") + packed)
+                number = max(1, min(_AT_ONCE, number * _FRAME // len(packed)))
             spool.flush()
         except BaseException:
             spool.close()

@@ -1,4 +1,4 @@
-"""Gives one item its final name, where nothing may be replaced unasked (docs/design/jobs.md).
+"""Gives items their final names, where nothing may be replaced unasked (docs/design/jobs.md).
 
 If a name is taken by the very item that was to be named, an earlier run has named it; else ``--existing`` decides. What
 gives way is exchanged for the item, and looked at once more: if it has changed since the decision, both are exchanged
