@@ -84,7 +84,10 @@ def heads(path: Path) -> Iterator[Frame]:
         at, end = 0, os.fstat(file.fileno()).st_size
         while end - at > _HEADER.size:
             file.seek(at)
-            length, _ = _HEADER.unpack(file.read(_HEADER.size))
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:  # its writer has taken back a record that it could not write
+                return
+            length, _ = _HEADER.unpack(header)
             if not length or at + _HEADER.size + length > end:
                 return
             yield Frame(at, file.read(min(length, _HEAD)))
