@@ -44,7 +44,7 @@ BATCH_ITEMS = 256
 NOBODY = (-1, -1)
 """A PATH of the command line: nobody waits for it."""
 
-_ELSEWHERE = "another file system is mounted here: it stays"
+_ELSEWHERE = "something is mounted here: it stays"
 _OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
 _REPLACED = "another item has taken its name since it was found: it stays"
 
