@@ -65,7 +65,7 @@ def test_readme_has_one_line_to_install_and_copy_and_one_to_install_and_test() -
         assert "\n" not in command
         assert "python3 -m venv .venv" in command
     assert re.search(r" && \.venv/bin/pcopy .* /tmp/\S+$", copying)
-    assert testing.endswith(" && .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder")
+    assert testing.endswith(" && .venv/bin/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder")
 
 
 def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
