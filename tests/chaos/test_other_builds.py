@@ -88,8 +88,8 @@ MORE = Edit("tasks/files/unmark.py", "", ANOTHER_KIND)
 FEWER = Edit("tasks/files/copy_files.py", "class CopyFiles(OfPlace, code=10,", "class CopyFiles(OfPlace, code=198,")
 SHAPE = Edit(
     "tasks/files/copy_files.py",
-    "    attempt: int\n\n    def part",
-    "    attempt: int\n    more: int = 0\n\n    def part",
+    "    attempt: int\n\n    def found",
+    "    attempt: int\n    more: int = 0\n\n    def found",
 )
 NEXT = Edit("tasks/base/kind.py", f"FORMAT = {FORMAT}\n", f"FORMAT = {FORMAT + 1}\n")
 
