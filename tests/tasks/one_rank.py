@@ -122,11 +122,11 @@ def copy(
                     kinds.append(type(value).__name__)
                     assert len(kinds) <= limit, f"no end: {kinds[-8:]}"
                     before(value)
-                    outcome = _outcome(run, Task((1, 0, len(kinds)), phase, spawn.payload, 0))
-                    for new in outcome.spawned:
+                    done = outcome(run, Task((1, 0, len(kinds)), phase, spawn.payload, 0))
+                    for new in done.spawned:
                         assert new.phase >= phase
                         queues[new.phase].append(new)
-                    sums = [have + more for have, more in zip(sums, outcome.counts, strict=True)]
+                    sums = [have + more for have, more in zip(sums, done.counts, strict=True)]
             assert not context.own(ChunkLedger).awaited
             sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
             return Copied(Totals(*sums), told, kinds)
@@ -146,7 +146,7 @@ def once(kind: type[Any], action: Callable[[], object]) -> Hook:
     return before
 
 
-def _outcome(run: TaskRunner, task: Task) -> Any:
+def outcome(run: TaskRunner, task: Task) -> Any:
     slices = run(task)
     while True:
         try:

@@ -9,12 +9,24 @@ from typing import Any
 
 import pytest
 
+from pcopy.engine.task import Spawn, Task
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.source import Version
+from pcopy.signature.items import FILE
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.values import COPIED_BEFORE, Copy, Item, Known, Place, bucket_of, pack_numbers
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links import link_group
+from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
 from pcopy.tasks.links.link_group import LinkGroup
 from pcopy.tasks.links.make_links import MakeLinks
+from pcopy.tasks.runner import TaskRunner
 from pcopy.walk import listing
-from tests.tasks.one_rank import consistent, copy, root_of
+from tests.tasks.one_rank import consistent, copy, outcome, root_of, surroundings
 
 NAMES = ("a", "b", "c")
 
@@ -278,3 +290,32 @@ def test_names_that_are_all_taken_take_one_task(
 def copy_of(path: Path, other: Path) -> None:
     other.write_bytes(path.read_bytes())
     os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+
+
+@pytest.mark.parametrize("copied_first", [True, False])
+@pytest.mark.parametrize(("found", "made_by"), [((b"a", b"b"), LinkGroup), ((b"b", b"c"), MakeLinks)])
+def test_what_is_repaired_becomes_no_link_to_the_copy_that_did_not_verify(
+    source: Path, target: Path, found: tuple[bytes, bytes], made_by: type[Any], copied_first: bool
+) -> None:
+    """A job that is gone on with in REPAIR begins both notes anew: that there is a copy, and names that were found.
+
+    Some are to be repaired; others were found late, and become links.
+    """
+    (target / "a").write_bytes(b"THE CONTENT")
+    there, inode = (target / "a").stat(), (source / "a").stat().st_ino
+    with surroundings([root_of(source, target)], Options(preserve=Preserve(), sync=False)) as (rank, _):
+        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        known = Known(FILE, 11, b"", Version(inode, 11, 0, 0))
+        item = Item(place.source_id.mount, inode, 11, ((place, b"a"),), 0)
+        made = Copy(Identity(place.target_id.mount, there.st_ino), known, 0, b"\0")
+        mounts, inodes, sizes = (pack_numbers([number] * 2) for number in (item.mount, inode, 11))
+        names = LinkNote(place, pack_names(found), mounts, inodes, sizes, COPIED_BEFORE, bucket_of(inode))
+        notes = [(InodeCopied(item, made), Phase.REPAIR), (names, Phase.REPAIR)]
+        queue = [Spawn(int(phase), encode(note), 0) for note, phase in (notes if copied_first else notes[::-1])]
+        run, kinds = TaskRunner(rank), []
+        while queue:
+            spawn = queue.pop(0)
+            kinds.append(type(decode(spawn.payload)))
+            if kinds[-1] in (LinkNote, InodeCopied, GroupLinks):
+                queue += outcome(run, Task((0, 0, len(kinds)), spawn.phase, spawn.payload, 0)).spawned
+        assert {LinkGroup, MakeLinks} & {*kinds} == {made_by}

@@ -170,7 +170,8 @@ def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Fou
     if any(_has_failed(rank, each, names) for each in copies):
         _add_linked(rank, result, copies, names)
     else:
-        links = next(filter(None, (_linked(rank, each, names) for each in copies)), None)
+        usable = (each for each in copies if not _is_repaired(result, each, names))
+        links = next(filter(None, (_linked(rank, each, names) for each in usable)), None)
     if is_new and (links is None or any(_named(each) == _named(links.copied) for each in names)):
         result.count(counts.FOUND_BYTES, size, names[0][0])
     if links is not None:
@@ -181,6 +182,11 @@ def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Fou
 
 def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
     return (item[0].directory, item[1]) if item else None
+
+
+def _is_repaired(result: Result, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> bool:
+    """Is the copy itself among what is copied anew, because it did not verify?"""
+    return result.phase >= Phase.REPAIR and not {*map(_named, copied.item.names)}.isdisjoint(map(_named, names))
 
 
 def _has_failed(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> bool:
