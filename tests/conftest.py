@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    lonely = {item.path for item in items if item.get_closest_marker("alone")}
+    files = Counter(item.path for item in items)
+    alone = Counter(item.path for item in items if item.get_closest_marker("alone"))
+    lonely = {path for path, tests in alone.items() if 2 * tests >= files[path]}
     items.sort(key=lambda item: (item.path in lonely, *_place_of(item)))  # at the end few others have to wait
     for item in items:
         if "e2e" in item.path.parts and not item.get_closest_marker("timeout"):
