@@ -291,6 +291,8 @@ def test_a_job_that_runs_is_not_touched(tree: Path, area: Path, env: dict[str, s
         busy = b"job %s is still busy with this destination" % job["job"].encode()
         assert busy in other.stderr and b"--resume" not in other.stderr, show(other)
         assert b"wait for its end" in refused(job["job"], tree, copy, env=env)
+        for process in run.processes():  # else each may find a name that the other has made just now
+            os.kill(process, signal.SIGSTOP)
         other = succeed("--no-sync", "-T", tree, copy, ranks=2, env=env)
         assert busy in other.stderr and b"--resume" not in other.stderr, show(other)
         assert [found["state"] for found in listed(env)] == ["running"]
