@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,7 +32,7 @@ PROGRESS = ("auto", "bar", "plain", "json", "none")
 _HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
 
 
-class Program:
+class Program(ABC):
     """The command line of one program; each fills in what is its own."""
 
     usage: str
@@ -46,16 +47,17 @@ class Program:
     answers = False
     """Is what it prints all that it is run for, so that no closed standard output is good enough?"""
 
+    @abstractmethod
     def add_options(self, parser: ArgumentParser) -> None:
-        raise NotImplementedError
+        """All options that are its own."""
 
+    @abstractmethod
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> Any:
         """What its preparation takes; ``words`` are the options. Raises ``Refused``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def command(self) -> Command:
         """Loads what is needed to run a job."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:
