@@ -135,6 +135,8 @@ class Cluster:
             for rank in range(machine.size)
         ]
         self._timers: list[tuple[float, int]] = []
+        self.busy: list[tuple[float, float]] = []
+        """When tasks have run, from and to; any number of them at once."""
         self._last_end = self._asked = self._detected = self._counted = self._stopped = 0.0
         self._steals = self._refused = self._events = 0
 
@@ -149,6 +151,7 @@ class Cluster:
             queue=TaskQueue(limits),
             limits=limits,
             termination=termination,
+            divide=lambda task, hungry: self.workload.divide(task, rank, hungry=hungry),
         )
 
     # The director.
@@ -266,10 +269,12 @@ class Cluster:
 
     def _next_look(self, rank: _Rank) -> float:
         """When a rank with a task of many slices has something to do if no message comes."""
-        return rank.end if rank.node.rank else min(rank.end, rank.looks_up(rank.node.wake_at()))
+        wake = rank.node.wake_at()
+        return rank.end if wake == NEVER else min(rank.end, rank.looks_up(wake))
 
     def _finish(self, rank: _Rank, task: Task) -> None:
-        spawned = self.workload.run(task.payload)
+        spawned = self.workload.run(task.payload, rank.node.rank)
+        self.busy.append((rank.clock - self.workload.time(task.payload) * rank.slowness, rank.clock))
         self._events += 1
         self._last_end = max(self._last_end, rank.clock)
         rank.node.finished(task, Outcome(spawned, (1,)), rank.clock)

@@ -9,11 +9,11 @@ directory that hasn't been read is taken to hold 4 MiB, whatever it holds.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from pcopy.engine.task import ANYBODY, Spawn
+from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.errors import InvariantBroken
 
 BATCH_COST = 16 << 20
@@ -88,8 +88,12 @@ class Workload:
         """What the task takes, in seconds on a rank of usual speed."""
         return self.seconds[int.from_bytes(payload[:_NUMBER_BYTES], "big")]
 
-    def run(self, payload: bytes) -> list[Spawn]:
-        """The task is done: what it has spawned. Raises ``InvariantBroken`` if it has run before."""
+    def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[Spawn]:
+        """The portions of a task, if ``rank`` finds it worth it to divide it; is somebody ``hungry``?"""
+        return ()
+
+    def run(self, payload: bytes, rank: int = 0) -> list[Spawn]:
+        """The task is done, by ``rank``: what it has spawned. Raises ``InvariantBroken`` if it has run before."""
         number = int.from_bytes(payload[:_NUMBER_BYTES], "big")
         if self._done[number]:
             raise InvariantBroken(f"task {number} runs again")

@@ -7,12 +7,11 @@ start. Only the frame being filled and the frame being read are Python objects, 
 from __future__ import annotations
 
 import io
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from pcopy.engine.messages import load_primitives
+from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.engine.task import Task
 
 FRAME_TASKS = 128
@@ -55,7 +54,7 @@ class Backlog(ABC):
         """May raise ``OSError``; the task is in the backlog nevertheless."""
         self.keep(task)
         if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
-            self._put(pickle.dumps([tuple(task) for task in self._filling], 5))
+            self._put(dump_primitives([tuple(task) for task in self._filling]))
             self._filling, self._filling_bytes = [], 0
 
     def take_frame(self) -> list[Task]:

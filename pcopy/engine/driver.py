@@ -7,11 +7,10 @@ waits for a ticket is suspended, and others go on meanwhile. A rank that has not
 from __future__ import annotations
 
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
+from pcopy import libc
 from pcopy.engine.messages import Abort, Answer, Halt, Query, Reply, Request, Token
 from pcopy.engine.node import Node
 from pcopy.engine.states import State
@@ -20,7 +19,18 @@ from pcopy.engine.ticket import Outcome as Outcome
 from pcopy.engine.ticket import Slices as Slices
 from pcopy.engine.ticket import Ticket, Wake
 from pcopy.engine.transport import Transport
-from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, JobAborted, PcopyError, PeerLost, hindrance
+from pcopy.errors import (
+    HINDRANCES,
+    INTERNAL,
+    STOPPED,
+    InvariantBroken,
+    JobAborted,
+    PcopyError,
+    PeerLost,
+    hindrance,
+    story,
+)
+from pcopy.named import NamedTuple
 
 SLICE = 0.005
 """Seconds that tasks run between two polls of the transport."""
@@ -33,6 +43,9 @@ ABORT_GRACE = 3.0
 
 LOSS_GRACE = 1.0
 """Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
+
+CLOSING_PATIENCE = 2.0
+"""Seconds that a rank of a job that has failed waits for tickets; then it ends, whatever is under way."""
 
 _PAUSE = 0.01
 """Seconds between two looks at a ticket where the transport fails."""
@@ -118,7 +131,7 @@ class Driver:
             text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {hindrance(error)}\n"
             node.abort(text, self._hindered)
         except Exception:
-            node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\n{traceback.format_exc()}")
+            node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\n{story()}")
         finally:
             while self._ready:
                 self._ready.popleft()[1].close()
@@ -248,8 +261,16 @@ class Driver:
             each.ticket.cancel()
 
     def _close_suspended(self) -> None:
-        """Closes each task that was suspended once its ticket, which has been cancelled, is done."""
+        """Closes each task that was suspended once its ticket, which has been cancelled, is done.
+
+        A call may hang for as long as its file server does. A task that still waits for one is left as it is: nothing
+        that it refers to is closed or freed.
+        """
+        until = self._clock() + CLOSING_PATIENCE
         while self._suspended:
+            if self._clock() > until:
+                libc.never_freed(self._suspended)
+                return
             for each in [each for each in self._suspended if each.ticket.is_done]:
                 self._suspended.remove(each)
                 each.slices.close()

@@ -96,6 +96,13 @@ class Epochs:
         """Must the job not be kept any more, since this rank can't record what will be done?"""
         return self.journal is not None and self.journal.has_failed and not self.is_ending
 
+    def done(
+        self, task: Task, counts: Sequence[int] = (), settled: Sequence[TaskId] = (), shares: Sequence[Share] = ()
+    ) -> None:
+        """Tells the journal, if there is one."""
+        if self.journal:
+            self.journal.done(task, counts, settled, shares)
+
     def enter(self, number: int, phase: int) -> None:
         """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty. In the last one nothing is."""
         if self.given_up:

@@ -7,11 +7,12 @@ refuses every global, so no message can run code.
 from __future__ import annotations
 
 import io
-import pickle
-from typing import Any, NamedTuple, NoReturn, get_args
+from _pickle import Unpickler, UnpicklingError, dumps  # what pickle hands on, which takes longer to load
+from typing import Any, NoReturn, get_args
 
 from pcopy.engine.task import Task
 from pcopy.errors import INTERNAL, InvariantBroken
+from pcopy.named import NamedTuple
 
 SENDER = -1
 """Stands for the sender's own account."""
@@ -42,10 +43,11 @@ class Work(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An idle rank asks for tasks."""
+    """An idle rank asks for tasks, and lets the receiver wait for up to ``patience`` seconds for some."""
 
     phase: int
     sequence: int
+    patience: float = 0.0
 
 
 class Reply(NamedTuple):
@@ -143,15 +145,20 @@ _CODES = {kind: code for code, kind in _KINDS.items()}
 _COUNTS_AS_WORK = (Start, Work, Reply)
 
 
-class PrimitiveUnpickler(pickle.Unpickler):
+def dump_primitives(value: Any) -> bytes:
+    """``value`` as a pickle of protocol 5."""
+    return dumps(value, 5)
+
+
+class PrimitiveUnpickler(Unpickler):
     """Reads primitives and containers of primitives; refuses every global."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"refused to load {module_name}.{global_name}")
+        raise UnpicklingError(f"refused to load {module_name}.{global_name}")
 
 
 def load_primitives(data: bytes | bytearray | memoryview) -> Any:
-    """The value that ``pickle.dumps`` wrote, if it is made of primitives only.
+    """The value that ``dump_primitives`` wrote, if it is made of primitives only.
 
     Raises ``pickle.UnpicklingError`` (or what a damaged pickle raises) otherwise.
     """
@@ -161,12 +168,12 @@ def load_primitives(data: bytes | bytearray | memoryview) -> Any:
 def encode(message: Message) -> bytes:
     code = _CODES[type(message)]
     if not isinstance(message, _COUNTS_AS_WORK):
-        return pickle.dumps((code, *message), 5)
+        return dump_primitives((code, *message))
     fields: dict[str, Any] = message._asdict()
     fields["stamp"] = tuple(message.stamp)
     if "tasks" in fields:
         fields["tasks"] = [tuple(task) for task in fields["tasks"]]
-    return pickle.dumps((code, *fields.values()), 5)
+    return dump_primitives((code, *fields.values()))
 
 
 def decode(data: bytes | bytearray | memoryview) -> Message:

@@ -44,10 +44,10 @@ from pcopy.engine.stealing import Thief
 from pcopy.engine.task import ANYBODY, UNTOLD, Spawn, Task, batches
 from pcopy.engine.ticket import Outcome
 from pcopy.engine.under_way import UnderWay
+from pcopy.engine.victim import Divide, Victim
 from pcopy.errors import INTERNAL, InvariantBroken
 
 NEVER = float("inf")
-
 _FINAL = (State.CLOSED, State.ABORTED)
 
 
@@ -67,6 +67,7 @@ class Node:
         limits: Limits = Limits(),  # noqa: B008 (an immutable value)
         termination: str = "tree",
         journal: Journal | None = None,
+        divide: Divide = lambda task, hungry: (),
     ) -> None:
         self.rank = rank
         self.size = size
@@ -95,8 +96,9 @@ class Node:
         self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
         self.commit = Commit(self._epochs, limits)
         self.under_way = UnderWay(rank, limits.slots)
+        self._victim = Victim(queue, self.under_way, divide, self._divided)
         self._early: list[tuple[int, Work]] = []
-        self._awaited: set[int] = set(self._children)  # children whose Ready is missing
+        self._awaited = set(self._children)  # children whose Ready is missing
         self._phase_end = PhaseEnd(director, limits, self.progress, self.commit)
 
     # What the driver says.
@@ -125,25 +127,19 @@ class Node:
 
     @property
     def may_take(self) -> bool:
-        if self.state is not State.WORKING or self.commit.waits_for_storage:
-            return False
-        if self.under_way.has_room:
-            return len(self.queue) > 0
-        return self.under_way.only_waits and self.queue.has_note
+        works = self.state is State.WORKING and not self.commit.waits_for_storage
+        return works and (self._victim.may_begin() or (self.under_way.only_waits and self.queue.has_note))
 
     def take(self) -> Task | None:
         """The task to begin now; it is under way until it is ``finished``, or dropped."""
-        if not self.may_take:
-            return None
-        task = self.queue.pop()  # a note, if there is no room: those come first
+        task = self._victim.take() if self.may_take else None  # a note, if there is no room: those come first
         if task is not None:
             self.under_way.begin(task)
         return task
 
     def drop(self, task: Task, now: float) -> None:
         """``task``, which can run, is not run to its end, because the job is told to stop."""
-        self.queue.forget(task)
-        self.dropped += 1
+        self.dropped += self.queue.forget(task)
         self.finished(task, Outcome(held=True), now)
 
     def finished(self, task: Task, outcome: Outcome, now: float) -> None:
@@ -156,14 +152,21 @@ class Node:
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self.counters[index] += counts[index]
         self._spawn(spawned, held=held)
-        if self._epochs.journal and not held:
-            self._epochs.journal.done(task, counts, settled, shares)
+        if not held:
+            self._epochs.done(task, counts, settled, shares)
         if not len(self.queue):
             self._thief.idle_from(now)
-        self.tick(now)
+        self.tick(now, answers=False)
 
-    def tick(self, now: float) -> None:
+    def _divided(self, task: Task, portions: Sequence[Spawn]) -> None:
+        """``task`` is over as if it had been run, with nothing done: its portions stand in its place."""
+        self._spawn(portions)
+        self._epochs.done(task)
+
+    def tick(self, now: float, *, answers: bool = True) -> None:
         """Time has passed, or something has changed: do what can be done now."""
+        if answers:
+            self._answer_requests(now)
         if self.state is State.WORKING and self.under_way.has_room and not len(self.queue):
             self._seek(now)
         if self.state is State.WORKING and self.commit.is_due(self.rank, self.progress.report, now):
@@ -194,7 +197,7 @@ class Node:
         hungry = self.state is State.WORKING and self.under_way.has_room and not len(self.queue)
         if hungry and self.size > 1 and not self._thief.waiting and self.halted is None and not self._phase_end.is_near:
             wake = min(wake, self._thief.ask_at)
-        return wake
+        return min(wake, self._victim.wake_at)
 
     def halt(self, reason: Halt, now: float) -> None:
         """Stops the job in order: every rank drops its queue, and the phase ends by itself.
@@ -228,6 +231,7 @@ class Node:
         self.phase = phase
         self.queue.begin_phase(phase)
         self._thief.start_afresh(now)
+        self._victim.start_afresh()
         self._detector.begin_phase(phase)
         if source >= 0:
             self._send_all(self._detector.received(source, stamp))
@@ -258,22 +262,19 @@ class Node:
     def _accept(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             if self.halted is not None and (self.queue.is_work(task) or task.phase != self.phase):
-                self.dropped += 1
+                self.dropped += self.queue.forget(task)
             else:
                 self.queue.push(task)
 
-    def _receive_request(self, source: int, request: Request) -> None:
-        tasks: tuple[Task, ...] = ()
-        if request.phase == self.phase and self.state is State.WORKING and not self.under_way.is_untouched:
-            tasks = self.queue.give(not self.under_way.has_room)
-        stamp = self._detector.sent() if tasks else Stamp()
-        self._send(source, Reply(request.phase, request.sequence, tasks, stamp))
+    def _answer_requests(self, now: float) -> None:
+        gives_in = self.phase if self.state is State.WORKING and self.halted is None else -1
+        for source, (phase, sequence, _), tasks in self._victim.answers(gives_in, now):
+            self._send(source, Reply(phase, sequence, tasks, self._detector.sent() if tasks else Stamp()))
 
     def _receive_reply(self, source: int, reply: Reply, now: float) -> None:
-        if not self._thief.answered(reply, now):
-            if reply.tasks:
-                raise InvariantBroken(f"rank {source} sent tasks that rank {self.rank} had not asked for")
-            return
+        is_asked_for = self._thief.answered(reply, now)
+        if reply.tasks and not is_asked_for:
+            raise InvariantBroken(f"rank {source} sent tasks that rank {self.rank} had not asked for")
         if reply.tasks:
             self._check_current(source, reply.phase)
             self._send_all(self._detector.received(source, reply.stamp))
@@ -382,7 +383,7 @@ class Node:
     _HANDLERS: ClassVar[Mapping[type, Callable[[Node, int, Any, float], None]]] = {
         Start: lambda node, source, start, now: node._begin_phase(start.phase, now, source, start.stamp),
         Work: lambda node, source, work, _: node._receive_work(source, work),
-        Request: lambda node, source, request, _: node._receive_request(source, request),
+        Request: lambda node, source, request, now: node._victim.asked(source, request, now),
         Reply: lambda node, source, reply, now: node._receive_reply(source, reply, now),
         Signal: lambda node, source, signal, _: node._send_all(node._detector.receive(source, signal)),
         Token: lambda node, source, token, _: node._send_all(node._detector.receive(source, token)),

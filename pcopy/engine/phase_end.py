@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pcopy.engine.commit import COMMIT_POLL, Commit
 from pcopy.engine.journal import LOST
@@ -15,6 +15,7 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, Outgoing
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.task import Spawn
+from pcopy.named import NamedTuple
 
 
 class Director(Protocol):

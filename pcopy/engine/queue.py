@@ -83,6 +83,16 @@ class TaskQueue:
             count += self._backlogs[self._phase].count
         return count
 
+    @property
+    def notes(self) -> int:
+        """How many addressed tasks wait in memory."""
+        return len(self._notes)
+
+    @property
+    def open(self) -> int:
+        """How many tasks wait that any rank may run."""
+        return len(self) - len(self._notes)
+
     def _outside(self) -> list[Backlog]:
         """Where tasks of the current phase wait outside memory."""
         return [self._backlogs[key] for key in (_OVERFLOW, self._phase) if key in self._backlogs]
@@ -155,7 +165,7 @@ class TaskQueue:
     def give(self, running: bool) -> tuple[Task, ...]:
         """Half of what others may run, by cost and the oldest first, within one message.
 
-        The last task stays unless this rank is ``running`` another one.
+        The last task stays unless another one of this rank is under way (``running``).
         """
         if not self._scans.tasks and not self._works.tasks:
             self._refill()
@@ -175,9 +185,25 @@ class TaskQueue:
         self._in_core -= sum(task.footprint for task in given)
         return tuple(given)
 
-    def forget(self, task: Task) -> None:
+    def take_lone(self) -> Task | None:
+        """The only task that others may run, if there is one alone; it leaves the queue."""
+        if not self._scans.tasks and not self._works.tasks:
+            self._refill()
+        if len(self._scans.tasks) + len(self._works.tasks) != 1 or self._outside():
+            return None
+        task = (self._scans if self._scans.tasks else self._works).newest()
+        self._in_core -= task.footprint
+        return task
+
+    def put_back(self, task: Task) -> None:
+        """What ``take_lone`` has taken."""
+        self._hold(task)
+
+    def forget(self, task: Task) -> int:
+        """It is dropped: returns by how many there are more of these, which is 1."""
         if self.remembers:
             self._forgotten.append(task)
+        return 1
 
     def forgotten(self) -> Iterator[Task]:
         """What was dropped, each task once, if the queue ``remembers``; may raise ``OSError``."""

@@ -1,7 +1,8 @@
 """Work stealing, the thief's side: whom to ask, and when.
 
-An idle rank asks one random victim at a time, and waits longer after each refusal, so that idle ranks sleep. The
-longest pause grows with the time without work: asking takes time from ranks that share its cores.
+An idle rank asks one random victim at a time, and waits there for a while: a victim that has nothing to give answers
+once it has, or once that time is over. Then another one is asked, and the time is longer, so that idle ranks sleep. The
+longest one grows with the time without work: asking takes time from ranks that share its cores.
 (Blumofe and Leiserson, "Scheduling multithreaded computations by work stealing", 1999: random victims suffice.)
 """
 
@@ -30,6 +31,7 @@ class Thief:
         self._sequence = 0
         self._delay = limits.steal_backoff
         self._idle_since = 0.0
+        self._patient_until = 0.0
         self.waiting = False
         self.ask_at = 0.0
 
@@ -50,7 +52,9 @@ class Thief:
         victim += victim >= self._rank
         self._sequence += 1
         self.waiting = True
-        return victim, Request(phase, self._sequence)
+        patience = self._delay * (0.5 + self._random.random() / 2)
+        self._patient_until = now + patience
+        return victim, Request(phase, self._sequence, patience)
 
     def answered(self, reply: Reply, now: float) -> bool:
         """Takes note of an answer; False if it is a stale one, to a request long given up."""
@@ -60,7 +64,7 @@ class Thief:
         if reply.tasks:
             self.start_afresh(now)
         else:
-            self.ask_at = now + self._delay * (0.5 + self._random.random() / 2)
+            self.ask_at = max(now, self._patient_until)
             share = min((now - self._idle_since) * _IDLE_SHARE, LONGEST_PAUSE)
             self._delay = min(2 * self._delay, max(self._limits.steal_backoff_cap, share))
         return True

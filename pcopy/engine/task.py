@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+
+from pcopy.named import NamedTuple
 
 ANYBODY = -1
 """The owner of a task that any rank may run (and steal)."""

@@ -6,9 +6,10 @@ The rules of a task that waits stand in docs/design/engine.md, each with a test 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pcopy.engine.task import Share, Spawn, TaskId
+from pcopy.named import NamedTuple
 
 Result = TypeVar("Result")
 

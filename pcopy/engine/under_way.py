@@ -28,6 +28,11 @@ class UnderWay:
         """Can no task run? Then a note may be begun, which needs no slot: it never waits."""
         return not self._running
 
+    def allow(self, slots: int) -> None:
+        """From now on there may be so many; those that have been begun stay."""
+        self._slots = slots
+        self.has_room = not self._running and len(self._waiting) < slots
+
     def begin(self, task: Task) -> None:
         self._running.append(task)
         self.has_room = False

@@ -42,7 +42,8 @@ SMALL = Limits(
 
 
 class Planned(NamedTuple):
-    """A task of a plan. ``parent`` is the number of its spawner, or -1: the director has it. Times are in seconds."""
+    """A task of a plan. ``parent`` is the number of its spawner, or -1: the director has it. Times are in seconds,
+    for each portion of it."""
 
     parent: int
     phase: int
@@ -52,6 +53,8 @@ class Planned(NamedTuple):
     padding: int = 0
     slices: int = 1
     seconds: float = 0.001
+    items: int = 1
+    """Between which it may be divided; up to 255."""
 
 
 Plan = tuple[Planned, ...]
@@ -108,7 +111,9 @@ class Simulation:
         interruption: Interruption | None = None,
         open_spool: SpoolFactory = io.BytesIO,
         termination: str = "tree",
+        whole: float = 0.3,
     ) -> None:
+        """``whole``: the part of the tasks with several items that are not to be divided, when that is asked for."""
         self.spools: list[BinaryIO] = []
         self._new_spool = open_spool
         self.plan = plan
@@ -117,6 +122,7 @@ class Simulation:
         self.network = network
         self.slowest = slowest
         self.random = Random(seed)
+        self.whole = whole
         self.interruption = interruption
         self.interrupted_in: State | None = None
         self.transport = SimulatedNetwork(size, self.random, network.latency, wire=True)
@@ -132,6 +138,7 @@ class Simulation:
                     queue=TaskQueue(limits, self._open_spool),
                     limits=limits,
                     termination=termination,
+                    divide=self._divide,
                 ),
                 self.random.choice((1.0, 1.0, slowest)),
             )
@@ -141,9 +148,13 @@ class Simulation:
         self.events = 0
         self.sent: Counter[str] = Counter()
         self.phase_ends: list[tuple[int, tuple[int, ...], float]] = []
-        self.started: dict[int, int] = {}
+        self.started: dict[tuple[int, int], int] = {}
         self.done: dict[int, float] = {}
         self.numbered = 0
+        self.divided = 0
+        self.ended = 0  # tasks, portions among them
+        self._cost = 0  # of those
+        self._items = [0] * len(plan)  # done
         self._children: dict[int, list[int]] = {}
         for number, planned in enumerate(plan):
             self._children.setdefault(planned.parent, []).append(number)
@@ -179,7 +190,7 @@ class Simulation:
     # What must hold at any moment.
 
     def true_totals(self) -> tuple[int, ...]:
-        return len(self.done), sum(self.plan[number].cost for number in self.done)
+        return len(self.done), self._cost
 
     def _check_phase_over(self, phase: int, totals: tuple[int, ...]) -> None:
         over = {number for number, planned in enumerate(self.plan) if planned.phase <= phase}
@@ -189,18 +200,20 @@ class Simulation:
         self.phase_ends.append((phase, totals, self.now))
 
     def _check_start(self, rank: _Rank, task: Task) -> None:
-        number = int.from_bytes(task.payload[:4], "big")
+        number, start, end = _unpacked(task)
         planned = self.plan[number]
-        assert number not in self.started, f"task {number} runs again"
+        for item in range(start, end):
+            assert (number, item) not in self.started, f"task {number} runs again"
+            self.started[number, item] = rank.node.rank
         assert task.id not in self._ids
-        assert (task.phase, task.owner, task.cost, task.expands) == planned[1:5]
-        assert len(task.payload) == 4 + planned.padding
+        assert (task.phase, task.owner, task.expands) == (planned.phase, planned.owner, planned.expands)
+        assert task.cost == _share(planned, start, end)
+        assert len(task.payload) == 6 + planned.padding
         assert task.owner in (ANYBODY, rank.node.rank), f"task {number} runs on a rank that isn't its owner"
         begun_with = self.phase_ends[-1][1] if self.phase_ends else (0, 0)
         assert rank.node.begun_with == begun_with, f"rank {rank.node.rank} does not know the sums of phase {task.phase}"
         assert task.phase == rank.node.phase, f"task {number} of phase {task.phase} runs in {rank.node.phase}"
         assert not any(count for phase, count in self._undone.items() if phase < task.phase)
-        self.started[number] = rank.node.rank
         self._ids.add(task.id)
 
     def _check_message(self, source: int, destination: int, message: Message) -> None:
@@ -237,9 +250,9 @@ class Simulation:
         """What a job may take at most: all its tasks one by one, each message of work alone, and for each phase one
         message after the other through all ranks, the questions for its counters and the barrier.
         """
-        serial = sum(planned.slices * planned.seconds for planned in self.plan) * self.slowest
+        serial = sum(planned.slices * planned.seconds * planned.items for planned in self.plan) * self.slowest
         phases = 1 + len({planned.phase for planned in self.plan})
-        hops = 3 * len(self.plan) + phases * (10 * self.size + 40)
+        hops = 3 * sum(planned.items for planned in self.plan) + phases * (10 * self.size + 40)
         return serial + hops * self.network.worst + phases * (2 * self.limits.progress_interval)
 
     def _next_timer(self) -> float:
@@ -297,10 +310,10 @@ class Simulation:
             if rank.task is None:
                 return
             self._check_start(rank, rank.task)
-            rank.slices = self.plan[int.from_bytes(rank.task.payload[:4], "big")].slices
+            rank.slices = self.plan[_unpacked(rank.task)[0]].slices
         rank.slices -= 1
         rank.in_slice = True
-        planned = self.plan[int.from_bytes(rank.task.payload[:4], "big")]
+        planned = self.plan[_unpacked(rank.task)[0]]
         self._set_timer(rank, self.now + planned.seconds * rank.slowness, slice_over=True)
 
     def _end_slice(self, rank: _Rank) -> None:
@@ -308,20 +321,39 @@ class Simulation:
         if rank.slices:
             rank.node.under_way.sliced(rank.task)
             return
-        number = int.from_bytes(rank.task.payload[:4], "big")
+        number, start, end = _unpacked(rank.task)
         planned = self.plan[number]
         task, rank.task = rank.task, None
-        self.done[number] = self.now
-        self._undone[planned.phase] -= 1
-        rank.node.finished(
-            task, Outcome(list(self._spawns(self._children.get(number, ()))), (1, planned.cost)), self.now
-        )
+        self.ended += 1
+        self._cost += task.cost
+        self._items[number] += end - start
+        is_done = self._items[number] == planned.items
+        if is_done:
+            self.done[number] = self.now
+            self._undone[planned.phase] -= 1
+        spawned = list(self._spawns(self._children.get(number, ()))) if is_done else []
+        rank.node.finished(task, Outcome(spawned, (int(is_done), task.cost)), self.now)
+
+    def _divide(self, task: Task, hungry: bool) -> list[Spawn]:
+        """Most of those that can be divided have two portions."""
+        number, start, end = _unpacked(task)
+        middle = (start + end) // 2
+        assert task.owner == ANYBODY
+        if middle == start or self.random.random() < self.whole:
+            return []
+        self.divided += 1
+        self.numbered += 1
+        return [self._spawn(number, start, middle), self._spawn(number, middle, end)]
+
+    def _spawn(self, number: int, start: int, end: int) -> Spawn:
+        planned = self.plan[number]
+        payload = number.to_bytes(4, "big") + bytes((start, end)) + bytes(planned.padding)
+        return Spawn(planned.phase, payload, _share(planned, start, end), planned.expands, planned.owner)
 
     def _spawns(self, numbers: Iterable[int]) -> Iterable[Spawn]:
         for number in numbers:
             planned = self.plan[number]
-            payload = number.to_bytes(4, "big") + bytes(planned.padding)
-            spawn = Spawn(planned.phase, payload, planned.cost, planned.expands, planned.owner)
+            spawn = self._spawn(number, 0, planned.items)
             self.numbered += 1
             if planned.owner != ANYBODY:
                 self.ranks[planned.owner].notes_bytes += Task((0, 0, 0), *spawn).footprint
@@ -349,3 +381,13 @@ class Simulation:
         if not any(node.state is State.ABORTED for node in self.nodes):
             assert not any(rank.task or len(rank.node.queue) for rank in self.ranks)
             assert all(spool.closed for spool in self.spools)
+
+
+def _unpacked(task: Task) -> tuple[int, int, int]:
+    """The number of what is planned, and the items of it: from the first one to before the last one."""
+    return int.from_bytes(task.payload[:4], "big"), task.payload[4], task.payload[5]
+
+
+def _share(planned: Planned, start: int, end: int) -> int:
+    """What so many of the items cost: all portions together cost as much as the task."""
+    return planned.cost * end // planned.items - planned.cost * start // planned.items

@@ -37,7 +37,7 @@ LONG = b"sleep 10000"
 
 
 class Listening:
-    """A transport that notes how long each answer to a request took, in seconds."""
+    """A transport that notes how many seconds later than it had to be each answer to a request came."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -49,7 +49,7 @@ class Listening:
 
     def send(self, destination: int, message: Message) -> None:
         if isinstance(message, Request):
-            self._asked = time.monotonic()
+            self._asked = time.monotonic() + message.patience
         self._transport.send(destination, message)
 
     def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:

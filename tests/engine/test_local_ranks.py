@@ -221,6 +221,26 @@ def test_kill_does_not_wait() -> None:
         assert str(until_lost(transport)[1]).endswith("killed by SIGKILL")
 
 
+def test_a_process_with_other_threads_is_not_forked() -> None:
+    done = python(
+        "import threading; from pcopy import beside; from pcopy.engine.transports.local import fork_ranks\n"
+        "from pcopy.errors import InvariantBroken\n"
+        "beside._PATIENCE, over = 0.1, threading.Event(); threading.Thread(target=over.wait).start()\n"
+        "try: fork_ranks(2)\n"
+        "except InvariantBroken as error: print(error)\n"
+        "over.set()\n"
+    )
+    assert done.stdout == "ranks are forked while other threads run\n", done
+
+
+def test_a_thread_that_ends_is_waited_for() -> None:
+    done = python(
+        "import os, time; from pcopy.beside import Beside; from pcopy.engine.transports.local import fork_ranks\n"
+        "Beside(lambda: time.sleep(0.2)); fork_ranks(1).close(); print(len(os.listdir('/proc/self/task')))\n"
+    )
+    assert done.stdout == "1\n", done
+
+
 def test_children_die_with_their_parent() -> None:
     # They hold the pipe's writing end and look at nothing, so that only their death closes it.
     script = (

@@ -47,6 +47,7 @@ def plans(draw: st.DrawFn, size: int) -> Plan:
                 st.sampled_from((0, 0, 10, 400, 900)),
                 st.integers(1, 3),
                 st.sampled_from((0.0, 0.001, 0.03)),
+                st.sampled_from((1, 1, 1, 3)),
             ),
             max_size=50,
         )
@@ -97,7 +98,7 @@ def check_complete(job: Simulation) -> None:
 
 def check_queues(job: Simulation) -> None:
     """What was in memory stayed within the bound: the limit, a task that passes it, a frame, and notes."""
-    largest = max((HEADER_BYTES + 4 + planned.padding for planned in job.plan), default=0)
+    largest = max((HEADER_BYTES + 6 + planned.padding for planned in job.plan), default=0)
     for rank in job.ranks:
         assert rank.node.queue.peak <= job.limits.in_core + (1 + FRAME_TASKS) * largest + rank.notes_bytes
 
@@ -137,7 +138,7 @@ def check_halted(job: Simulation) -> None:
             called = planned.phase <= reached
         if called and planned.owner != ANYBODY and planned.phase <= reached:
             assert number in job.done, "a note was lost"
-    assert job.numbered == len(job.done) + sum(node.dropped for node in job.nodes)
+    assert job.numbered == job.ended + sum(node.dropped for node in job.nodes)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -197,7 +198,8 @@ def grown(seed: int, count: int, size: int, phases: int) -> Plan:
         owner = random.randrange(size) if random.random() < 0.25 else ANYBODY
         cost = int(random.paretovariate(1.0))
         seconds = min(0.0001 * cost, 0.1)
-        plan.append(Planned(parent, phase, owner, cost, random.random() < 0.3, random.randrange(200), 2, seconds))
+        expands, padding, items = random.random() < 0.3, random.randrange(200), random.choice((1, 1, 1, 5))
+        plan.append(Planned(parent, phase, owner, cost, expands, padding, 2, seconds, items))
     return tuple(plan)
 
 
@@ -207,6 +209,17 @@ def test_a_large_job(size: int, termination: str) -> None:
     plan = grown(size, 1500, size, 3)
     limits = SMALL._replace(message_bytes=5000)
     check_complete(Simulation(plan, size, 11, limits=limits, slowest=10.0, termination=termination).run())
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_one_task_is_shared_by_all(seed: int) -> None:
+    """What one rank has takes all of them little longer than their share, if it can be divided."""
+    plan = (Planned(-1, 0, seconds=0.05, items=255, cost=1 << 20),)
+    job = Simulation(plan, 16, seed, limits=Limits(), whole=0.0).run()
+    check_complete(job)
+    assert job.divided > 20
+    assert len(set(job.started.values())) > 12
+    assert job.now < 8 * 0.05  # as often as 255 items can be halved
 
 
 def test_a_large_job_with_the_limits_in_use() -> None:

@@ -58,14 +58,15 @@ def test_a_note_needs_no_slot() -> None:
     assert node.take() == task(3, owner=1)
 
 
-def test_a_rank_whose_slots_are_taken_gives_away_even_its_last_task() -> None:
-    for slots, given in ((1, 1), (2, 0)):
+def test_a_rank_with_a_task_under_way_gives_away_even_its_last_task() -> None:
+    for slots, waits, given in ((1, True, 1), (2, True, 1), (2, False, 0)):
         spoken = waiting(limits=TWO._replace(slots=slots))
         spoken.node.under_way.resume(task(1, owner=1))
-        spoken.node.finished(task(1, owner=1), Outcome([Spawn(0, b"", 1), Spawn(0, b"", 1)]), 0.0)
-        first = spoken.node.take()
-        assert first is not None
-        spoken.node.under_way.suspend(first)
+        spoken.node.finished(task(1, owner=1), Outcome([Spawn(0, b"", 1)] * (1 + waits)), 0.0)
+        if waits:
+            first = spoken.node.take()
+            assert first is not None
+            spoken.node.under_way.suspend(first)
         spoken.said()
         ((_, reply),) = without(spoken.hear(2, Request(0, 1)), Signal)
         assert isinstance(reply, Reply)

@@ -87,6 +87,7 @@ class Job:
         self.begun = 0
         self.done: set[TaskId] = set()
         self.parted: set[TaskId] = set()  # those that have spawned what was left of them
+        self.divided: set[TaskId] = set()
         self.closed = 0
         self.most = 0
         self.under_way = [0] * self.size
@@ -109,6 +110,7 @@ class Job:
                 limits=limits,
                 termination=random.choice(DETECTORS) if self.size == 1 else DETECTORS[seed % 2],
                 journal=self.journals[rank],
+                divide=self.divide,
             )
             for rank in range(self.size)
         ]
@@ -149,9 +151,18 @@ class Job:
         self.called[kind] += 1
         return Spawn(phase, kind.encode(), self.random.randint(1, 9), self.random.random() < 0.3, owner)
 
+    def divide(self, task: Task, hungry: bool) -> Sequence[Spawn]:
+        """Half of those whose cost allows it have two portions."""
+        assert task.owner == ANYBODY
+        if task.cost < 2 or self.random.random() < 0.5:
+            return ()
+        self.divided.add(task.id)
+        self.called["work"] += 1
+        return [Spawn(task.phase, task.payload, cost, task.expands) for cost in (1, task.cost - 1)]
+
     def run_task(self, task: Task, rank: int) -> Slices:
         random, node = self.random, self.nodes[rank]
-        assert task.id not in self.done
+        assert task.id not in self.done | self.divided
         assert task.phase == node.phase
         self.begun += 1
         self.under_way[rank] += 1
@@ -232,7 +243,9 @@ class Journal:
     def spawned(self, task: Task) -> None: ...
 
     def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
-        if task.id not in self._job.done | self._job.parted:
+        if task.id in self._job.divided:
+            assert not any(counts)
+        elif task.id not in self._job.done | self._job.parted:
             raise InvariantBroken(f"{task.id} is a fact before its end")
 
     def cut(self, epoch: int, phase: int) -> None:
@@ -263,6 +276,7 @@ def test_all_that_can_happen_has_happened(whole: list[Job]) -> None:
     assert {(job.slots, job.most) for job in whole} >= {(1, 1), (2, 2), (4, 4)}
     assert sum(journal.cuts_while_tasks_wait for job in whole for journal in job.journals) > 20
     assert sum(job.called["note"] for job in whole) > 100
+    assert sum(len(job.divided) for job in whole) > 100
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -18,25 +18,25 @@ A frame is the length of its body (8 bytes, network order) and the body, ``pcopy
 
 from __future__ import annotations
 
+import _socket  # socket makes enums of all its constants, which takes as long as the copy of many files
 import itertools
 import os
 import resource
 import select
-import socket
 import struct
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from pcopy import libc
+from pcopy.beside import is_alone
 from pcopy.engine.messages import Message, decode, encode
 from pcopy.engine.ticket import Wake
 from pcopy.engine.transports.children import Children
-from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance
+from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance, story
 
 _PAUSES = (0.001, 0.02, 0.1)
 """Seconds before the second, third and fourth try of a call that the system has refused."""
@@ -79,7 +79,7 @@ class Peer:
 
     def __init__(self, rank: int, descriptor: int) -> None:
         self.rank = rank
-        self.socket = insist(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
+        self.socket = insist(_socket.socket, _socket.AF_UNIX, _socket.SOCK_STREAM, 0, descriptor)
         self.socket.setblocking(False)
         self.outgoing: deque[memoryview] = deque()
         self.writable = True
@@ -264,7 +264,7 @@ class LocalTransport:
         try:
             while outgoing:
                 pieces = list(itertools.islice(outgoing, _PIECES))
-                taken = insist(peer.socket.sendmsg, pieces, (), socket.MSG_NOSIGNAL)
+                taken = insist(peer.socket.sendmsg, pieces, (), _socket.MSG_NOSIGNAL)
                 while taken:
                     piece = outgoing.popleft()
                     if taken < len(piece):
@@ -309,20 +309,22 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
 
     A child must leave by ``os._exit``: what its parent meant to do at exit is not its business. It dies with the
     thread that called this function (``PR_SET_PDEATHSIG``), which should be the main one. Raises the soft limit of
-    descriptors as far as needed, and leaves it so.
+    descriptors as far as needed, and leaves it so. No other thread may live: its locks would stay locked in children.
     Raises ``Refused`` if a limit of the system doesn't allow that many ranks; then no child is left.
     """
     allow_descriptors(size)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()  # what is buffered would be written by every child again
+    if not is_alone():
+        raise InvariantBroken("ranks are forked while other threads run")
     parent = os.getpid()
     children = Children()
     ends: list[dict[int, int]] = [{} for _ in range(size)]
     try:
         for rank in range(size):
             for peer in range(rank + 1, size):
-                here, there = socket.socketpair()
+                here, there = _socket.socketpair()
                 ends[rank][peer] = here.detach()
                 ends[peer][rank] = there.detach()
             if rank == 0:
@@ -362,7 +364,7 @@ def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: s
         sys.stderr.flush()
         os._exit(STOPPED)
     except BaseException:
-        traceback.print_exc()
+        sys.stderr.write(story())
         os._exit(INTERNAL)
 
 

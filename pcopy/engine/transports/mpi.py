@@ -36,7 +36,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import mpi4py
 
@@ -49,6 +49,7 @@ from pcopy import libc  # noqa: E402
 from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
 from pcopy.engine.ticket import Wake  # noqa: E402
 from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused  # noqa: E402
+from pcopy.named import NamedTuple  # noqa: E402
 
 _TAG = 1
 """Of all of pcopy's messages."""

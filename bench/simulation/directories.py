@@ -1,0 +1,129 @@
+"""Jobs of directories of equal small files, as pcopy scans and copies them: what is found is settled, tasks are not.
+
+Which tasks there are depends on what the ranks divide, and what divides them is pcopy's own (``tasks.base.dividing``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bench.simulation.workloads import Workload
+from pcopy.engine.task import Spawn, Task
+from pcopy.errors import InvariantBroken
+from pcopy.tasks.base.dividing import LEAST_COST, Paces, cuts
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST
+from pcopy.tasks.copying import BATCH_FILES
+from pcopy.tasks.directories.scan_dir import IN_PLACE, ScanNames
+from pcopy.tasks.files.copy_files import CopyFiles
+from pcopy.walk.listing import NAMES_AT_ONCE
+
+_TOP, _DIRECTORY, _NAMES, _FILES = range(4)
+
+
+class Calls(NamedTuple):
+    """How many system calls are made for a directory, to look at a name, and to copy a file; ``seconds`` for each."""
+
+    seconds: float
+    directory: int = 12
+    name: int = 1
+    file: int = 8
+
+
+class Rules(NamedTuple):
+    """Who has listed a directory looks at the names itself if there are up to ``in_place``, else they become tasks of
+    ``at_once``; ``divides``: such tasks are divided for who is hungry."""
+
+    in_place: int = IN_PLACE
+    at_once: int = NAMES_AT_ONCE
+    divides: bool = True
+
+
+BEFORE = Rules(2048, 2048, False)
+"""What pcopy did before tasks could be divided."""
+
+
+class Directories(Workload):
+    """So many ``directories`` with so many ``files`` each; with one, the job begins in it."""
+
+    def __init__(self, directories: int, files: int, calls: Calls, rules: Rules) -> None:
+        super().__init__()
+        self._directories = directories
+        self._files = files
+        self._calls = calls
+        self._rules = rules
+        self._paces: dict[int, Paces] = {}
+        self._left = directories * files
+        self.seconds = array("d")
+
+    @property
+    def tasks(self) -> int:
+        """How many have been run."""
+        return len(self.seconds)
+
+    @property
+    def unfinished(self) -> int:
+        """How many files are not copied."""
+        return self._left
+
+    def first(self) -> list[Spawn]:
+        return [self._task(_TOP if self._directories > 1 else _DIRECTORY, 0, self._directories)]
+
+    def time(self, payload: bytes) -> float:
+        kind, start, end = _unpacked(payload)
+        calls, items = self._calls, end - start
+        if kind == _TOP:
+            number = calls.directory + items * calls.name
+        elif kind == _DIRECTORY:
+            number = calls.directory + (self._files * calls.name if self._files <= self._rules.in_place else 0)
+        else:
+            number = items * (calls.name if kind == _NAMES else calls.file)
+        return number * calls.seconds
+
+    def run(self, payload: bytes, rank: int = 0) -> list[Spawn]:
+        kind, start, end = _unpacked(payload)
+        self.seconds.append(self.time(payload))
+        if kind in (_NAMES, _FILES):
+            self._paces_of(rank).took(kind, end - start, self.time(payload))
+        if kind == _TOP:
+            return [self._task(_DIRECTORY, number, number + 1) for number in range(end)]
+        if kind == _DIRECTORY:
+            is_few = self._files <= self._rules.in_place
+            return [*self._batches(_FILES if is_few else _NAMES, 0, self._files)]
+        if kind == _NAMES:
+            return [*self._batches(_FILES, start, end)]
+        self._left -= end - start
+        if self._left < 0:
+            raise InvariantBroken("files are copied twice")
+        return []
+
+    def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[Spawn]:
+        kind, start, end = _unpacked(task.payload)
+        if not self._rules.divides or kind not in (_NAMES, _FILES) or task.cost < LEAST_COST:
+            return ()
+        least = ScanNames.least_items if kind == _NAMES else CopyFiles.least_items
+        portions = self._paces_of(rank).portions(kind, end - start, least, hungry=hungry)
+        if portions < 2:
+            return ()
+        return [self._task(kind, start + at.start, start + at.stop) for at in cuts(end - start, portions)]
+
+    def _paces_of(self, rank: int) -> Paces:
+        if rank not in self._paces:
+            self._paces[rank] = Paces()
+        return self._paces[rank]
+
+    def _batches(self, kind: int, start: int, end: int) -> Iterator[Spawn]:
+        most = BATCH_FILES if kind == _FILES else self._rules.at_once
+        for at in range(start, end, most):
+            yield self._task(kind, at, min(end, at + most))
+
+    def _task(self, kind: int, start: int, end: int) -> Spawn:
+        payload = b"".join(number.to_bytes(4, "big") for number in (kind, start, end))
+        cost = SCAN_COST if kind < _NAMES else (end - start) * CALL_COST
+        return Spawn(0, payload, cost, kind != _FILES)
+
+
+def _unpacked(payload: bytes) -> tuple[int, int, int]:
+    kind, start, end = (int.from_bytes(payload[at : at + 4], "big") for at in (0, 4, 8))
+    return kind, start, end

@@ -1,0 +1,260 @@
+"""What a rank gives, which tasks it divides, and who waits for that, one rule at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pcopy.engine.limits import Limits
+from pcopy.engine.messages import Halt, Message, Query, Ready, Reply, Request, Start, Stop, Work
+from pcopy.engine.task import Spawn, Task
+from pcopy.engine.ticket import Outcome
+from pcopy.engine.victim import HUNGRY
+from tests.engine.spoken import Spoken, asking, outstanding, task, without
+from tests.engine.test_epochs import FakeJournal
+
+
+class Dividing:
+    """Divides each task whose payload has several bytes, but for those in ``whole``; notes what it was asked."""
+
+    def __init__(self, *, unasked: bool = False) -> None:
+        self.unasked = unasked
+        self.asked: list[tuple[bytes, bool]] = []
+
+    def __call__(self, task: Task, hungry: bool) -> Sequence[Spawn]:
+        self.asked.append((task.payload, hungry))
+        if len(task.payload) == 1 or not (hungry or self.unasked):
+            return ()
+        return [Spawn(task.phase, bytes((each,)), 1, task.expands) for each in task.payload]
+
+
+def holding(*payloads: bytes, expands: bool = False, limits: Limits | None = None) -> tuple[Spoken, FakeJournal]:
+    """Rank 1 of 3, which has spawned a task with each of ``payloads``, and runs none."""
+    journal = FakeJournal()
+    spoken = Spoken(1, 3, journal=journal, divide=Dividing(), limits=limits or Limits(fan_out=2))
+    spoken.hear(0, Start(0), Work(0, (task(9, owner=1),)))
+    note = spoken.node.take()
+    assert note is not None
+    spoken.node.finished(note, Outcome([Spawn(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
+    spoken.said()
+    journal.told.clear()
+    return spoken, journal
+
+
+def given(said: list[tuple[int, Message]]) -> list[bytes]:
+    ((_, reply),) = [each for each in said if isinstance(each[1], Reply)]
+    assert isinstance(reply, Reply)
+    return [each.payload for each in reply.tasks]
+
+
+def replies(said: list[tuple[int, Message]]) -> list[tuple[int, int]]:
+    return [(rank, len(message.tasks)) for rank, message in said if isinstance(message, Reply)]
+
+
+# What is divided.
+
+
+@pytest.mark.parametrize("expands", [False, True])
+def test_the_only_task_is_divided_and_half_of_it_given(expands: bool) -> None:
+    spoken, _ = holding(b"abcd", expands=expands)
+    assert given(spoken.hear(2, Request(0, 1))) == [b"a", b"b"]
+    assert given(spoken.hear(0, Request(0, 1))) == [b"c"]
+    assert given(spoken.hear(2, Request(0, 2))) == []
+    assert len(spoken.node.queue) == 1
+
+
+def test_a_divided_task_has_run_with_nothing_done() -> None:
+    spoken, journal = holding(b"abcd")
+    counters = list(spoken.node.counters)
+    spoken.hear(2, Request(0, 1))
+    portions = [("spawned", (1, 1, number)) for number in range(2, 6)]
+    assert journal.told == [*portions, ("done", (1, 1, 1))]
+    assert spoken.node.counters == counters
+
+
+def test_of_several_tasks_none_is_divided() -> None:
+    spoken, journal = holding(b"abcd", b"efgh")
+    assert given(spoken.hear(2, Request(0, 1))) == [b"abcd"]
+    assert journal.told == []
+
+
+def test_what_can_not_be_divided_stays_and_is_asked_about_once() -> None:
+    spoken, journal = holding(b"a")
+    for sequence in range(3):
+        assert given(spoken.hear(2, Request(0, sequence))) == []
+    divide = spoken.node._victim._divide
+    assert isinstance(divide, Dividing)
+    assert divide.asked == [(b"a", True)]
+    taken = spoken.node.take()
+    assert taken is not None
+    assert taken.payload == b"a"
+    assert journal.told == []
+
+
+def test_what_is_addressed_is_not_divided() -> None:
+    spoken, journal = holding()
+    spoken.hear(0, Work(0, (task(1, owner=1)._replace(payload=b"abcd"),)))
+    assert given(spoken.hear(2, Request(0, 1))) == []
+    taken = spoken.node.take()
+    assert taken is not None
+    assert taken.payload == b"abcd"
+    assert journal.told == []
+
+
+def test_what_is_stolen_is_not_divided_before_a_slice_of_it_has_run() -> None:
+    spoken, victim, request = asking(1, 4)
+    spoken.node._victim._divide = Dividing()
+    spoken.hear(victim, Reply(0, request.sequence, (task(1)._replace(payload=b"abcd"),)))
+    assert given(spoken.hear(2, Request(0, 1))) == []
+    assert len(spoken.node.queue) == 1
+
+
+def test_a_rank_that_runs_a_task_divides_the_one_that_waits() -> None:
+    spoken, _ = holding(b"abcd", b"x")
+    taken = spoken.node.take()
+    assert taken is not None
+    assert taken.payload == b"x"
+    assert given(spoken.hear(2, Request(0, 1))) == [b"a", b"b"]
+
+
+def test_the_portions_of_a_halted_rank_are_nobodys() -> None:
+    spoken, journal = holding(b"abcd")
+    spoken.hear(0, Halt("signal"))
+    assert given(spoken.hear(2, Request(0, 1, 9.0))) == []
+    assert journal.told == []
+
+
+# What is begun.
+
+
+def begun(spoken: Spoken) -> bytes:
+    taken = spoken.node.take()
+    assert taken is not None
+    return taken.payload
+
+
+def test_while_somebody_is_hungry_a_portion_is_begun() -> None:
+    spoken, journal = holding(b"x", b"abcd", b"efgh")
+    spoken.hear(2, Request(0, 1))
+    assert begun(spoken) == b"h"
+    assert journal.told[-1] == ("done", (1, 1, 3))
+    assert [each.payload for each in spoken.node.queue._works.tasks][-3:] == [b"e", b"f", b"g"]
+
+
+def test_nobody_is_hungry_for_ever() -> None:
+    spoken, _ = holding(b"abcd", b"efgh", b"ijkl")
+    spoken.hear(2, Request(0, 1), now=1.0)
+    spoken.node.tick(1.0 + 1.01 * HUNGRY)
+    assert begun(spoken) == b"ijkl"
+
+
+def test_nobody_is_hungry_when_a_phase_begins() -> None:
+    spoken, _ = holding()
+    spoken.hear(2, Request(0, 1))
+    spoken.hear(0, Start(1), Work(1, (task(3, phase=1, owner=1),)))
+    spoken.run(Spawn(1, b"abcd", 1), Spawn(1, b"efgh", 1))
+    assert begun(spoken) == b"efgh"
+
+
+def test_what_takes_very_long_is_divided_unasked() -> None:
+    spoken, _ = holding(b"abcd")
+    spoken.node._victim._divide = Dividing(unasked=True)
+    assert begun(spoken) == b"d"
+
+
+def test_while_somebody_is_hungry_as_much_stays_as_is_under_way() -> None:
+    spoken, _ = holding(*(b"%d" % each for each in range(8)), limits=Limits(fan_out=2, slots=8))
+    spoken.hear(2, Request(0, 1))
+    assert len(spoken.node.queue) == 4
+    for under_way in (1, 2):
+        taken = spoken.node.take()
+        assert taken is not None
+        spoken.node.under_way.suspend(taken)
+        assert spoken.node.may_take is (under_way < 2)
+    spoken.node.queue.is_work = lambda task: True
+    spoken.hear(0, Work(0, (task(3, owner=1),)))
+    assert spoken.node.take() == task(3, owner=1)  # it is nobody else's
+    spoken.node.under_way.suspend(task(3, owner=1))
+    assert not spoken.node.may_take
+    spoken.node.tick(2 * HUNGRY)
+    assert spoken.node.may_take
+
+
+# Who waits.
+
+
+def test_who_asks_waits_until_there_is_something() -> None:
+    spoken, _ = holding()
+    assert without(spoken.hear(2, Request(0, 1, 1.0)), Request) == []
+    spoken.hear(0, Work(0, (task(3, owner=1),)))
+    taken = spoken.node.take()
+    assert taken is not None
+    spoken.node.finished(taken, Outcome([Spawn(0, b"a", 1), Spawn(0, b"b", 1)]), 0.5)
+    assert replies(spoken.said()) == []  # a rank looks up only between slices
+    spoken.node.tick(0.5)
+    assert replies(spoken.said()) == [(2, 1)]
+
+
+def test_who_asks_waits_no_longer_than_it_wants_to() -> None:
+    spoken, _ = holding()
+    spoken.hear(2, Request(0, 1, 1.0))
+    spoken.hear(0, Request(0, 1, 0.5))
+    assert spoken.node.wake_at() == 0.5
+    spoken.node.tick(0.4)
+    assert replies(spoken.said()) == []
+    spoken.node.tick(0.5)
+    assert replies(spoken.said()) == [(0, 0)]
+    spoken.node.tick(1.0)
+    assert replies(spoken.said()) == [(2, 0)]
+    spoken.node.tick(9.0)
+    assert replies(spoken.said()) == []
+
+
+def test_all_who_wait_get_something_in_their_order() -> None:
+    spoken, _ = holding(b"abcdefgh")
+    taken = spoken.node.take()
+    assert taken is not None
+    for rank in (2, 0, 2):
+        assert replies(spoken.hear(rank, Request(0, rank, 9.0))) == []
+    spoken.node.finished(taken, Outcome([Spawn(0, b"abcd", 4)]), 0.1)
+    spoken.node.tick(0.1)
+    assert replies(spoken.said()) == [(2, 2), (0, 1)]
+    assert replies(spoken.hear(0, Query(1, (0,)))) == []  # the last task stays
+
+
+def test_who_waits_for_a_slice_of_what_is_stolen_is_answered_after_it() -> None:
+    spoken, victim, request = asking(1, 3)
+    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3))))
+    assert spoken.hear(2, Request(0, 1, 9.0)) == []
+    taken = spoken.node.take()
+    assert taken is not None
+    spoken.node.under_way.sliced(taken)
+    spoken.node.tick(0.1)
+    assert replies(spoken.said()) == [(2, 1)]
+
+
+def test_who_asks_in_another_phase_does_not_wait() -> None:
+    spoken, _ = holding(b"a", b"b")
+    assert replies(spoken.hear(2, Request(1, 1, 9.0))) == [(2, 0)]
+
+
+@pytest.mark.parametrize("news", [Start(1), Stop(0), Halt("signal")])
+def test_a_new_phase_the_stop_and_a_halt_end_all_waiting(news: Message) -> None:
+    spoken, _ = holding()
+    assert replies(spoken.hear(2, Request(0, 1, 9.0))) == []
+    assert replies(spoken.hear(0, news)) == [(2, 0)]
+
+
+def test_a_rank_is_not_ready_before_all_who_wait_are_answered() -> None:
+    spoken, victim, request = asking(1, 3)
+    assert spoken.hear(2, Request(0, 9, 9.0)) == []
+    spoken.hear(victim, Reply(0, request.sequence, ()))
+    victim, request = outstanding(spoken.hear(0, now=1.0) or _later(spoken))
+    assert spoken.hear(0, Stop(5)) == [(2, Reply(0, 9, ()))]
+    assert spoken.hear(victim, Reply(0, request.sequence, ())) == [(0, Ready())]
+
+
+def _later(spoken: Spoken) -> list[tuple[int, Message]]:
+    spoken.node.tick(1.0)
+    return spoken.said()
