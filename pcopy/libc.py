@@ -23,6 +23,9 @@ RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 """For ``renameat2``."""
 
+WAIT_BEFORE, WRITE, WAIT_AFTER = 1, 2, 4
+"""For ``sync_file_range``."""
+
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _PR_SET_PDEATHSIG = 1
@@ -30,7 +33,9 @@ _PR_SET_PDEATHSIG = 1
 
 _STATX_BYTES = 256
 _STATX_BTIME = 0x800
-"""Of statx(2): the size of its structure, and the bit that asks for the time of birth."""
+_STATX_MNT_ID = 0x1000
+"""Of statx(2): the size of its structure, and the bits that ask for the time of birth, and for the mount."""
+_MOUNT = struct.Struct("=I140xQ")  # stx_mask, and stx_mnt_id
 _BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
 
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
@@ -49,6 +54,20 @@ def syncfs(descriptor: int) -> None:
     _call("syncfs", descriptor)
 
 
+def fallocate(descriptor: int, start: int, length: int) -> None:
+    """fallocate(2), which makes room for data. (posix_fallocate(3) would write zeros where that is not supported.)"""
+    from ctypes import c_int64
+
+    _call("fallocate", descriptor, 0, c_int64(start), c_int64(length))
+
+
+def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> None:
+    """sync_file_range(2)."""
+    from ctypes import c_int64
+
+    _call("sync_file_range", descriptor, c_int64(start), c_int64(length), flags)
+
+
 def birth_of(directory: int, name: bytes) -> int:
     """When ``name`` in the directory (a descriptor), or without a name that itself, was made, as statx(2) tells it.
 
@@ -58,6 +77,14 @@ def birth_of(directory: int, name: bytes) -> int:
     _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
     mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
     return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else 0
+
+
+def mount_of(descriptor: int) -> int:
+    """The mount (mnt_id) in which something open lies, as statx(2) tells it since Linux 5.8; -1 if it does not."""
+    buffer = _buffer(_STATX_BYTES)
+    _call("statx", descriptor, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer)
+    mask, number = _MOUNT.unpack_from(buffer.raw)
+    return int(number) if mask & _STATX_MNT_ID else -1
 
 
 def type_of_file_system(descriptor: int) -> int:
@@ -76,6 +103,13 @@ def type_of_file_system(descriptor: int) -> int:
 def file_handle(descriptor: int) -> bytes:
     """The file handle of name_to_handle_at(2): its type in four bytes, and what follows that."""
     return _asking_for_handles()(descriptor)
+
+
+def never_freed(thing: object) -> None:
+    """What ``thing`` refers to stays in memory until the process ends, since others may still write to it."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def end_with_parent() -> None:

@@ -13,13 +13,13 @@ import stat
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from pcopy.fsio import half_written
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, kind_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem, failing
+from pcopy.named import NamedTuple
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
 
@@ -174,7 +174,9 @@ def apply_attributes(
         has_acl = any(name == ACCESS_ACL for name, _ in acls)
         if inherits and not has_acl:
             dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: _drop_xattr(handle, ACCESS_ACL))
-        dressing.attempt("chmod", lambda: os.chmod(handle, mode & 0o7700 if has_acl else mode))
+        mode = mode & 0o7700 if has_acl else mode
+        if kept is None or not stat.S_ISDIR(kept.st_mode) or not dressing.has_mode(mode):
+            dressing.attempt("chmod", lambda: os.chmod(handle, mode))
     for name, value in acls:
         dressing.set_xattr(name, value)
     if preserve.timestamps:
@@ -250,6 +252,13 @@ class _Dressing:
             self._remember("stat", error)
             return False
         return (status.st_uid, status.st_gid) == (uid, gid)
+
+    def has_mode(self, mode: int) -> bool:
+        """Then it is not set again: who is not in the group would take the set-gid bit away, silently."""
+        try:
+            return stat.S_IMODE(os.stat(self._handle).st_mode) == mode
+        except OSError:
+            return False
 
     def compare_times(self, atime: int, mtime: int) -> None:
         """Tells of times that have become others.

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
@@ -20,27 +21,29 @@ from pcopy.fsio.problem import Problem, changed, failing
 SIZE = 1 << 20
 """Bytes of each buffer, and of one read of what is only digested: with nothing to write, less cache is wanted."""
 
-_spare: list[memoryview] = []
+_spare: defaultdict[int, list[memoryview]] = defaultdict(list)
+"""Buffers that nobody has, by their size."""
 
 
 @contextmanager
-def lent_buffer() -> Iterator[memoryview]:
-    """``SIZE`` bytes of anything, for as long as the block takes; raises ``Problem``.
+def lent_buffer(size: int = SIZE) -> Iterator[memoryview]:
+    """``size`` bytes of anything, for as long as the block takes; raises ``Problem``.
 
     They begin with a page: into others the kernel copies at half the speed on some processors. O_DIRECT wants it, too.
     """
     with failing("mmap"):
-        buffer = _spare.pop() if _spare else memoryview(mmap.mmap(-1, SIZE))
+        buffer = _spare[size].pop() if _spare[size] else memoryview(mmap.mmap(-1, size))
     try:
         yield buffer
     finally:
-        _spare.append(buffer)
+        _spare[size].append(buffer)
 
 
 PIECE = 512 << 10
 """Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
 
-_SECTOR = 4096  # lengths and offsets of direct reads are multiples of it (open(2), O_DIRECT)
+SECTOR = 4096
+"""Bytes of which lengths and offsets are multiples that go past the page cache (open(2), O_DIRECT)."""
 
 
 class Digest(Protocol):
@@ -67,7 +70,7 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
                 with failing("lseek", on_source=on_source):
                     size = os.lseek(descriptor, 0, os.SEEK_END)
                 if size < end:
-                    raise _cut_short("lseek", size, on_source) from error
+                    raise cut_short("lseek", size, on_source) from error
                 return
             if error.errno == errno.EINVAL:  # a file system that doesn't know holes
                 yield at, end
@@ -79,7 +82,7 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             after = os.lseek(descriptor, first, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:  # there was data a moment ago
-                raise _cut_short("lseek", first, on_source) from error
+                raise cut_short("lseek", first, on_source) from error
             raise Problem.of("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
         at = after
@@ -95,7 +98,7 @@ def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
 
 def digest_contents(
     descriptor: int, start: int, end: int, digest: Digest, *, holes: bool, on_source: bool = True, direct: bool = False
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Digests the bytes from ``start`` to ``end``; holes, if there may be some, are not read.
 
     Yields the bytes that each step digested; raises ``Problem``.
@@ -126,15 +129,15 @@ def pieces(
         at = start
         while at < end:
             wanted = min(size, end - at)
-            length = -(-wanted // _SECTOR) * _SECTOR if direct else wanted
-            reading = _read(descriptor, buffer[:length], at, on_source)
+            length = -(-wanted // SECTOR) * SECTOR if direct else wanted
+            reading = read_some(descriptor, buffer[:length], at, on_source)
             try:
                 while True:
                     yield at, buffer[: next(reading)]
             except StopIteration as read:
                 got = min(read.value, wanted)
             if not got:
-                raise _cut_short("read", at, on_source)
+                raise cut_short("read", at, on_source)
             yield at, buffer[:got]
             at += got
 
@@ -159,11 +162,20 @@ def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
 
 
 def bypass_cache(descriptor: int) -> bool:
-    """From now on the file is read past the page cache (O_DIRECT); returns False where it can't be."""
+    """From now on the file is read and written past the page cache (O_DIRECT); returns False where it can't be."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
     except OSError:
         return False
+    return True
+
+
+def use_cache(descriptor: int) -> bool:
+    """Takes that back; returns False if it was not so."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    if not flags & os.O_DIRECT:
+        return False
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
     return True
 
 
@@ -173,10 +185,12 @@ def drop_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
     It is advice: a file system that has no page cache, or doesn't know it, is none the worse for it.
     """
     with suppress(OSError):
+        if length and start + length >= os.fstat(descriptor).st_size:
+            length = 0  # up to the end of a page that reaches beyond the file's
         os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
 
-def _read(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
+def read_some(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
     """Reads into ``piece`` from offset ``at``, patiently; returns the number of bytes, 0 at the end of the file."""
     for pause in (*PAUSES, None):
         try:
@@ -189,6 +203,7 @@ def _read(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Gener
     raise AssertionError("the last try returns or raises")
 
 
-def _cut_short(operation: str, at: int, on_source: bool) -> Problem:
+def cut_short(operation: str, at: int, on_source: bool) -> Problem:
+    """A read met the end of the file at the byte ``at``, before its size."""
     text = f"the file ended at byte {at}, before its size"
     return changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)

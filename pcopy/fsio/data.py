@@ -1,11 +1,11 @@
 """Moves the bytes of regular files, the fastest correct way.
 
-A clone (FICLONE) shares the source's extents and moves nothing; copy_file_range(2) moves inside the kernel; read and
-write in pieces that stay in cache always work. Holes are skipped. A transfer completes or raises; a write of nothing is
-an error.
+A clone (FICLONE) shares the source's extents and moves nothing; with copy_file_range(2) a server copies by itself; to
+read and write in pieces (``pcopy.fsio.passage``) always works. Holes are skipped. A transfer completes or raises; a
+write of nothing is an error.
 
-Where a digest is wanted, the contents must pass through memory: each piece is digested while it is in the cache. Holes
-are digested without being read. A file that was cloned is read once, for its digest only.
+Where a digest is wanted, the contents must pass through memory. Holes are digested without being read. A file that was
+cloned is read once, for its digest only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator
 
-from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces, pieces_to_end, skip_hole
+from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces_to_end, skip_hole
+from pcopy.fsio.passage import AS_EVER, Manner, Passage, write_all
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.ways import KnownWays
 
 KERNEL_PIECE = 8 << 20
 """Bytes moved by one copy_file_range."""
@@ -29,34 +31,46 @@ _NO_CLONE = (*_NEVER_CLONES, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
 _NEVER_KERNEL_COPIES = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
 
 
+REFLINKS = ("auto", "never", "always")
+"""May contents be shared with the source? ``never`` leaves it to nobody else either (copy_file_range)."""
+
+
 class Mover:
     """Moves contents between files, and remembers between which file systems the quick ways don't work."""
 
-    def __init__(self, *, sparse: bool) -> None:
+    def __init__(self, *, sparse: bool, reflink: str = "auto", manner: Manner = AS_EVER) -> None:
         self._sparse = sparse
-        self._no_clone: set[tuple[int, int]] = set()
+        self._reflink = reflink
+        self._manner = manner
+        self._no_clone: dict[tuple[int, int], int] = {}
         self._no_kernel_copy: set[tuple[int, int]] = set()
+        self.ways = KnownWays()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
-        """Makes ``target`` share all of ``source``'s extents; False where the file systems can't.
+        """Makes ``target`` share all of ``source``'s extents; False where the file systems can't, or it is not wanted.
 
-        ``devices`` are the two files' st_dev. Raises ``Problem``.
+        ``devices`` are the two files' st_dev. Raises ``Problem``, also where nothing but a clone is wanted.
         """
-        if devices in self._no_clone:
+        if self._reflink == "never":
             return False
-        try:
-            fcntl.ioctl(target, FICLONE, source)
-        except OSError as error:
-            if error.errno not in _NO_CLONE:
-                raise Problem.of("clone", error) from error
-            if error.errno in _NEVER_CLONES:
-                self._no_clone.add(devices)
-            return False
-        return True
+        refused = self._no_clone.get(devices, 0)
+        if not refused:
+            try:
+                fcntl.ioctl(target, FICLONE, source)
+                return True
+            except OSError as error:
+                if error.errno not in _NO_CLONE:
+                    raise Problem.of("clone", error) from error
+                refused = error.errno
+            if refused in _NEVER_CLONES:
+                self._no_clone[devices] = refused
+        if self._reflink == "always":
+            raise Problem("clone", refused, text="it can't be cloned, which --reflink always wants")
+        return False
 
     def fill(
         self, source: int, target: int, status: os.stat_result, devices: tuple[int, int], digest: Digest | None = None
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Gives the empty ``target`` all of the contents of ``source``, whose status is ``status``.
 
         Yields the bytes that each step moved; raises ``Problem``.
@@ -84,21 +98,31 @@ class Mover:
         *,
         holes: bool,
         digest: Digest | None = None,
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Copies the bytes from ``start`` to ``end``, without its holes if there may be ``holes``.
 
         Yields the bytes that each step moved (holes count as moved); raises ``Problem``.
         """
         extents = data_extents(source, start, end) if holes and self._sparse else iter([(start, end)])
+        in_kernel = digest is None and devices not in self._no_kernel_copy and self._copies_in_kernel(target, devices)
         at = start
-        for first, after in extents:
-            yield from skip_hole(at, first, digest)
-            at = first
-            if digest is None and devices not in self._no_kernel_copy:
-                at = yield from self._copy_in_kernel(source, target, first, after, devices)
-            yield from _copy_pieces(pieces(source, at, after), target, digest)
-            at = after
-        yield from skip_hole(at, end, digest)
+        with Passage(source, target, end - start, digest, self.ways, devices[1], self._manner) as passage:
+            for first, after in extents:
+                yield from skip_hole(at, first, passage.digest)
+                at = first
+                if in_kernel:
+                    at = yield from self._copy_in_kernel(source, target, first, after, devices)
+                if at < after:
+                    yield from passage.move(at, after)
+                at = after
+            yield from skip_hole(at, end, passage.digest)
+            passage.finish(start, end)
+
+    def _copies_in_kernel(self, target: int, devices: tuple[int, int]) -> bool:
+        """Is copy_file_range worth trying? With a manner of moving that the user wants it is not."""
+        if self._reflink == "never" or any(self._manner):
+            return False
+        return self.ways.of(devices[1], target).copies_itself
 
     def _copy_in_kernel(
         self, source: int, target: int, start: int, end: int, devices: tuple[int, int]
@@ -134,15 +158,3 @@ def set_size(target: int, size: int) -> None:
     """Makes the file ``size`` bytes long, with a hole where nothing was written; raises ``Problem``."""
     with failing("truncate"):
         os.ftruncate(target, size)
-
-
-def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
-    """Writes all of ``data`` at ``offset``; raises ``Problem``."""
-    view = memoryview(data)
-    while view:
-        with failing("write"):
-            put = os.pwrite(target, view, offset)
-        if not put:
-            raise Problem("write", errno.EIO, text="nothing was written")
-        view = view[put:]
-        offset += put

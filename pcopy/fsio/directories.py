@@ -13,8 +13,8 @@ import os
 import resource
 import stat
 import sys
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import Identity, Likeness, mark_of
@@ -117,10 +117,25 @@ def affordable() -> int:
     return max(LEAST, min(CAPACITY, (limit - used - _SPARE) // 2))
 
 
+Opened = tuple[int, int, int, bytes]
+"""A descriptor, its st_dev and inode, and the mark (``pcopy.fsio.identity``) of what this job has made."""
+
+Opener = Callable[[int, bytes, int, bool], Opened | None]
+"""Opens a name in an open directory with flags of open(2), and tells the mark if that is wanted; None if it did not,
+for whatever reason: then it is opened with more care."""
+
+
+def nothing(around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
+    """An ``Opener`` that opens nothing."""
+    return None
+
+
 class OpenDirectories:
     """The descriptors that are kept, by base and path. The next walk may close any that is not in ``pins``."""
 
-    def __init__(self, capacity: int = CAPACITY, pins: Pins | None = None) -> None:
+    def __init__(self, capacity: int = CAPACITY, pins: Pins | None = None, open_plain: Opener = nothing) -> None:
+        """``open_plain`` does the plain case, quickly."""
+        self.open_plain = open_plain
         self._capacity = capacity
         self.pins = pins if pins is not None else Pins()
         self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
@@ -205,15 +220,36 @@ class Directories:
         if not path:
             return self._keep(path, self._open_again(at), code)
         for name in path[len(known) :].strip(b"/").split(b"/"):
+            below = known + b"/" + name if known else name
+            if (plain := self._open_plain(below, at, name, code)) is not None:
+                known, entry = below, plain
+                at = entry[0]
+                continue
             try:
                 entered = self._enter_patiently(at, name)
             except OSError as error:
                 gone = self._on_source and error.errno == errno.ENOENT
                 number = error.errno or errno.EIO
                 raise Problem("open", number, on_source=self._on_source, changed=gone) from error
-            known = known + b"/" + name if known else name
+            known = below
             entry = self._keep(known, entered, code)
             at, code = entered, entry[1].mount
+        return entry
+
+    def _open_plain(self, path: bytes, at: int, name: bytes, around: int) -> _Entry | None:
+        """A directory in which nothing is mounted; None if it is not plain, and nothing is open then."""
+        if path in self.mounted:
+            return None
+        flags = self._flags | os.O_NOATIME if self._on_source else self._flags
+        opened = self._kept.open_plain(at, name, flags, not self._on_source)
+        if opened is None:
+            return None
+        descriptor, device, inode, mark = opened
+        if device != self.mounts.device(around):
+            let_go(descriptor)
+            return None
+        entry = descriptor, Identity(around, inode, mark)
+        self._kept.keep(self._number, path, entry)
         return entry
 
     def _open_again(self, base: int) -> int:
@@ -290,21 +326,29 @@ def list_names(source: int) -> Iterator[bytes]:
 
 
 def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
-    """What an open directory holds; raises ``Problem`` as ``list_names``."""
+    """What an open directory of the source holds; raises ``Problem``, at the first entry or later."""
     try:
         with os.scandir(directory) as entries:
             yield from entries
     except OSError as error:
-        operation = "open" if error.errno == errno.EBADF else "readdir"  # EBADF: it could be opened for searching only
-        number = errno.EACCES if error.errno == errno.EBADF else error.errno or errno.EIO
-        raise Problem(operation, number, on_source=True) from error
+        raise listing_problem(error.errno or errno.EIO) from error
+
+
+def listing_problem(number: int) -> Problem:
+    """Why a directory of the source can't be listed. EBADF: it could be opened for searching only."""
+    if number == errno.EBADF:
+        return Problem("open", errno.EACCES, on_source=True)
+    return Problem("readdir", number, on_source=True)
 
 
 def count_entries(directory: int, *, sockets: bool) -> int:
     """How many names an open directory has; without ``sockets``, those of a dataset. Raises ``OSError``."""
     os.lseek(directory, 0, os.SEEK_SET)  # on btrfs a descriptor shows no names that are newer than it or its rewinding
     with os.scandir(directory) as entries:
-        return sum(sockets or not _is_socket(entry) for entry in entries)
+        if not sockets:
+            return sum(not _is_socket(entry) for entry in entries)
+        last = deque(enumerate(entries, 1), maxlen=1)
+        return last[0][0] if last else 0
 
 
 def _is_socket(entry: os.DirEntry[str]) -> bool:

@@ -21,7 +21,6 @@ import os
 import stat
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
 
 from pcopy.fsio.close import held_open
 from pcopy.fsio.durable import replacing
@@ -30,6 +29,7 @@ from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import FLAGS, status_of
 from pcopy.fsio.temporary import PREFIX, is_undressed, remove
+from pcopy.named import NamedTuple
 
 NAMES = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
 SIDECAR = PREFIX + b"incomplete-"
@@ -201,15 +201,14 @@ def refuse_marked(descriptor: int) -> None:
     refuse([name for name in NAMES if _has(descriptor, name)])
 
 
-def is_marked(directory: int, name: bytes) -> bool:
-    """Has the item ``name`` itself the mark, root's or another's?"""
-    path = b"/proc/self/fd/%d/%s" % (directory, name)
-    return any(_has(path, mark) for mark in NAMES)
+def is_marked(descriptor: int) -> bool:
+    """Has an open file the mark, root's or another's?"""
+    return any(_has(descriptor, mark) for mark in NAMES)
 
 
-def _has(item: int | bytes, name: str) -> bool:
+def _has(descriptor: int, name: str) -> bool:
     with suppress(OSError):
-        os.getxattr(item, name, follow_symlinks=isinstance(item, int))
+        os.getxattr(descriptor, name)
         return True
     return False
 

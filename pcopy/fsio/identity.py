@@ -25,9 +25,9 @@ import fcntl
 import os
 import struct
 from enum import Enum
-from typing import NamedTuple
 
 from pcopy import libc
+from pcopy.named import NamedTuple
 
 FUSE = 0x65735546
 OVERLAY = 0x794C7630

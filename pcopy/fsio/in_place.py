@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple
 
 from pcopy.fsio import half_written
 from pcopy.fsio.attributes import Attributes, drop_other_xattrs
@@ -20,6 +19,7 @@ from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.named import NamedTuple
 
 _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.ETXTBSY, errno.EAGAIN)  # EAGAIN: somebody has a lease on it

@@ -7,10 +7,10 @@ On a file system with many servers (Lustre) each file has a layout, which it get
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.problem import failing
+from pcopy.named import NamedTuple
 
 
 class Recipe(NamedTuple):

@@ -23,12 +23,14 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from contextlib import suppress
 
+from pcopy import libc
 from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import OVERLAY, Identity, Likeness, mark_of, place_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.named import NamedTuple
 
 AUTOFS = 0x187
 """The type of a mount point of an automounter (f_type, statfs(2))."""
@@ -36,7 +38,7 @@ _CLUSTERS = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS: on device
 _OWN = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY)  # tmpfs, ramfs, btrfs, ZFS: without a device's number
 _NESTING = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
 """File systems below which the kernel mounts others of their kind, or any (autofs), when these are entered."""
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
+_ESCAPED = rb"\\([0-7]{3})"
 
 PlainRoot = tuple[int, int, int, bytes]
 """A ``MountRoot`` as primitives."""
@@ -107,12 +109,15 @@ def mount_points() -> Iterator[MountPoint]:
     for fields in lines:
         around = kinds.get(fields[1], b"")
         automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
-        path = _ESCAPED.sub(lambda found: bytes((int(found[1], 8),)), fields[4])
+        path = re.sub(_ESCAPED, lambda found: bytes((int(found[1], 8),)), fields[4])
         yield MountPoint(int(fields[0]), path, automatic, b"ro" in fields[5].split(b","))
 
 
 def mount_number(descriptor: int) -> int:
     """The mount (mnt_id) in which something open lies, -1 if that is not told; raises ``OSError``."""
+    with suppress(OSError):
+        if (number := libc.mount_of(descriptor)) >= 0:
+            return number
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
         return next((int(line.split()[1]) for line in file if line.startswith(b"mnt_id:")), -1)
 
@@ -143,6 +148,15 @@ class Mounted:
 
     def __contains__(self, path: bytes) -> bool:
         return path in self._roots
+
+    @property
+    def any(self) -> bool:
+        """Is anything mounted below the root?"""
+        return bool(self._roots)
+
+    def concerns(self, directory: bytes) -> bool:
+        """Is something mounted at a directory, or in it?"""
+        return directory in self._roots or directory in self._names
 
     def names_in(self, directory: bytes) -> set[bytes]:
         """Those names in ``directory`` at which something has to be mounted."""

@@ -18,7 +18,8 @@ device numbers serve; device numbers of several hosts may mean different file sy
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+
+from pcopy.named import NamedTuple
 
 _FIRST_BELOW = 1 << 32  # codes below are those of roots
 _FIRST_OF_FILES = 1 << 62  # so far from any root's that they can't meet

@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from typing import NamedTuple
 
 from pcopy.fsio.attributes import Attributes, read_attributes
 from pcopy.fsio.close import held_open, let_go
@@ -19,6 +18,7 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import REPLACED
+from pcopy.named import NamedTuple
 
 
 class Node(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import NamedTuple
+
+from pcopy.named import NamedTuple
 
 ATTRIBUTES = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
 """What can be kept or not: these fields of ``Preserve``."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple
 
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, changed
+from pcopy.named import NamedTuple
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 

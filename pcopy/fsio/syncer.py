@@ -17,10 +17,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import socket
 import struct
 import sys
-import threading
+from _thread import allocate_lock
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from pcopy.fsio.mounted import mount_point_of
 from pcopy.fsio.problem import Problem, failing
 
 if TYPE_CHECKING:
+    import socket
     from subprocess import Popen
 
 
@@ -89,7 +89,7 @@ class Syncer:
     """The rank's end. Once the process is started, it makes one sync after the other."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._turn = allocate_lock()
         self._socket: socket.socket | None = None
         self._process: Popen[bytes] | None = None
         self._is_started = False
@@ -116,8 +116,10 @@ class Syncer:
 
     @staticmethod
     def _request(process: socket.socket, descriptor: int) -> None:
+        from socket import send_fds
+
         with failing("syncfs"):
-            socket.send_fds(process, [b"\0"], [descriptor])
+            send_fds(process, [b"\0"], [descriptor])
             answer = process.recv(_ANSWER.size)
         if not answer:
             raise Problem("syncfs", errno.EIO, text="the process that syncs has ended")
@@ -126,7 +128,8 @@ class Syncer:
             raise Problem("syncfs", number)
 
     def _start(self) -> None:
-        from subprocess import DEVNULL, Popen  # here, because most jobs end before they sync anything
+        import socket  # these here, because most jobs end before they sync anything
+        from subprocess import DEVNULL, Popen
 
         try:
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -149,7 +152,9 @@ class Syncer:
         """Ends the process; a sync that is under way fails here, and is not waited for."""
         with suppress(OSError):  # it ends with this process at the latest
             if self._socket is not None:
-                self._socket.shutdown(socket.SHUT_RDWR)
+                from socket import SHUT_RDWR
+
+                self._socket.shutdown(SHUT_RDWR)
         with suppress(OSError):
             if self._process is not None:
                 self._process.kill()
@@ -158,6 +163,8 @@ class Syncer:
 
 def serve() -> None:
     """The process: answers requests until the rank has gone."""
+    import socket
+
     with suppress(OSError):  # where a sandbox refuses it, the end of the connection still tells
         libc.end_with_parent()  # even in the midst of a sync
     with socket.socket(fileno=sys.stdin.fileno()) as rank:

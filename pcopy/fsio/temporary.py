@@ -28,7 +28,7 @@ from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
 REPLACED = "something else was put in its place meanwhile"
-_EXCHANGED = re.compile(rb"exchanged-(\d+)-[0-9a-f]{8}")
+_EXCHANGED = rb"exchanged-(\d+)-[0-9a-f]{8}"
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -128,7 +128,7 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
         kind = name[len(stem) :].partition(b"-")[0]
         if kind.isdigit() and (run is None or int(kind) < run):
             remove(directory, name)
-        elif exchanged := _EXCHANGED.fullmatch(name[len(stem) :]):
+        elif exchanged := re.fullmatch(_EXCHANGED, name[len(stem) :]):
             with failing("stat"):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if status.st_ino == int(exchanged[1]):

@@ -11,13 +11,38 @@ from pcopy.fsio.identity import mark_of
 from pcopy.fsio.kernel.batches import SYNC, Batch, Copy, Plan
 from pcopy.fsio.kernel.columns import FOUND, Code, Rows, pack_names
 from pcopy.fsio.kernel.interface import Digest, Kernel, Settings
-from pcopy.fsio.kernel.python import make_kernel
+from pcopy.fsio.kernel.python import PythonKernel
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version
+from tests.support import native
 from tests.support.fake_kernel import FakeKernel, LateKernel
 
-KERNELS: dict[str, Callable[[Settings], Kernel]] = {"python": make_kernel, "fake": FakeKernel, "late": LateKernel}
+
+def in_c(settings: Settings, threads: int = 0) -> Kernel:
+    """The kernel in C; skips where it could not be built."""
+    native.require()
+    from pcopy.fsio.kernel.native import NativeKernel
+
+    kernel = NativeKernel(settings)
+    if threads:
+        kernel.pool.set(threads)
+        assert kernel.pool.threads == threads and not kernel.works_here
+    return kernel
+
+
+def with_threads(settings: Settings) -> Kernel:
+    """With threads from the start."""
+    return in_c(settings, 4)
+
+
+KERNELS: dict[str, Callable[[Settings], Kernel]] = {
+    "python": PythonKernel,
+    "c": in_c,
+    "c-threads": with_threads,
+    "fake": FakeKernel,
+    "late": LateKernel,
+}
 
 Told = int | Code | Problem
 """A verdict: the size if the file was copied (the rest has been looked at), what went wrong, or else the code."""

@@ -7,11 +7,11 @@ import stat
 from collections.abc import Callable
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.data import write_all
 from pcopy.fsio.in_place import open_over
 from pcopy.fsio.layout import Recipe
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
+from pcopy.fsio.passage import write_all
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 

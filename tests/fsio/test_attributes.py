@@ -33,6 +33,24 @@ def source(mode: int, uid: int = 0, gid: int = 0, **more: Any) -> Attributes:
     return Attributes(REGULAR | mode, uid, gid, 10**9, 2 * 10**9 + 7, **more)
 
 
+@pytest.mark.parametrize("preserve", [Preserve(mode=False), Preserve(mode=False, ownership=False), Preserve()], ids=str)
+def test_a_directory_of_a_group_that_is_not_ours_stays_set_gid(area: Path, preserve: Preserve) -> None:
+    """Whoever sets the mode that it has, and is not in its group, takes that bit away."""
+    require_root("make a directory of another group")
+    path = area / "shared"
+    path.mkdir()
+    os.chown(path, NOBODY, OTHER)
+    path.chmod(0o2777)
+    like = Attributes(0o040000 | (0o2777 if preserve.mode else 0o755), NOBODY, OTHER, 10**9, 2 * 10**9)
+
+    def as_nobody() -> None:
+        apply_attributes(os.open(path, os.O_RDONLY), like, preserve, 0o022, kept=path.lstat())
+
+    as_user(as_nobody)
+    assert path.lstat().st_mode & 0o7777 == 0o2777
+    assert path.lstat().st_mtime == 2
+
+
 @pytest.mark.parametrize("mode", [0o2755, 0o4755, 0o6755, 0o755])
 def test_a_group_from_the_directory_gets_no_set_id_bits(area: Path, mode: int) -> None:
     """A set-gid directory gives its own group to the file, for which the source's bits were not meant."""

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.contents import PIECE, data_extents, has_holes
-from pcopy.fsio.data import Mover, write_all
+from pcopy.fsio.data import Mover
+from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
 from tests.support.filesystems import mounted
 

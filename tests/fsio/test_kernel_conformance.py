@@ -108,6 +108,24 @@ def test_metadata(bench: Bench, mode: int, umask: None) -> None:
         assert os.getxattr(bench.target / "file", name) == os.getxattr(path, name)
 
 
+@pytest.mark.skipif(not is_root(), reason="an ordinary user owns all files here")
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_a_copy_of_another_ones_file_gets_the_atime_from_before_the_reading(bench: Bench, size: int) -> None:
+    """O_NOATIME is for owners: whoever reads the file of another user changes its atime."""
+    path = bench.add("file", bytes(size))
+    bench.target.chmod(0o777)
+    os.utime(path, (10**9, 11 * 10**8))
+
+    def copy_it() -> None:
+        capable.cache_clear()
+        assert bench.copy("file", preserve=Preserve(ownership=False)) == [size]
+
+    as_user(copy_it)
+    capable.cache_clear()
+    assert path.stat().st_atime > 10**9, "the file was read"
+    assert (bench.target / "file").stat().st_atime == 10**9
+
+
 def test_acls(bench: Bench, umask: None) -> None:
     """The source's are kept, and those that the directory gives are not."""
     bench.add("with")
@@ -269,6 +287,27 @@ def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> Non
     assert told.changed and told.on_source
     assert (told.errno == errno.ENOENT) == (kind == "gone")
     assert bench.left() == []
+
+
+@pytest.mark.parametrize("owner", [0, NOBODY])
+def test_nothing_is_read_from_a_fifo_that_others_have_put_there(new: Bench, owner: int) -> None:
+    """Whoever may write in the source can move somebody else's FIFO to the name of a file."""
+    path = new.add("file")
+    rows = found(new.source, ["file"], VERSION | DEVICE)
+    path.unlink()
+    os.mkfifo(path)
+    if owner and is_root():
+        os.chown(new.source, owner, owner)
+    else:
+        new.source.chmod(0o770)
+    fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(fifo, b"private")
+        assert problem(new.copy("file", rows=rows)[0]).changed
+        assert os.read(fifo, 100) == b"private"
+    finally:
+        os.close(fifo)
+    assert new.left() == []
 
 
 def test_another_device_has_changed(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What every kernel does with items that exist: lists, looks at, dresses and removes them."""
+"""What every kernel does with items that exist: lists, looks at and removes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import Batch, Dress, List, Remove, Stat
+from pcopy.fsio.kernel.batches import Batch, List, Remove, Stat
 from pcopy.fsio.kernel.columns import (
     ATIME,
     FOUND,
     GROUP,
     INODE,
-    MODE,
-    MTIME,
     OWNER,
     Code,
     Rows,
@@ -29,8 +27,6 @@ from pcopy.fsio.kernel.interface import Kernel, Settings
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem
 from tests.fsio.kernel_bench import KERNELS, done, found
-from tests.fsio.test_kernel_deciding import status
-from tests.support.users import NOBODY, as_user, is_root
 
 EVERYTHING = FOUND | OWNER | GROUP | ATIME
 
@@ -143,89 +139,6 @@ def test_list_of_what_is_no_directory(items: Items) -> None:
     problem = told.verdicts.problem(0)
     assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
     assert told.number == 0 and told.rest is None
-
-
-def wanted(like: Any, mask: int) -> Rows:
-    rows = Rows(1, mask)
-    rows.put(0, [like])
-    return rows
-
-
-def test_times_that_no_64_bits_hold_are_set_by_others(items: Items) -> None:
-    far = wanted(status(st_atime_ns=10**9, st_mtime_ns=5 * 10**20), ATIME | MTIME)
-    before = (items.place / "file").stat()
-    assert codes(items.do(lambda directory: Dress(directory, b"file", items.rows(["file"]), far))) == [Code.CARE]
-    assert (items.place / "file").stat().st_mtime_ns == before.st_mtime_ns
-
-
-@pytest.mark.parametrize("name", ["file", "directory", "link", "fifo"])
-def test_dress(items: Items, name: str) -> None:
-    """Of a symbolic link it is the link's own metadata, and what it leads to stays as it is."""
-    if not is_root():
-        pytest.skip("only root gives files away")
-    path, before = items.place / name, items.outside.stat()
-    like = status(st_mode=0o750, st_uid=NOBODY, st_gid=4242, st_atime_ns=10**9, st_mtime_ns=2 * 10**9)
-    mask = MODE | OWNER | GROUP | ATIME | MTIME
-    rows = items.rows([name])
-    told = items.do(lambda directory: Dress(directory, os.fsencode(name), rows, wanted(like, mask)))
-    assert codes(told) == [Code.DONE]
-    after = path.lstat()
-    assert (after.st_uid, after.st_gid, after.st_atime, after.st_mtime) == (NOBODY, 4242, 1, 2)
-    assert stat.S_IMODE(after.st_mode) == (0o777 if name == "link" else 0o750)
-    unchanged = items.outside.stat()
-    assert (unchanged.st_mode, unchanged.st_uid, unchanged.st_ctime_ns) == (
-        before.st_mode, before.st_uid, before.st_ctime_ns
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("mask", [MODE, OWNER | GROUP, ATIME | MTIME])
-def test_dress_with_what_there_are_columns_of(items: Items, mask: int) -> None:
-    path = items.place / "file"
-    path.chmod(0o4711)
-    os.utime(path, (5, 6))
-    before = path.stat()
-    uid, gid = (NOBODY, 4242) if is_root() else (os.geteuid(), os.getegid())
-    like = status(st_mode=0o750, st_uid=uid, st_gid=gid, st_atime_ns=10**9, st_mtime_ns=2 * 10**9)
-    told = items.do(lambda directory: Dress(directory, b"file", items.rows(["file"]), wanted(like, mask)))
-    assert codes(told) == [Code.DONE]
-    after = path.stat()
-    assert stat.S_IMODE(after.st_mode) == (0o750 if mask & MODE else 0o711 if mask & OWNER else 0o4711)
-    assert (after.st_uid, after.st_gid) == ((uid, gid) if mask & OWNER else (before.st_uid, before.st_gid))
-    assert (after.st_atime, after.st_mtime) == ((1, 2) if mask & MTIME else (5, 6))
-
-
-@pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
-def test_another_item_is_not_dressed(items: Items, kind: str) -> None:
-    path, rows = items.place / "file", items.rows(["file", "fifo"], INODE | MODE)
-    path.rename(items.place / "aside")
-    make: dict[str, Callable[[], object]] = {
-        "another file": lambda: path.write_bytes(b"another"),
-        "symlink": lambda: path.symlink_to("aside"),
-        "directory": path.mkdir,
-    }
-    make[kind]()
-    before = path.lstat(), (items.place / "aside").lstat()
-    like = Rows(2, MODE)
-    like.mode[:] = type(like.mode)("I", [0o700, 0o700])
-    told = items.do(lambda directory: Dress(directory, b"file/fifo", rows, like))
-    assert codes(told) == [Code.ANEW, Code.DONE]
-    assert [item.st_mode for item in before] == [path.lstat().st_mode, (items.place / "aside").lstat().st_mode]
-    assert stat.S_IMODE((items.place / "fifo").stat().st_mode) == 0o700
-
-
-def test_what_cannot_be_dressed(items: Items) -> None:
-    if not is_root():
-        pytest.skip("needs a file of another user")
-    rows, like = items.rows(["file", "absent"][:1]), Rows(1, MODE)
-    told: list[Any] = []
-    as_user(lambda: _check_refused(items.do(lambda directory: Dress(directory, b"file", rows, like))))
-    told.append(items.do(lambda directory: Dress(directory, b"absent", Rows(1, 0), like)))
-    assert codes(told[0]) == [Code.FAILED] and told[0].verdicts.problem(0).errno == errno.ENOENT
-
-
-def _check_refused(told: Any) -> None:
-    problem = told.verdicts.problem(0)
-    assert isinstance(problem, MetadataProblem) and (problem.operation, problem.errno) == ("chmod", errno.EPERM)
 
 
 def test_remove(items: Items) -> None:

@@ -16,7 +16,7 @@ from pcopy.fsio.kernel import item_rows
 from pcopy.fsio.kernel.batches import Read
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, Settings
-from pcopy.fsio.kernel.python import make_kernel
+from pcopy.fsio.kernel.python import PythonKernel
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import Version
 from tests.fsio.kernel_bench import KERNELS, done
@@ -32,14 +32,16 @@ class Reader:
     def __init__(self, kernel: Callable[[Settings], Kernel], place: Path) -> None:
         self._kernel = kernel
         self.place = place
+        self.digests_in_c = False
 
-    def read(self, *names: str, copies: bool, follow: bool = False) -> list[bytes | Code]:
+    def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | Code]:
         """The digest of each, or else its code."""
-        kernel = self._kernel(Settings(Preserve(), 0o022, follow=follow, digest=reference))
+        named = ("xxh3-128", 1 << 16) if self.digests_in_c else ()
+        kernel = self._kernel(Settings(Preserve(), 0o022, follow, reference, *named))
         directory = os.open(self.place, os.O_RDONLY)
         before = len(os.listdir("/proc/self/fd"))
         try:
-            self.result = result = done(kernel, Read(directory, pack_names(map(os.fsencode, names)), copies))
+            self.result = result = done(kernel, Read(directory, pack_names(map(os.fsencode, names)), copies, whole))
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
             kernel.close()
@@ -67,6 +69,23 @@ def test_contents_and_status(reader: Reader, copies: bool) -> None:
         assert reader.result.seen.version(row) == Version.of(status)
         assert reader.result.verdicts.bytes[row] == len(content)
         assert status.st_atime_ns == 1, "reading leaves no trace"
+
+
+@pytest.mark.parametrize("in_c", [False, True])
+@pytest.mark.parametrize("mark", ["user.pcopy.incomplete", "trusted.pcopy.incomplete"])
+def test_what_is_marked_as_half_written_wants_care(reader: Reader, mark: str, in_c: bool) -> None:
+    """Where that is asked for; other attributes do not matter."""
+    reader.digests_in_c = in_c
+    if mark.startswith("trusted.") and os.geteuid():
+        pytest.skip("only root can set it")
+    for name in ("plain", "marked", "other"):
+        (reader.place / name).write_bytes(b"content")
+    os.setxattr(reader.place / "marked", mark, b"x")
+    os.setxattr(reader.place / "other", "user.pcopy.incomplete2", b"x")
+    read = reader.read("plain", "marked", "other", copies=False, whole=True)
+    assert [isinstance(each, bytes) for each in read] == [True, False, True]
+    assert read[1] == Code.CARE
+    assert all(isinstance(each, bytes) for each in reader.read("plain", "marked", copies=False))
 
 
 @COPIES
@@ -152,8 +171,8 @@ def test_of_copies_the_pages_go_first(reader: Reader) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_rows, "_read", read)
-        Reader(make_kernel, reader.place).read("file", copies=False)
-        Reader(make_kernel, reader.place).read("file", copies=True)
+        Reader(PythonKernel, reader.place).read("file", copies=False)
+        Reader(PythonKernel, reader.place).read("file", copies=True)
     assert given_up == ["256", "0"]
 
 
@@ -171,4 +190,4 @@ def test_a_source_that_changes_while_it_is_read(reader: Reader, change: bytes) -
     os.utime(path, ns=(1, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_rows, "_read", read)
-        assert Reader(make_kernel, reader.place).read("file", copies=False) == [Code.CARE]
+        assert Reader(PythonKernel, reader.place).read("file", copies=False) == [Code.CARE]

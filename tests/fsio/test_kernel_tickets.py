@@ -16,16 +16,20 @@ from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names
 from pcopy.fsio.kernel.interface import Kernel, Settings, waited
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, found
+from tests.support import native
 from tests.support.fake_kernel import FakeKernel, LateKernel
 
-FILES = 40
+FILES = 120
+"""More than any kernel does in three polls."""
 NAMES = [f"{number}" for number in range(FILES)]
 PACKED = pack_names(map(os.fsencode, NAMES))
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     made = KERNELS[request.param](Settings(Preserve(), 0o022))
+    if request.param.startswith("c"):
+        monkeypatch.setattr("pcopy.fsio.kernel.native.NANOSECONDS_AT_ONCE", 0)  # as few rows in a poll as it ever does
     yield made
     made.close()
     assert not len(made.pins)
@@ -50,6 +54,11 @@ def is_readable(kernel: Kernel) -> bool:
 def clear(kernel: Kernel) -> None:
     assert kernel.wake is not None
     kernel.wake.clear()
+
+
+def may_be_ahead(kernel: Kernel) -> bool:
+    """Does it work by itself, so that a ticket may be done before anybody asks? (Its harness, in C, can stop it.)"""
+    return getattr(kernel, "name", "") == "c" and not kernel.works_here
 
 
 def opened(path: Path) -> int:
@@ -108,12 +117,14 @@ def test_what_is_cancelled_ends_between_rows(kernel: Kernel, files: Path, polls:
     ticket = kernel.submit(copying(files, source, target))
     for _ in range(polls):
         kernel.poll()
-    (kernel.cancel if polls % 2 else lambda ticket: ticket.cancel())(ticket)
+    ticket.cancel()
     while not ticket.is_done:
         kernel.poll()
     codes = ticket.result.verdicts.codes
     copied = [name for name, code in zip(NAMES, codes, strict=True) if code == Code.DONE]
-    assert set(codes) <= {Code.DONE, Code.CANCELLED} and len(copied) < FILES
+    assert set(codes) <= {Code.DONE, Code.CANCELLED}
+    assert ticket.is_cut_short == (len(copied) < FILES)
+    assert ticket.is_cut_short or may_be_ahead(kernel)
     assert sorted(copied) == sorted(os.listdir(files / "target"))
     assert all((files / "target" / name).read_text() == f"a{name}" for name in copied)
     ticket.cancel()
@@ -126,9 +137,10 @@ def test_a_task_that_is_closed_leaves_nothing_under_way(kernel: Kernel, files: P
     source, target = opened(files / "a"), opened(files / "target")
     ticket = kernel.submit(copying(files, source, target))
     task = waited(kernel, ticket)
-    next(task)
+    next(task, None)
     task.close()
-    assert ticket.is_done and Code.CANCELLED in ticket.result.verdicts.codes
+    assert ticket.is_done
+    assert Code.CANCELLED in ticket.result.verdicts.codes or may_be_ahead(kernel)
     os.close(source)
     os.close(target)
 
@@ -141,22 +153,22 @@ def test_a_task_that_waits_gets_the_result(kernel: Kernel, files: Path) -> None:
 
     told: list[Any] = []
     yielded = set(task())
-    assert len(yielded) == 1, "it yields between slices"
-    assert (None in yielded) == (kernel.wake is None), "it is suspended where there is somebody to wake it"
+    assert len(yielded) == 1 or may_be_ahead(kernel), "it yields between slices"
+    assert (None in yielded) == kernel.works_here, "it is suspended where there is somebody to wake it"
     assert list(told[0].verdicts.codes) == [Code.DONE] * FILES
     os.close(directory)
 
 
-def test_closing_cancels(files: Path) -> None:
-    for make in KERNELS.values():
-        at_first = len(os.listdir("/proc/self/fd"))
-        kernel = make(Settings(Preserve(), 0o022))
-        directory = opened(files / "a")
-        ticket = kernel.submit(Remove(directory, PACKED, Rows(FILES, 0)))
-        kernel.close()
-        assert ticket.is_done and not len(kernel.pins)
-        os.close(directory)
-        assert len(os.listdir("/proc/self/fd")) == at_first
+@pytest.mark.parametrize("make", KERNELS.values(), ids=KERNELS)
+def test_closing_cancels(make: Callable[[Settings], Kernel], files: Path) -> None:
+    at_first = len(os.listdir("/proc/self/fd"))
+    kernel = make(Settings(Preserve(), 0o022))
+    directory = opened(files / "a")
+    ticket = kernel.submit(Remove(directory, PACKED, Rows(FILES, 0)))
+    kernel.close()
+    assert ticket.is_done and not len(kernel.pins)
+    os.close(directory)
+    assert len(os.listdir("/proc/self/fd")) == at_first
 
 
 def test_directories_stay_open_under_a_ticket(kernel: Kernel, files: Path) -> None:
@@ -208,3 +220,32 @@ def test_memory_that_runs_out_is_nobodys_verdict(files: Path, monkeypatch: pytes
     kernel.close()
     os.close(source)
     os.close(target)
+
+
+def test_bytes_of_rows_that_end_meanwhile_count(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads may end the last rows between two looks at a batch: here all end when it is asked whether they have."""
+    native.require()
+    from pcopy.fsio.kernel import native as in_c
+
+    class Library:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library, name)
+
+        def pk_poll(self, kernel: Any, nanoseconds: int) -> None:
+            self.kernel = kernel
+
+        def pk_is_done(self, batch: Any) -> Any:
+            library.pk_poll(self.kernel, 10**10)
+            return library.pk_is_done(batch)
+
+    library = in_c._lib
+    monkeypatch.setattr(in_c, "_lib", Library())
+    kernel = KERNELS["c"](Settings(Preserve(), 0o022))
+    source, target = opened(files / "a"), opened(files / "target")
+    ticket = kernel.submit(copying(files, source, target))
+    while not ticket.is_done:
+        kernel.poll()
+    kernel.close()
+    os.close(source)
+    os.close(target)
+    assert ticket.result.verdicts.moved == sum(path.stat().st_size for path in (files / "target").iterdir()) > 0

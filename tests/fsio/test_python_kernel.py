@@ -12,7 +12,7 @@ from pcopy.fsio.kernel import copy_rows, item_rows
 from pcopy.fsio.kernel.batches import Copied, Copy, List, Listed, Plan, Read
 from pcopy.fsio.kernel.columns import Code, Verdicts
 from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.python import make_kernel
+from pcopy.fsio.kernel.python import PythonKernel
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import done, found
 
@@ -23,7 +23,7 @@ def copy_one(area: Path) -> Verdicts:
     target.mkdir()
     (source / "file").touch()
     reading, writing = os.open(source, os.O_RDONLY), os.open(target, os.O_RDONLY)
-    kernel = make_kernel(Settings(Preserve(), 0o022))
+    kernel = PythonKernel(Settings(Preserve(), 0o022))
     batch = Copy(reading, b"file", writing, bytes([Plan.NEW]), found(source, ["file"]))
     try:
         result: Copied = done(kernel, batch)
@@ -80,7 +80,7 @@ def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: p
 
     monkeypatch.setattr(item_rows, "list_entries", lambda _: iter([Entry()]))
     directory = os.open(area, os.O_RDONLY)
-    kernel = make_kernel(Settings(Preserve(), 0o022))
+    kernel = PythonKernel(Settings(Preserve(), 0o022))
     try:
         listed: Listed = done(kernel, List(directory, detailed=True))
     finally:
@@ -92,9 +92,9 @@ def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("values", "named"),
-    [((3, b"file", True, 4), {}), ((3, b"file"), {"copys": True}), ((3, b"file"), {"names": b"another"})],
+    [((3, b"file", True, False, 4), {}), ((3, b"file"), {"copys": True}), ((3, b"file"), {"names": b"another"})],
     ids=["one too many", "misspelt", "given twice"],
 )
 def test_a_batch_takes_its_own_fields_only(values: tuple[object, ...], named: dict[str, object]) -> None:
-    with pytest.raises(TypeError, match="Read has these fields, each once: directory, names, copies"):
+    with pytest.raises(TypeError, match="Read has these fields, each once: directory, names, copies, whole"):
         Read(*values, **named)  # type: ignore[arg-type]

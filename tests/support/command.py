@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests.support import native
 from tests.support.extent import everything
 from tests.support.preload import preloaded
 from tests.support.users import is_root
@@ -35,6 +36,9 @@ RUN = {
     "late": ("-m", "tests.support.late_kernel"),
 }
 """What the interpreter is to run for each of the commands; ``late`` is pcopy with a kernel of its own."""
+
+kernel = ""
+"""Which kernel runs have to use; empty: the one in C, if there is one."""
 
 _MODULES = ("_cffi_backend", "blake3", "lmdb", "xxhash", "yaml", "_yaml")
 """What other users' runs import that Python lacks: neither a launcher nor a bar."""
@@ -195,6 +199,11 @@ def command(
     return [*line, *arguments], {**_environment(search), **own, **(env or {})}
 
 
+def runs_in_c() -> bool:
+    """Do runs use the kernel in C?"""
+    return kernel == "c" or not (kernel or native.why_not())
+
+
 def new_token() -> str:
     """What marks all processes of one run: the value of ``TOKEN`` in their environment."""
     return uuid.uuid4().hex
@@ -216,6 +225,8 @@ def _environment(search: str) -> dict[str, str]:
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     # Without PYTHONSAFEPATH ``python -m`` looks for modules in the working directory, and leaves its trace there.
     python = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1", "PYTHONPYCACHEPREFIX": _public("bytecode")}
+    if kernel:
+        python["PCOPY_KERNEL"] = kernel
     return {**kept, **python, "HOME": _public("home"), "LC_ALL": "C.UTF-8"}
 
 

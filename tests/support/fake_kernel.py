@@ -13,9 +13,9 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from pcopy.fsio.directories import Pins
+from pcopy.fsio.directories import Pins, nothing
 from pcopy.fsio.kernel.batches import Batch
-from pcopy.fsio.kernel.interface import Settings, Ticket, Wake
+from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
 from pcopy.fsio.kernel.python import PythonKernel, RowTicket, Work
 
 Result = TypeVar("Result")
@@ -115,6 +115,11 @@ class FakeTicket:
 class FakeKernel:
     """Fills ``pcopy.fsio.kernel.interface.Kernel``."""
 
+    pool: Pool | None = None
+    works_here = False
+    open_directory = staticmethod(nothing)
+    enters = False
+
     def __init__(self, settings: Settings, seed: int = 1, wake: SettableWake | None = None) -> None:
         self._settings = settings
         self._random = Random(seed)
@@ -141,9 +146,6 @@ class FakeKernel:
             self.wake.set()
         return [*done]
 
-    def cancel(self, ticket: Ticket[Any]) -> None:
-        ticket.cancel()
-
     def close(self) -> None:
         for ticket in self._under_way:
             ticket.cancel()
@@ -154,6 +156,9 @@ class FakeKernel:
 
 class LateKernel(PythonKernel):
     """Does some rows of a ticket in the poll that follows when one of its threads has woken the rank, and so on."""
+
+    works_here = False
+    enters = False
 
     def __init__(self, settings: Settings, seed: int = 1, latest: float = 0.002) -> None:
         super().__init__(settings)

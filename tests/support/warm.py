@@ -188,7 +188,7 @@ def _load() -> None:
     import pcopy
 
     for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
-        if not re.search(r"mpi|simulat|__main__", module.name):
+        if not re.search(r"mpi|simulat|__main__|build_native", module.name):
             with suppress(ImportError):
                 importlib.import_module(module.name)
     for name in ("argparse", "blake3", "ctypes", "gettext", "lmdb", "subprocess", "xxhash"):

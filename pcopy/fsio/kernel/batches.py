@@ -1,23 +1,22 @@
 """Batches: one step that a kernel does with many items of one directory, and the columns that it gives back.
 
 Each kind of batch is one step, so that whoever asks can choose rows in between: ``List`` what there is, ``Stat`` it,
-``Decide`` what becomes of it, ``Copy`` it; ``Read`` files for their digests, ``Dress`` what exists, ``Remove`` it. A
-directory is an open descriptor, and every name is looked up in it, following no symbolic link unless it is told to.
+``Decide`` what becomes of it, ``Copy`` it; ``Read`` files for their digests, ``Remove`` what exists. A directory is an
+open descriptor, and every name is looked up in it, following no symbolic link unless it is told to.
 
 A result has one row for each row of its batch, in the same order.
 """
 
 from __future__ import annotations
 
-import os
 from array import array
-from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.kernel.columns import FOUND, Marks, Rows, Verdicts
 from pcopy.fsio.layout import PLAIN, Recipe
+from pcopy.named import NamedTuple
 
 Result = TypeVar("Result")
 
@@ -58,9 +57,11 @@ class Fields:
         cls._names = (*cls._names, *cls.__annotations__)
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        if len(values) > len(self._names) or not named.keys() <= {*self._names[len(values) :]}:
-            raise TypeError(f"{type(self).__name__} has these fields, each once: {', '.join(self._names)}")
-        self.__dict__.update(zip(self._names, values, strict=False), **named)
+        names, fields = self._names, self.__dict__
+        if len(values) > len(names) or (named and not named.keys() <= {*names[len(values) :]}):
+            raise TypeError(f"{type(self).__name__} has these fields, each once: {', '.join(names)}")
+        fields.update(zip(names, values, strict=False))
+        fields.update(named)
 
 
 class Batch(Fields, Generic[Result]):
@@ -113,6 +114,13 @@ class Stated(Judged):
     """What there is. A row that is ``FAILED`` or ``UNREAD`` with ENOENT is not there."""
 
     rows: Rows
+
+
+class Removed(Judged):
+    """What has gone, or could not be removed. ``seen`` has the sizes (``SIZE``) of regular files, and else zeros, where
+    the batch has inodes."""
+
+    seen: Rows
 
 
 class Decided(Fields):
@@ -173,7 +181,7 @@ class List(Batch[Listed]):
     most: int = NAMES_AT_ONCE
     detailed: bool = False
     on_source: bool = True
-    going_on: Iterator[os.DirEntry[str]] | None = None
+    going_on: Any = None
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -250,22 +258,15 @@ class Copy(OfNames[Copied]):
 class Read(OfNames[ReadBack]):
     """Small regular files for their digests; what is no such file, or can't be read just so, wants ``CARE``.
 
-    Of ``copies``, what the page cache holds is given up first. Sources did not change while they were read.
+    Of ``copies``, what the page cache holds is given up first. Sources did not change while they were read. ``whole``:
+    a file that is marked as half written (``pcopy.fsio.half_written``) wants ``CARE``, too.
     """
 
     copies: bool = False
+    whole: bool = False
 
 
-class Dress(OfNames[Judged]):
-    """Metadata of items that exist: what ``wanted`` has columns of, in this order: ``OWNER``, ``GROUP``; ``MODE``;
-    ``ATIME`` with ``MTIME``. What is not the item of ``rows`` is to be decided ``ANEW``. What ``LACKS`` some of it has
-    as much as was set before the first problem."""
-
-    rows: Rows
-    wanted: Rows
-
-
-class Remove(OfNames[Judged]):
+class Remove(OfNames[Removed]):
     """Items that are no directories, and empty directories (``MODE`` tells which; without it nothing is a directory).
 
     What is not the item of ``rows`` is to be decided ``ANEW``; without ``INODE`` nobody looks. What was gone before is

@@ -17,12 +17,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from operator import attrgetter
-from typing import NamedTuple
 
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version
+from pcopy.named import NamedTuple
 
 MODE = 0x3
+LINKS = 0x4
 OWNER = 0x8
 GROUP = 0x10
 ATIME = 0x20
@@ -40,8 +41,9 @@ VERSION = INODE | SIZE | MTIME | CTIME
 FOUND = VERSION | MODE | DEVICE
 """What a scan wants to know of what it finds."""
 
-_COLUMNS = (
+COLUMNS = (
     ("mode", "I", MODE, "st_mode"),
+    ("links", "I", LINKS, "st_nlink"),
     ("uid", "I", OWNER, "st_uid"),
     ("gid", "I", GROUP, "st_gid"),
     ("atime", "q", ATIME, "st_atime_ns"),
@@ -99,6 +101,7 @@ class Rows:
     """What is known of the items of a batch. Columns that are not in ``mask`` are empty."""
 
     mode: array[int] = array("I")
+    links: array[int] = array("I")
     uid: array[int] = array("I")
     gid: array[int] = array("I")
     atime: array[int] = array("q")
@@ -112,7 +115,7 @@ class Rows:
         """``number`` rows of zeros."""
         self.number = number
         self.mask = mask
-        for name, typecode, bit, _ in _COLUMNS:
+        for name, typecode, bit, _ in COLUMNS:
             if mask & bit:
                 setattr(self, name, numbers(typecode, number))
 
@@ -129,7 +132,7 @@ class Rows:
     def put(self, start: int, statuses: Sequence[os.stat_result]) -> None:
         """What stat(2) has told of the rows from ``start`` on."""
         end = start + len(statuses)
-        for name, typecode, bit, field in _COLUMNS:
+        for name, typecode, bit, field in COLUMNS:
             if self.mask & bit:
                 getattr(self, name)[start:end] = _column(typecode, field, statuses)
 
@@ -163,15 +166,25 @@ class Rows:
         """Some of the rows, in their order."""
         some = Rows(0, self.mask)
         some.number = len(rows)
-        for name, typecode, bit, _ in _COLUMNS:
+        for name, typecode, bit, _ in COLUMNS:
             if self.mask & bit:
                 column = getattr(self, name)
                 setattr(some, name, array(typecode, [column[row] for row in rows]))
         return some
 
-    def packed(self) -> bytes:
-        """All columns of the mask as one string, to travel in a task."""
-        return b"".join(getattr(self, name).tobytes() for name, _, bit, _ in _COLUMNS if self.mask & bit)
+    def part(self, start: int, end: int) -> Rows:
+        """The rows from ``start`` up to ``end``."""
+        some = Rows(0, self.mask)
+        some.number = end - start
+        for name, _, bit, _ in COLUMNS:
+            if self.mask & bit:
+                setattr(some, name, getattr(self, name)[start:end])
+        return some
+
+    def packed(self, mask: int | None = None) -> bytes:
+        """The columns of ``mask``, which must be there, or all, as one string, to travel in a task."""
+        mask = self.mask if mask is None else mask
+        return b"".join(getattr(self, name).tobytes() for name, _, bit, _ in COLUMNS if mask & bit)
 
     @classmethod
     def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
@@ -179,7 +192,7 @@ class Rows:
         rows = cls(0, mask)
         rows.number = number
         start = 0
-        for name, typecode, bit, _ in _COLUMNS:
+        for name, typecode, bit, _ in COLUMNS:
             if mask & bit:
                 column = array(typecode)
                 end = start + number * column.itemsize
@@ -281,24 +294,14 @@ class Verdicts:
 
     def rows(self, code: Code) -> Sequence[int]:
         """Those with this code."""
-        if self.codes.count(code) == len(self.codes):
-            return range(len(self.codes))
-        return [row for row, each in enumerate(self.codes) if each == code]
+        number = self.codes.count(code)
+        if number == len(self.codes):
+            return range(number)
+        return [] if not number else [row for row, each in enumerate(self.codes) if each == code]
 
 
-class Marks:
-    """Byte strings of some length each (the marks of ``pcopy.fsio.identity``), by row."""
+class Marks(dict[int, bytes]):
+    """The marks of ``pcopy.fsio.identity``, by row; few batches have some."""
 
-    __slots__ = ("data", "ends", "starts")
-
-    def __init__(self, rows: int) -> None:
-        self.data = bytearray()
-        self.starts, self.ends = numbers("Q", rows), numbers("Q", rows)
-
-    def __getitem__(self, row: int) -> bytes:
-        return bytes(self.data[self.starts[row] : self.ends[row]])
-
-    def __setitem__(self, row: int, value: bytes) -> None:
-        self.starts[row] = len(self.data)
-        self.data += value
-        self.ends[row] = len(self.data)
+    def __missing__(self, row: int) -> bytes:
+        return b""

@@ -13,18 +13,19 @@ import stat
 import time
 
 from pcopy.fsio.attributes import Applied, Attributes, has_common_times, read_xattrs
-from pcopy.fsio.data import write_all
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Digests, Plan
 from pcopy.fsio.kernel.columns import Code, Marks, Verdicts, numbers, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, open_source
 from pcopy.fsio.temporary import NEW, remove
 
 READ = FLAGS | os.O_NOATIME
+FULL = (errno.ENOSPC, errno.EROFS)
 _TAKEN = Problem("create", errno.EEXIST)
 _NOTHING = Applied()
 
@@ -41,9 +42,10 @@ Xattrs = tuple[tuple[str, bytes], ...]
 
 
 class Copying:
-    """One batch under way."""
+    """One batch under way; it ends once the target was full, or read-only, twice without a success in between."""
 
-    def __init__(self, settings: Settings, batch: Copy, digest_size: int) -> None:
+    def __init__(self, settings: Settings, batch: Copy, digest_size: int, result: Copied | None = None) -> None:
+        """``result``: where other rows are told already."""
         self._batch = batch
         self._digest = settings.digest
         self._preserve = preserve = settings.preserve
@@ -53,20 +55,24 @@ class Copying:
         keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
         self._plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
         self._lists, self._sparse = preserve.xattr or preserve.acl, preserve.sparse
+        self._full = 0
         number = len(batch)
         self._names = unpack_names(batch.names)
         self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
         self._temporaries = unpack_names(batch.temporaries) if batch.temporaries else [b""] * number
         self._versions, self._devices = batch.rows.versions(), batch.rows.device
-        digests = Digests.of(number, digest_size)
-        self.result = Copied(Verdicts(number), digests, numbers("Q", number), Marks(number), {})
+        self.result = result or Copied(
+            Verdicts(number), Digests.of(number, digest_size), numbers("Q", number), Marks(), {}
+        )
 
     def run(self, start: int, end: int) -> None:
-        """The rows from ``start`` up to ``end``."""
+        """The rows from ``start`` up to ``end``, or until it is full."""
         verdicts, plans = self.result.verdicts, self._batch.plans
         codes, nanoseconds = verdicts.codes, verdicts.nanoseconds
         began = _now()
         for row in range(start, end):
+            if self._full > 1:
+                return
             plan = plans[row] & ~SYNC
             if plan in _AT_ONCE:
                 codes[row] = _AT_ONCE[plan]
@@ -75,11 +81,18 @@ class Copying:
             else:
                 try:
                     codes[row] = self._copy(row, plan)
+                    if codes[row] == _DONE:
+                        self._full = 0
                 except OSError as error:  # a bare one can come from closing the source only
                     verdicts.fail(row, Problem.of("close", error, on_source=True))
+                    self._full += verdicts.codes[row] == Code.FAILED and error.errno in FULL
             ended = _now()
             nanoseconds[row] = ended - began
             began = ended
+
+    @property
+    def is_full(self) -> bool:
+        return self._full > 1
 
     def _copy(self, row: int, plan: int) -> int:
         """One file. What is spelled out here rather than called is so because it runs for each of them."""

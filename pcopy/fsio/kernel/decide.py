@@ -17,8 +17,7 @@ from pcopy.fsio.kernel.interface import SMALL_FILE
 
 def decide_rows(policy: Policy, sources: Rows, targets: Stated | None) -> bytearray:
     """A plan for each row (``Decide``)."""
-    make = (Plan.TEMPORARY if policy.keeps else Plan.NEW) | (SYNC if policy.sync else 0)
-    plans = bytearray([make]) * len(sources)
+    plans = bytearray((make_plan(policy),)) * len(sources)
     careful = _careful_rows(sources)
     for row in careful:
         plans[row] = Plan.CARE
@@ -34,6 +33,11 @@ def decide_rows(policy: Policy, sources: Rows, targets: Stated | None) -> bytear
         elif targets.verdicts.errnos[row] != errno.ENOENT:
             plans[row] = Plan.CARE  # which tells what is wrong when it is this file's turn
     return plans
+
+
+def make_plan(policy: Policy) -> int:
+    """The plan of a small file whose name is free."""
+    return (Plan.TEMPORARY if policy.keeps else Plan.NEW) | (SYNC if policy.sync else 0)
 
 
 def _careful_rows(sources: Rows) -> set[int]:

@@ -4,8 +4,8 @@
     ...                                     # something else, until kernel.wake tells that there is something to poll
     for done in kernel.poll(): ...          # done is ticket, and ticket.result has its columns
 
-A kernel that has no threads has no wake either: it does a few rows whenever it is polled. ``waited`` is how a task
-waits, whichever kernel there is.
+As long as a kernel has no threads, it does a few rows whenever it is polled, and no wake tells anything. ``waited``
+is how a task waits, whichever kernel there is.
 
 Rules:
 - Batches are values that nobody changes while their ticket is under way; the result belongs to the ticket.
@@ -20,11 +20,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from pcopy.fsio.directories import Pins
+from pcopy.fsio.directories import Opened, Pins
 from pcopy.fsio.kernel.batches import Batch
 from pcopy.fsio.preserve import Preserve
+from pcopy.named import NamedTuple
 
 SMALL_FILE = 4 << 20
 """The largest file, in bytes, that is read whole into memory and written in one go."""
@@ -33,18 +34,21 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-Digest = Callable[[bytes], bytes]
+Digest = Callable[[Any], bytes]
 """The digest of a file's contents, of the same length for each."""
 
 
 class Settings(NamedTuple):
     """What is the same for all batches of a job. ``follow``: a source's names may be symbolic links to what was found.
-    ``digest`` is taken of the contents of each file that is copied or read."""
+    ``digest`` is taken of the contents of each file that is copied or read; it is made by the algorithm ``hash_name``
+    from blocks of ``block_size`` bytes, if it is that of a signature."""
 
     preserve: Preserve
     umask: int
     follow: bool = False
     digest: Digest | None = None
+    hash_name: str = ""
+    block_size: int = 0
 
 
 class Ticket(Protocol[Result_co]):
@@ -76,16 +80,66 @@ class Wake(Protocol):
         """It is not readable any more, until there is something again."""
 
 
+class Load(NamedTuple):
+    """What a pool has done since it was made. In seconds: while there were rows to do (``busy``); of the threads that
+    did them, added up, on the clock (``wall``), and of their processors. ``operations`` are system calls, roughly."""
+
+    busy: float = 0.0
+    wall: float = 0.0
+    processor: float = 0.0
+    operations: int = 0
+
+
+class Doing(NamedTuple):
+    """A row that is under way, ``since`` a moment of ``time.monotonic``; ``path`` is what its operation is about."""
+
+    since: float
+    operation: str
+    path: bytes
+
+
+class Pool(Protocol):
+    """Threads that do rows. As long as there are none, rows are done in ``poll``."""
+
+    def want(self, threads: int) -> None:
+        """There shall be so many. From none to some, and back, it takes effect when no ticket is under way."""
+
+    def load(self) -> Load:
+        """What has been done up to now, here and by threads."""
+
+    def limit(self, ranks: int, modifying: int) -> None:
+        """On this host so many ``ranks`` share what is best for one directory. ``modifying``: rows that may change
+        anything at a time; 0: any number."""
+
+    def oldest(self) -> Doing | None:
+        """The row that has been under way for longest. Any thread may ask."""
+
+
 class Kernel(Protocol):
     """Does batches of operations; one per process."""
 
     @property
+    def pool(self) -> Pool | None:
+        """None if it can't have threads."""
+
+    @property
     def wake(self) -> Wake | None:
-        """For whoever sleeps in a system call; None if rows are done in ``poll`` only."""
+        """For whoever sleeps in a system call; None if rows are always done in ``poll`` only."""
+
+    @property
+    def works_here(self) -> bool:
+        """Are rows done in ``poll`` only, at present?"""
+
+    @property
+    def enters(self) -> bool:
+        """Does it know the batches of directories (``pcopy.fsio.kernel.directory_batches``)?"""
 
     @property
     def pins(self) -> Pins:
         """The descriptors of tickets that are not done."""
+
+    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
+        """An ``Opener``."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         """The batch will be done; it may be done at once."""
@@ -93,9 +147,6 @@ class Kernel(Protocol):
     def poll(self) -> list[Ticket[object]]:
         """Goes on with what the kernel has to do in this thread, for a moment; returns the tickets that have become
         done since it was asked last."""
-
-    def cancel(self, ticket: Ticket[object]) -> None:
-        """As ``Ticket.cancel``."""
 
     def close(self) -> None:
         """Cancels what is under way, waits until no row is, and gives everything back."""
@@ -120,7 +171,7 @@ def waited(
         while not ticket.is_done:
             kernel.poll()
             if not ticket.is_done:
-                yield None if kernel.wake is None else ticket
+                yield None if kernel.works_here else ticket
             tell()
     except GeneratorExit:
         ticket.cancel()

@@ -1,7 +1,7 @@
-"""Lists, stats, reads, dresses and removes the rows of one batch, in plain Python, one after the other.
+"""Lists, stats, reads and removes the rows of one batch, in plain Python, one after the other.
 
 System calls per item: stat for ``Stat``; open, fstat, read, close for ``Read``, of a source fstat once more, of a copy
-fadvise64; open (O_PATH), fstat, what is to be set, and close for ``Dress``; stat and unlink or rmdir for ``Remove``.
+fadvise64; stat and unlink or rmdir for ``Remove``.
 """
 
 from __future__ import annotations
@@ -12,28 +12,46 @@ import time
 from array import array
 from functools import partial
 from itertools import islice
-from typing import Generic, TypeVar
 
-from pcopy.fsio.close import let_go
 from pcopy.fsio.directories import list_entries
-from pcopy.fsio.kernel.batches import Digests, Dress, Judged, List, Listed, Read, ReadBack, Remove, Stat, Stated
-from pcopy.fsio.kernel.columns import FIRST, LAST, UNKNOWN, VERSION, Code, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.half_written import is_marked
+from pcopy.fsio.kernel.batches import (
+    Digests,
+    List,
+    Listed,
+    Read,
+    ReadBack,
+    Remove,
+    Removed,
+    Stat,
+    Stated,
+)
+from pcopy.fsio.kernel.columns import (
+    FIRST,
+    LAST,
+    SIZE,
+    UNKNOWN,
+    VERSION,
+    Code,
+    Rows,
+    Verdicts,
+    pack_names,
+    unpack_names,
+)
 from pcopy.fsio.kernel.copy_rows import READ, is_unchanged
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
-from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.patience import INTERRUPTED, PASSING, patiently
-from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.problem import Problem
 
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
 _advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
 _now = time.monotonic_ns
 
-AnyBatch = TypeVar("AnyBatch", Dress, Remove)
-
 
 class Listing:
     """The next part of a directory; one row, which is the whole part."""
+
+    is_full = False
 
     def __init__(self, batch: List) -> None:
         self._batch = batch
@@ -49,7 +67,7 @@ class Listing:
         try:
             found.extend(islice(entries, batch.most))
         except OSError as error:
-            problem = Problem.of("readdir", error)
+            problem = error if isinstance(error, Problem) else Problem.of("readdir", error)
             code = Code.UNREAD if batch.on_source else Code.FAILED
             result.verdicts.set(0, code, problem)
         else:
@@ -78,10 +96,13 @@ def _kind(entry: os.DirEntry[str]) -> bytes:
 class Stating:
     """What names stand for."""
 
-    def __init__(self, batch: Stat) -> None:
+    is_full = False
+
+    def __init__(self, batch: Stat, result: Stated | None = None) -> None:
+        """``result``: where other rows are told already, here and in the other classes."""
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result = Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
+        self.result = result or Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
 
     def run(self, start: int, end: int) -> None:
         """The rows from ``start`` up to ``end``, as the others of this module."""
@@ -118,14 +139,16 @@ class Stating:
 class Reading:
     """Small files for their digests."""
 
-    def __init__(self, settings: Settings, batch: Read, digest_size: int) -> None:
+    is_full = False
+
+    def __init__(self, settings: Settings, batch: Read, digest_size: int, result: ReadBack | None = None) -> None:
         assert settings.digest is not None
         self._batch = batch
         self._digest = settings.digest
         self._flags = READ & ~os.O_NOFOLLOW if settings.follow and not batch.copies else READ
         number = len(batch)
         self._names = unpack_names(batch.names)
-        self.result = ReadBack(Verdicts(number), Rows(number, VERSION), Digests.of(number, digest_size))
+        self.result = result or ReadBack(Verdicts(number), Rows(number, VERSION), Digests.of(number, digest_size))
 
     def run(self, start: int, end: int) -> None:
         verdicts = self.result.verdicts
@@ -152,6 +175,8 @@ class Reading:
             size = status.st_size
             if size > SMALL_FILE or not _is_regular(status.st_mode) or not FIRST < status.st_mtime_ns < LAST:
                 return None
+            if self._batch.whole and is_marked(reading):
+                return None
             if copies:
                 _advise(reading, 0, 0, _UNNEEDED)
             data = _read(reading, size + 1)
@@ -165,13 +190,15 @@ class Reading:
         return status
 
 
-class _EachRow(Generic[AnyBatch]):
-    """Rows of which each either ends with a code or fails with a problem."""
+class Removing:
+    """Items and empty directories that go."""
 
-    def __init__(self, batch: AnyBatch) -> None:
-        self._batch: AnyBatch = batch
+    is_full = False
+
+    def __init__(self, batch: Remove, result: Removed | None = None) -> None:
+        self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result = Judged(Verdicts(len(batch)))
+        self.result = result or Removed(Verdicts(len(batch)), Rows(len(batch), SIZE))
 
     def run(self, start: int, end: int) -> None:
         verdicts = self.result.verdicts
@@ -179,59 +206,25 @@ class _EachRow(Generic[AnyBatch]):
             began = _now()
             try:
                 try:
-                    verdicts.codes[row] = self._do(row)
+                    verdicts.codes[row] = self._remove(row)
                 except Problem as problem:
                     if problem.errno not in INTERRUPTED:
                         raise
-                    verdicts.codes[row] = patiently(partial(self._do, row), INTERRUPTED)
+                    verdicts.codes[row] = patiently(partial(self._remove, row), INTERRUPTED)
             except Problem as problem:
                 verdicts.fail(row, problem)
             verdicts.nanoseconds[row] = _now() - began
 
-    def _do(self, row: int) -> Code:
+    def _remove(self, row: int) -> Code:
         """What became of it; raises ``Problem``."""
-        raise NotImplementedError
-
-
-class Dressing(_EachRow[Dress]):
-    """Metadata of what exists, through a descriptor of the very item."""
-
-    def _do(self, row: int) -> Code:
-        wanted = self._batch.wanted
-        if wanted.mtime and {wanted.atime[row], wanted.mtime[row]} & {FIRST, LAST}:
-            return Code.CARE
-        held = open_node(self._batch.directory, self._names[row], on_source=False)
-        try:
-            status = status_of(held)
-            if not self._batch.rows.is_item(row, status):
-                return Code.ANEW
-            item = handle_of(held)
-            operation = "chown"
-            try:
-                if wanted.uid or wanted.gid:
-                    os.chown(item, wanted.uid[row] if wanted.uid else -1, wanted.gid[row] if wanted.gid else -1)
-                operation = "chmod"
-                if wanted.mode and not stat.S_ISLNK(status.st_mode):
-                    os.chmod(item, stat.S_IMODE(wanted.mode[row]))
-                operation = "utimensat"
-                if wanted.atime and wanted.mtime:
-                    os.utime(item, ns=(wanted.atime[row], wanted.mtime[row]))
-            except OSError as error:  # the rest too stays as it is: no set-id bits for another owner
-                raise MetadataProblem.of(operation, error) from error
-            return Code.DONE
-        finally:
-            let_go(held)
-
-
-class Removing(_EachRow[Remove]):
-    """Items and empty directories that go."""
-
-    def _do(self, row: int) -> Code:
         directory, name, rows = self._batch.directory, self._names[row], self._batch.rows
         operation = "stat"
         try:
-            if rows.inode and not rows.is_item(row, os.stat(name, dir_fd=directory, follow_symlinks=False)):
-                return Code.ANEW
+            if rows.inode:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if not rows.is_item(row, status):
+                    return Code.ANEW
+                self.result.seen.size[row] = status.st_size if _is_regular(status.st_mode) else 0
             if rows.mode and stat.S_ISDIR(rows.mode[row]):
                 operation = "rmdir"
                 os.rmdir(name, dir_fd=directory)

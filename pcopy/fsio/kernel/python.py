@@ -7,22 +7,16 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from pcopy.fsio.directories import Pins
-from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Dress, Judged, List, Read, Remove, Stat
+from pcopy.fsio.directories import Pins, nothing
+from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Judged, List, Read, Remove, Stat
 from pcopy.fsio.kernel.columns import Code
 from pcopy.fsio.kernel.copy_rows import Copying
 from pcopy.fsio.kernel.decide import decide_rows
-from pcopy.fsio.kernel.interface import Kernel, Settings, Ticket, Wake
-from pcopy.fsio.kernel.item_rows import Dressing, Listing, Reading, Removing, Stating
-
-
-def make_kernel(settings: Settings) -> Kernel:
-    """The one kernel of a process."""
-    return PythonKernel(settings)
-
+from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
+from pcopy.fsio.kernel.item_rows import Listing, Reading, Removing, Stating
 
 FILES_AT_ONCE = 8
-"""Files that are copied, read, dressed or removed in one ``poll``."""
+"""Files that are copied, read or removed in one ``poll``."""
 
 NAMES_AT_ONCE = 32
 """Names that are looked at in one ``poll``."""
@@ -36,6 +30,10 @@ class Work(Protocol):
     @property
     def result(self) -> Judged:
         """It fills up while they run."""
+
+    @property
+    def is_full(self) -> bool:
+        """Is there no room for the other rows, so that one after the other would fail?"""
 
     def run(self, start: int, end: int) -> None:
         """Those from ``start`` up to ``end``; each gets its verdict."""
@@ -83,7 +81,9 @@ class RowTicket(Generic[Result]):
         except BaseException:
             self.cancel()
             raise
-        if self._next == rows:
+        if self._work.is_full and Code.PENDING in self._verdicts.codes:
+            self.cancel()
+        elif self._next == rows:
             self._end()
 
     def cancel(self) -> None:
@@ -106,13 +106,19 @@ class PythonKernel:
     It has no threads: ``poll`` does some rows of the oldest ticket, and a batch that opens nothing is done at once.
     """
 
+    name = "python"
+    enters = False
     wake: Wake | None = None
+    pool: Pool | None = None
+    works_here = True
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
         self.pins = Pins()
         self._waiting: list[RowTicket[object]] = []
+
+    open_directory = staticmethod(nothing)
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         if isinstance(batch, Decide):
@@ -135,8 +141,6 @@ class PythonKernel:
                 return Copying(settings, batch, size), FILES_AT_ONCE
             case Read():
                 return Reading(settings, batch, size), FILES_AT_ONCE
-            case Dress():
-                return Dressing(batch), FILES_AT_ONCE
             case Remove():
                 return Removing(batch), FILES_AT_ONCE
         raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
@@ -152,9 +156,6 @@ class PythonKernel:
             done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
             waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
         return done
-
-    def cancel(self, ticket: Ticket[Any]) -> None:
-        ticket.cancel()
 
     def close(self) -> None:
         while self._waiting:

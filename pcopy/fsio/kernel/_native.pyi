@@ -1,0 +1,6 @@
+"""What cffi makes of ``native/kernel.h`` (``build_native.py``)."""
+
+from typing import Any
+
+ffi: Any
+lib: Any

@@ -1,0 +1,97 @@
+"""Batches whose rows are whole directories, which lie beside each other in one directory on either side.
+
+Only the kernel in C has them, since they are worth it only if one call does all for a directory. It does the plain
+ones: the others have ``CARE`` and are done one by one, as all are without this kernel (``Kernel.enters``).
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.kernel.batches import Judged, OfNames
+from pcopy.fsio.kernel.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
+from pcopy.named import NamedTuple
+
+DRESSED = MODE | OWNER | GROUP | ATIME | MTIME
+"""The columns of what a directory is given at its end, without extended attributes."""
+
+NEVER = 2**63 - 1
+"""A time that has not come."""
+
+
+class Common(NamedTuple):
+    """What the directories of a batch have in common: the st_dev of both sides, and what they are not to be.
+
+    No source is ``shunned`` (st_dev and inode): that is what the root is copied to. A target that has changed since
+    ``touched`` (nanoseconds since 1970), or a file in it, wants ``CARE``. ``most`` names are looked at, directories
+    with more want ``CARE``. ``in_new``: this job has made the directory around the targets. ``compares``: files whose
+    copies are there, and look like them (their times differ by ``window`` seconds at most), are skipped.
+    ``links_apart``: files with several names are not skipped.
+    """
+
+    source_device: int
+    target_device: int
+    shunned: tuple[int, int] = (0, 0)
+    touched: int = NEVER
+    window: int = 0
+    most: int = 0
+    in_new: bool = False
+    compares: bool = False
+    links_apart: bool = False
+
+
+class Sibling(NamedTuple):
+    """A directory that was entered: its metadata, and which its target is (inode and mark, ``pcopy.fsio.identity``).
+
+    ``fresh``: the target was made now. ``inherits``: it belongs to somebody else. ``names`` (joined by slashes) with
+    ``rows`` are those that are left; so many others were ``skipped``, with so many bytes.
+    """
+
+    attributes: Attributes
+    inode: int
+    mark: bytes
+    fresh: bool
+    inherits: bool
+    names: bytes
+    rows: Rows
+    skipped: int
+    skipped_bytes: int
+
+
+class Entered(Judged):
+    """What was found in each directory.
+
+    ``left`` are the directories with which something is left to do; the others that are ``DONE`` have their metadata,
+    and of all that is in them so much was ``skipped``, together. A row that is ``ANEW`` has been made, and is no plain
+    case all the same.
+    """
+
+    skipped: int
+    skipped_bytes: int
+    left: dict[int, Sibling]
+
+
+class Enter(OfNames[Entered]):
+    """Opens the directories ``names`` of ``directory``, which have these ``inodes``, looks at all that is in them, and
+    makes their targets in ``target``, unless these exist."""
+
+    target: int
+    inodes: array[int]
+    common: Common
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return self.directory, self.target
+
+
+class Finish(OfNames[Judged]):
+    """Gives directories their metadata, ``rows`` (``DRESSED`` and ``INODE``), as far as they have others.
+
+    ``marks`` tell, with the inodes, which they must be; the job has made those that are ``fresh`` (a byte each).
+    """
+
+    rows: Rows
+    marks: tuple[bytes, ...]
+    fresh: bytes
+    common: Common

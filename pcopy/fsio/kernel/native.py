@@ -1,0 +1,288 @@
+"""The kernel in C: it does the plain cases, and hands all others to the code of the kernel in Python, row by row.
+
+``pcopy/fsio/kernel/native`` has the C code, and kernel.h its interface. Of a row that is ``DEFERRED`` nothing was
+changed: the Python code for the same batch does it, into the same result. So what is rare is written once.
+
+As long as there are no threads (``pcopy.fsio.kernel.native_pool``), rows are done in ``poll``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from typing import Any, Generic, TypeVar, cast
+
+from pcopy.fsio.attribute_names import Kind, kind_of
+from pcopy.fsio.attributes import is_copied
+from pcopy.fsio.directories import Opened, Pins, listing_problem
+from pcopy.fsio.kernel import _native
+from pcopy.fsio.kernel.batches import Batch, Decide, Decided, List, Listed
+from pcopy.fsio.kernel.columns import Code, Verdicts
+from pcopy.fsio.kernel.decide import decide_rows
+from pcopy.fsio.kernel.directory_batches import Enter, Finish
+from pcopy.fsio.kernel.interface import Settings, Ticket
+from pcopy.fsio.kernel.native_batches import DEFERRED, InC, in_c
+from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC
+from pcopy.fsio.kernel.native_pool import NativePool
+from pcopy.fsio.kernel.python import FILES_AT_ONCE, DoneTicket, Work
+
+_ffi, _lib = _native.ffi, _native.lib
+
+NANOSECONDS_AT_ONCE = 2_000_000
+"""For which rows are done in one ``poll``: then the rank looks up from its work."""
+
+_LONGEST_NAME = 256
+"""Bytes of a name, with the slash that follows."""
+
+_OUR_MARKS = (b"trusted.pcopy.", b"user.pcopy.")
+
+Result = TypeVar("Result")
+
+
+class EventWake:
+    """Fills ``pcopy.fsio.kernel.interface.Wake`` by eventfd(2)."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def set(self) -> None:
+        os.eventfd_write(self._descriptor, 1)
+
+    def clear(self) -> None:
+        try:
+            os.eventfd_read(self._descriptor)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class NativeTicket(Generic[Result]):
+    """Rows that are done in C, and after them those that C has deferred."""
+
+    def __init__(self, kernel: NativeKernel, batch: Batch[Any], rows: InC) -> None:
+        self.is_done = False
+        self.is_cut_short = False
+        self._kernel = kernel
+        self._descriptors = batch.descriptors
+        self._rows = rows
+        self._verdicts = rows.result.verdicts
+        self._work: Work | None = None
+        self._left: list[int] = []
+        self._is_cancelled = False
+        for descriptor in self._descriptors:
+            kernel.pins.pin(descriptor)
+
+    @property
+    def result(self) -> Result:
+        result: Any = self._rows.result
+        return cast(Result, result)
+
+    @property
+    def is_in_python(self) -> bool:
+        """Is C done with it, and are there rows left?"""
+        return not self.is_done and self._work is not None
+
+    def advance(self) -> None:
+        """Notes what C has done; once C is done with all rows, does some of those that it has deferred."""
+        if self._work is None:
+            batch = self._rows.batch
+            is_done = _lib.pk_is_done(batch)
+            self._verdicts.moved = _lib.pk_moved(batch)  # after that, or the last rows might be missing
+            if not is_done:
+                return
+            self._take_over(batch)
+        rows, self._left = self._left[:FILES_AT_ONCE], self._left[FILES_AT_ONCE:]
+        try:
+            for row in rows:
+                self._work.run(row, row + 1)  # type: ignore[union-attr]
+        except BaseException:
+            self.cancel()
+            raise
+        if self._work is not None and self._work.is_full and Code.PENDING in self._verdicts.codes:
+            self.cancel()
+        elif not self._left:
+            self.end()
+
+    def _take_over(self, batch: Any) -> None:
+        """What is raised here leaves all as it was: the next ``advance`` tries again."""
+        codes = self._verdicts.codes
+        self.is_cut_short = bool(batch.cancelled)
+        if DEFERRED in codes:
+            self._kernel.learn()
+        self._rows.finish()
+        if DEFERRED in codes:
+            self.is_cut_short = self.is_cut_short or self._is_cancelled
+            left = [row for row, code in enumerate(codes) if code == DEFERRED]
+            if not self.is_cut_short:
+                self._work = self._rows.careful()
+                self._left = left
+            for row in left:
+                codes[row] = Code.CANCELLED if self.is_cut_short else Code.PENDING
+        _lib.pk_release(batch)
+
+    def cancel(self) -> None:
+        """Rows that nobody has begun are not begun any more."""
+        if self.is_done:
+            return
+        if self._work is None:
+            self._is_cancelled = True
+            _lib.pk_cancel(self._kernel.in_c, self._rows.batch)
+            self.advance()
+            return
+        self.is_cut_short = True
+        codes = self._verdicts.codes
+        codes[:] = bytes(code or Code.CANCELLED for code in codes)
+        self._left.clear()
+        self.end()
+
+    def end(self) -> None:
+        """Gives its descriptors back."""
+        if not self.is_done:
+            self.is_done = True
+            for descriptor in self._descriptors:
+                self._kernel.pins.unpin(descriptor)
+
+
+class NativeKernel:
+    """Fills ``pcopy.fsio.kernel.interface.Kernel``."""
+
+    name = "c"
+    enters = True
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises ``MemoryError``, and ``OSError`` if there is no descriptor for its wake."""
+        self._settings = settings
+        self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
+        self.pins = Pins()
+        self.wake = EventWake()
+        self._algorithm: int = _lib.pk_find_digest(settings.hash_name.encode()) if settings.hash_name else 0
+        digest = _ffi.new("pk_digest *", (self._digest_size, self._algorithm, settings.block_size))
+        self.in_c: Any = _lib.pk_open(self.wake.fileno(), digest[0])
+        if self.in_c == _ffi.NULL:
+            raise MemoryError
+        self.pool = NativePool(self.in_c)
+        self._waiting: list[NativeTicket[Any]] = []
+        self._unknown = _ffi.new("char[256]")
+        self._listing: Any = _ffi.new("pk_listing *")
+        self._opened: Any = _ffi.new("pk_opened *")
+        self._names: Any = b""
+        self._kinds: Any = b""
+        self._inodes: Any = b""
+
+    @property
+    def works_here(self) -> bool:
+        return not self.pool.threads
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        if isinstance(batch, Decide):
+            decided: Any = Decided(decide_rows(batch.policy, batch.sources, batch.targets))
+            return DoneTicket(decided)
+        if isinstance(batch, List):
+            listed: Any = self._list(batch)
+            return DoneTicket(listed)
+        rows = self._in_c(batch)
+        rows.batch.at_once = self.pool.at_once(rows.batch.rows)
+        if not self._waiting:
+            self.pool.heed()
+        ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
+        if number := _lib.pk_submit(self.in_c, rows.batch):
+            ticket.end()
+            raise MemoryError if number == errno.ENOMEM else ValueError("not one name for each row")
+        self._waiting.append(ticket)
+        return ticket
+
+    def _in_c(self, batch: Batch[Any]) -> InC:
+        if isinstance(batch, Enter):
+            return EnterInC(self._settings, batch)
+        if isinstance(batch, Finish):
+            return FinishInC(self._settings, batch)
+        return in_c(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
+
+    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
+        opened = self._opened
+        descriptor = _lib.pk_open_directory(around, name, flags, wants_mark, opened)
+        if descriptor < 0:
+            return None
+        mark = _ffi.buffer(opened.mark)[1 : opened.mark[0] + 1] if opened.mark[0] else b""
+        return descriptor, opened.device, opened.inode, mark
+
+    def _list(self, batch: List) -> Listed:
+        """Done at once: this is one call for most directories."""
+        listing = batch.going_on or self._listing
+        if batch.going_on is None:
+            listing.at = listing.end = listing.has_begun = listing.is_over = 0
+        listed = Listed(Verdicts(1))
+        if len(self._names) < batch.most * _LONGEST_NAME:
+            self._names = _ffi.new("char[]", batch.most * _LONGEST_NAME)
+            self._kinds, self._inodes = _ffi.new("uint8_t[]", batch.most), _ffi.new("uint64_t[]", batch.most)
+        details = (self._kinds, self._inodes) if batch.detailed else (_ffi.NULL, _ffi.NULL)
+        number = _lib.pk_list(batch.directory, listing, self._names, len(self._names), *details, batch.most)
+        if number < 0:
+            code = Code.UNREAD if batch.on_source else Code.FAILED
+            listed.verdicts.set(0, code, listing_problem(-number))
+            return listed
+        listed.verdicts.codes[0] = Code.DONE
+        listed.number = number
+        listed.names = _ffi.buffer(self._names, listing.used)[:]
+        if batch.detailed:
+            listed.kinds = _ffi.buffer(self._kinds, number)[:]
+            listed.inodes = array("Q", _ffi.buffer(self._inodes, number * 8)[:])
+        if not listing.is_over:
+            if listing is self._listing:  # the next one begins with another
+                self._listing = _ffi.new("pk_listing *")
+            listed.rest = List(batch.directory, batch.most, batch.detailed, batch.on_source, listing)
+        return listed
+
+    def poll(self) -> list[Ticket[Any]]:
+        waiting = self._waiting
+        if not waiting:
+            return []
+        _lib.pk_poll(self.in_c, NANOSECONDS_AT_ONCE)
+        try:
+            for ticket in waiting:
+                if not ticket.is_done:
+                    ticket.advance()
+        finally:
+            done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
+            waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
+        if not self.works_here and any(ticket.is_in_python for ticket in waiting):
+            self.wake.set()  # nobody else does
+        return done
+
+    def learn(self) -> None:
+        """Tells C what is done with an extended attribute that it has met, and does not know."""
+        while _lib.pk_unknown(self.in_c, self._unknown):
+            name = _ffi.string(self._unknown)
+            _lib.pk_learn(self.in_c, self._unknown, self._what_of(name))
+
+    def _what_of(self, name: bytes) -> int:
+        """0: its file is one for Python."""
+        if name.startswith(_OUR_MARKS):
+            return 0
+        known = os.fsdecode(name)
+        if not is_copied(known, self._settings.preserve):
+            return int(_lib.PK_LEAVE)
+        return int(_lib.PK_KEEP) if kind_of(known) is Kind.OWN else 0
+
+    def close(self) -> None:
+        for ticket in self._waiting:
+            ticket.cancel()
+        while self._waiting:
+            self.poll()
+            if not self.works_here and self._waiting:
+                _await(self.wake)
+        self.pool.close()
+        self.wake.close()
+
+
+def _await(wake: EventWake) -> None:
+    import select
+
+    select.select([wake], [], [], 1)
+    wake.clear()

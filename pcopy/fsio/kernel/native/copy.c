@@ -1,0 +1,400 @@
+/* Copies one small file. What is no plain case is deferred, with nothing changed: the kernel in Python does it.
+ *
+ * The source is read before its status is asked for: that status is the one that was found, or nothing is made of what
+ * was read. Then nobody has changed the file between the scan and the end of the reading. Where others may have put a
+ * FIFO or a device in its place, which reading would change, the status is looked at before, too.
+ */
+#include "internal.h"
+
+#include <stdio.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+#define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+#define MAKING (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
+#define ACCESS_ACL "system.posix_acl_access"
+#define FUSE_MAGIC 0x65735546
+#define FILEID_INO64_GEN 0x81
+#define MOST_KEPT 16
+
+/* The attributes that the copy gets. */
+typedef struct {
+    char names[MOST_NAMES + 1];
+    const char *kept[MOST_KEPT];
+    int number;
+} attributes;
+
+int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime)
+{
+    int opened = openat(directory, name, flags | O_NOATIME);
+    if (keeps_atime != NULL)
+        *keeps_atime = opened >= 0;
+    if (opened < 0 && errno == EPERM) /* O_NOATIME is for owners */
+        opened = openat(directory, name, flags);
+    return opened;
+}
+
+int pk_open_source(int directory, const char *name, int follow, int *keeps_atime)
+{
+    return pk_open_quietly(directory, name, follow ? READING & ~O_NOFOLLOW : READING, keeps_atime);
+}
+
+static int is_found(const pk_batch *batch, uint32_t row, const struct stat *status)
+{
+    int64_t mtime, ctime;
+    return S_ISREG(status->st_mode) && status->st_ino == batch->given.inode[row] &&
+           status->st_dev == batch->given.device[row] && (uint64_t)status->st_size == batch->given.size[row] &&
+           in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) &&
+           mtime == batch->given.mtime[row] && ctime == batch->given.ctime[row];
+}
+
+static int is_still_found(const pk_batch *batch, uint32_t row, int reading)
+{
+    struct stat status;
+    return !fstat(reading, &status) && is_found(batch, row, &status);
+}
+
+/* Are there others who may write in its directory, so that its name may lead to anything by now? */
+static int others_may_exchange(pk_batch *batch)
+{
+    pk_work *work = batch->work;
+    int known = atomic_load_explicit(&work->others_may, memory_order_relaxed);
+    if (!known) {
+        struct stat directory;
+        const int failed = fstat(batch->directory, &directory);
+        known = failed || directory.st_uid != geteuid() || directory.st_mode & 022 ? 1 : -1;
+        atomic_store_explicit(&work->others_may, known, memory_order_relaxed);
+    }
+    return known > 0;
+}
+
+/* Which of its attributes does the copy get? -1: that is to be found out with more care. */
+static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
+{
+    found->number = 0;
+    doing(worker, OP_LISTXATTR);
+    ssize_t size = flistxattr(reading, found->names, MOST_NAMES);
+    if (size < 0)
+        return errno == ENOTSUP || errno == ENOSYS ? 0 : -1;
+    found->names[size] = '\0'; /* whatever a file system answers */
+    for (char *name = found->names; name < found->names + size; name += strlen(name) + 1) {
+        int what = pk_attribute_of(worker->kernel, name);
+        if (what == 0 || (what == PK_KEEP && found->number == MOST_KEPT))
+            return -1;
+        if (what == PK_KEEP)
+            found->kept[found->number++] = name;
+    }
+    return 0;
+}
+
+/* Copies the attributes, through the worker's buffer: what was in it has been written by then. */
+static int give_attributes(pk_worker *worker, int reading, int writing, const attributes *found)
+{
+    for (int each = 0; each < found->number; each++) {
+        doing(worker, OP_GETXATTR);
+        ssize_t size = fgetxattr(reading, found->kept[each], worker->buffer, PIECE);
+        if (size < 0)
+            return -1;
+        doing(worker, OP_SETXATTR);
+        if (fsetxattr(writing, found->kept[each], worker->buffer, (size_t)size, 0))
+            return -1;
+    }
+    return 0;
+}
+
+/* What a new file shows of its owner holds for all of them where nobody else can change that: in our own directory. */
+static int has_owner(pk_batch *batch, int writing, const struct stat *source)
+{
+    pk_work *work = batch->work;
+    int known = atomic_load_explicit(&work->owner_known, memory_order_acquire);
+    if (!known) {
+        struct stat directory, made;
+        known = !fstat(batch->target, &directory) && directory.st_uid == geteuid() && !fstat(writing, &made) ? 1 : -1;
+        if (known > 0) { /* several threads may get here, and all find the same */
+            __atomic_store_n(&work->uid, made.st_uid, __ATOMIC_RELAXED);
+            __atomic_store_n(&work->gid, made.st_gid, __ATOMIC_RELAXED);
+        }
+        atomic_store_explicit(&work->owner_known, known, memory_order_release);
+    }
+    return known > 0 && source->st_uid == __atomic_load_n(&work->uid, __ATOMIC_RELAXED) &&
+           source->st_gid == __atomic_load_n(&work->gid, __ATOMIC_RELAXED);
+}
+
+/* Owner, attributes, mode and times, in the order of pcopy/fsio/attributes.py. */
+static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, const struct stat *source,
+                 const attributes *found)
+{
+    mode_t mode = source->st_mode & 07777;
+    if (batch->flags & PK_OWNER) {
+        doing(worker, OP_CHOWN);
+        if (!has_owner(batch, writing, source) && fchown(writing, source->st_uid, source->st_gid))
+            return -1;
+    } else if (mode & (S_ISUID | S_ISGID)) {
+        return -1;
+    }
+    if (give_attributes(worker, reading, writing, found))
+        return -1;
+    if (batch->flags & PK_INHERITS) {
+        doing(worker, OP_REMOVEXATTR);
+        if (fremovexattr(writing, ACCESS_ACL) && errno != ENODATA && errno != ENOTSUP && errno != ENOSYS)
+            return -1;
+    }
+    if (!(batch->flags & PK_MODE))
+        mode &= ~(batch->umask | S_ISUID | S_ISGID);
+    doing(worker, OP_CHMOD);
+    if (fchmod(writing, mode))
+        return -1;
+    if (batch->flags & PK_TIMES) {
+        const struct timespec times[2] = {source->st_atim, source->st_mtim};
+        doing(worker, OP_UTIMENSAT);
+        if (futimens(writing, times))
+            return -1;
+    }
+    return 0;
+}
+
+static int is_fuse(int directory)
+{
+    struct statfs place;
+    return fstatfs(directory, &place) || place.f_type == FUSE_MAGIC;
+}
+
+/* pcopy.fsio.identity.mark_of, of what this job has made. */
+void pk_mark(int directory, int descriptor, uint8_t *out)
+{
+    struct {
+        struct file_handle head;
+        unsigned char room[128];
+    } handle;
+    int mount;
+    handle.head.handle_bytes = sizeof handle.room;
+    if (!name_to_handle_at(descriptor, "", &handle.head, &mount, AT_EMPTY_PATH) &&
+        !(handle.head.handle_type == FILEID_INO64_GEN && is_fuse(directory))) {
+        out[0] = (uint8_t)(5 + handle.head.handle_bytes);
+        out[1] = 'H';
+        memcpy(out + 2, &handle.head.handle_type, 4);
+        memcpy(out + 6, handle.room, handle.head.handle_bytes);
+        return;
+    }
+    struct statx born;
+    out[0] = 0;
+    if (!statx(descriptor, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &born) &&
+        born.stx_mask & STATX_BTIME) {
+        int64_t moment;
+        if (in_nanoseconds((struct timespec){born.stx_btime.tv_sec, born.stx_btime.tv_nsec}, &moment) && moment)
+            out[0] = (uint8_t)snprintf((char *)out + 1, PK_MARK - 1, "B%lld", (long long)moment);
+    }
+}
+
+static int is_full(int number)
+{
+    return number == ENOSPC || number == EROFS;
+}
+
+/* The same with nothing left, for the kernel in Python to begin anew. */
+static int given_up(pk_batch *batch, int reading, int writing, const char *name)
+{
+    if (reading >= 0)
+        close(reading);
+    if (writing >= 0)
+        close(writing);
+    while (name != NULL && unlinkat(batch->target, name, 0) && errno == EINTR)
+        ;
+    return PK_DEFERRED;
+}
+
+/* The copy has failed for good, and nothing is left of it; or a signal came between, and all is to be done anew. */
+static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, int operation, int number)
+{
+    given_up(batch, -1, writing, name);
+    if (number == EINTR || number == EAGAIN)
+        return PK_DEFERRED;
+    if (is_full(number))
+        atomic_fetch_add(&batch->work->full, 1);
+    return told(batch, row, FAILED, operation, number);
+}
+
+/* 0, or an errno. */
+static int write_all(int writing, const unsigned char *data, size_t size)
+{
+    while (size) {
+        ssize_t put = write(writing, data, size);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return put ? errno : EIO;
+        data += put;
+        size -= (size_t)put;
+    }
+    return 0;
+}
+
+/* The piece that is in the buffer, and all that follows. 0, -1 if reading went wrong, or the errno of writing. */
+static int write_pieces(pk_worker *worker, int reading, int writing, size_t size, size_t got, pk_hasher *hasher)
+{
+    size_t at = 0;
+    for (;;) {
+        doing(worker, OP_WRITE);
+        int number = write_all(writing, worker->buffer, got);
+        if (number)
+            return number;
+        if (hasher != NULL)
+            pk_update(hasher, worker->buffer, got);
+        at += got;
+        if (at == size)
+            break;
+        doing(worker, OP_READ);
+        ssize_t more = read(reading, worker->buffer, size - at < PIECE ? size - at : PIECE);
+        if (more <= 0)
+            return -1;
+        got = (size_t)more;
+    }
+    return read(reading, worker->buffer, 1) ? -1 : 0; /* it has grown */
+}
+
+static int synced(int writing)
+{
+    int result;
+    while ((result = fsync(writing)) && errno == EINTR)
+        ;
+    return result;
+}
+
+/* Its contents have been written: closes it and gives it its name. */
+static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const char *made_as)
+{
+    const int plan = batch->plans[row] & ~SYNC;
+    struct stat made;
+    if (plan != NEW) {
+        if (fstat(writing, &made))
+            return given_up(batch, -1, writing, made_as);
+        batch->made[row] = made.st_ino;
+        if (plan == TEMPORARY)
+            pk_mark(batch->target, writing, batch->marks + (size_t)row * PK_MARK);
+    }
+    doing(worker, OP_FSYNC);
+    if (batch->plans[row] & SYNC && synced(writing))
+        return failed(batch, row, writing, made_as, OP_FSYNC, errno);
+    doing(worker, OP_CLOSE);
+    if (close(writing))
+        return failed(batch, row, -1, made_as, OP_CLOSE, errno);
+    if (plan == REPLACE) {
+        const char *name = batch->work->new_name[row];
+        struct stat named;
+        doing(worker, OP_RENAME);
+        if (renameat(batch->target, made_as, batch->target, name))
+            return failed(batch, row, -1, made_as, OP_RENAME, errno);
+        doing(worker, OP_STAT);
+        if (fstatat(batch->target, name, &named, AT_SYMLINK_NOFOLLOW))
+            return failed(batch, row, -1, NULL, OP_STAT, errno);
+        if (named.st_ino != made.st_ino)
+            return failed(batch, row, -1, NULL, OP_RENAME, ESTALE);
+    }
+    return DONE;
+}
+
+/* The open source, whose first piece has been read, becomes a file. */
+static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, size_t got, const struct stat *source,
+                const attributes *found)
+{
+    const pk_digest *digest = batch->digests != NULL ? &worker->kernel->digest : NULL;
+    const size_t size = (size_t)source->st_size;
+    const int is_new = (batch->plans[row] & ~SYNC) == NEW;
+    const char *made_as = is_new ? batch->work->new_name[row] : batch->work->temporary[row];
+    const unsigned char *data = batch->arena != NULL ? batch->arena + batch->offsets[row] : worker->buffer;
+    uint8_t *const out = digest != NULL ? batch->digests + (size_t)row * (size_t)digest->size : NULL;
+    doing(worker, OP_CREATE);
+    int writing;
+    while ((writing = openat(batch->target, made_as, MAKING, 0600)) < 0 && errno == EINTR)
+        ;
+    if (writing < 0) {
+        int number = errno;
+        close(reading);
+        if (number == EEXIST && is_new)
+            return told(batch, row, ANEW, OP_CREATE, EEXIST);
+        return failed(batch, row, -1, NULL, OP_CREATE, number);
+    }
+    pk_hasher hasher;
+    int number;
+    if (got == size) {
+        doing(worker, OP_WRITE);
+        number = write_all(writing, data, got);
+        if (!number && digest != NULL)
+            pk_digest_whole(digest, data, got, out);
+    } else {
+        if (digest != NULL)
+            pk_begin(&hasher, digest);
+        number = write_pieces(worker, reading, writing, size, got, digest != NULL ? &hasher : NULL);
+        if (!number && !is_still_found(batch, row, reading))
+            number = -1;
+        if (!number && digest != NULL)
+            pk_end(&hasher, out);
+    }
+    if (number > 0)
+        close(reading);
+    if (number > 0)
+        return failed(batch, row, writing, made_as, OP_WRITE, number);
+    if (number < 0)
+        return given_up(batch, reading, writing, made_as);
+    if (dress(worker, batch, reading, writing, source, found)) {
+        atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
+        return given_up(batch, reading, writing, made_as);
+    }
+    if (found->number && !is_still_found(batch, row, reading)) /* its attributes were read after its status */
+        return given_up(batch, reading, writing, made_as);
+    doing(worker, OP_CLOSE);
+    if (close(reading))
+        return given_up(batch, -1, writing, made_as);
+    number = name_it(worker, batch, row, writing, made_as);
+    if (number == DONE) {
+        batch->verdicts.bytes[row] = size;
+        atomic_fetch_add_explicit(&batch->work->moved, size, memory_order_relaxed);
+        atomic_store_explicit(&batch->work->full, 0, memory_order_relaxed);
+    }
+    return number;
+}
+
+int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const int plan = batch->plans[row] & ~SYNC;
+    struct stat source, before;
+    int keeps_atime;
+    attributes found;
+    found.number = 0;
+    if (plan == SKIP)
+        return SKIPPED;
+    if (plan == CARE_PLAN)
+        return CARE;
+    if (plan == REFUSE)
+        return told(batch, row, FAILED, OP_CREATE, EEXIST);
+    if (atomic_load_explicit(&batch->work->is_refused, memory_order_relaxed) ||
+        (plan != NEW && batch->work->temporary == NULL))
+        return PK_DEFERRED;
+    if (batch->given.size[row] > SMALL_FILE)
+        return PK_DEFERRED;
+    doing(worker, OP_OPEN);
+    int reading = pk_open_source(batch->directory, batch->work->name[row], batch->flags & PK_FOLLOW, &keeps_atime);
+    if (reading < 0)
+        return PK_DEFERRED;
+    const size_t size = batch->given.size[row];
+    const int at_once = size <= PIECE || batch->arena != NULL;
+    /* To read from what must not be read might change it; and what is read may get another atime by that. */
+    const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime || others_may_exchange(batch);
+    if (is_asked_first && (fstat(reading, &before) || !is_found(batch, row, &before)))
+        return given_up(batch, reading, -1, NULL);
+    doing(worker, OP_READ);
+    ssize_t got = read(reading, batch->arena != NULL ? batch->arena + batch->offsets[row] : worker->buffer,
+                       at_once ? size + 1 : PIECE);
+    if (got < 0 || (size_t)got != (at_once ? size : PIECE) ||
+        look_at_attributes(worker, reading, &found))
+        return given_up(batch, reading, -1, NULL);
+    doing(worker, OP_FSTAT);
+    if (fstat(reading, &source) || !is_found(batch, row, &source) || !is_common(source.st_atim.tv_sec) ||
+        !is_common(source.st_mtim.tv_sec))
+        return given_up(batch, reading, -1, NULL);
+    if (is_asked_first)
+        source.st_atim = before.st_atim;
+    if (batch->flags & PK_SPARSE && (uint64_t)source.st_blocks << 9 < size)
+        return close(reading) ? PK_DEFERRED : CARE;
+    return make(worker, batch, row, reading, (size_t)got, &source, &found);
+}

@@ -1,0 +1,338 @@
+/* Rows that are whole directories: a batch is some that lie beside each other, in one directory on either side.
+ *
+ * What is no plain case is deferred before anything is made. If a directory has turned out to be none once it was made,
+ * its row is ANEW: others go on with it, and are told that it was made.
+ */
+#include "internal.h"
+
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#define DEFAULT_ACL "system.posix_acl_default"
+
+#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+
+/* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
+static int is_bare(pk_worker *worker, int directory, int is_target)
+{
+    char names[MOST_NAMES + 1];
+    ssize_t size = flistxattr(directory, names, MOST_NAMES);
+    if (size < 0)
+        return errno == ENOTSUP || errno == ENOSYS;
+    names[size] = '\0'; /* whatever a file system answers */
+    for (char *name = names; name < names + size; name += strlen(name) + 1)
+        if ((is_target && !strncmp(name, "system.", 7)) || pk_attribute_of(worker->kernel, name) != PK_LEAVE)
+            return 0;
+    return 1;
+}
+
+static int has_no_default_acl(int directory)
+{
+    return fgetxattr(directory, DEFAULT_ACL, NULL, 0) < 0 &&
+           (errno == ENODATA || errno == ENOTSUP || errno == ENOSYS);
+}
+
+static struct timespec moment_of(int64_t nanoseconds)
+{
+    return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
+}
+
+/* Gives an open directory its metadata, as far as it has others: pcopy.fsio.attributes.apply_attributes. -1: that takes
+ * more care, and whoever takes it sets all of it. */
+static int dress(const pk_batch *batch, int directory, const struct stat *status, const pk_dress *wanted, int is_made)
+{
+    const int set_id = wanted->mode & (S_ISUID | S_ISGID);
+    if (batch->flags & PK_OWNER) {
+        if ((status->st_uid != wanted->uid || status->st_gid != wanted->gid) &&
+            fchown(directory, wanted->uid, wanted->gid))
+            return -1;
+    } else if (set_id) {
+        return -1;
+    }
+    mode_t mode = wanted->mode & 07777;
+    if (!(batch->flags & PK_MODE))
+        mode = is_made ? mode & ~batch->umask & 01777 : status->st_mode & 07777;
+    if ((status->st_mode & 07777) != mode && fchmod(directory, mode))
+        return -1;
+    if (!(batch->flags & PK_TIMES))
+        return 0;
+    const struct timespec times[2] = {moment_of(wanted->atime), moment_of(wanted->mtime)};
+    int64_t atime, mtime;
+    if (!is_common(times[0].tv_sec) || !is_common(times[1].tv_sec))
+        return -1;
+    if (in_nanoseconds(status->st_atim, &atime) && in_nanoseconds(status->st_mtim, &mtime) &&
+        atime == wanted->atime && mtime == wanted->mtime)
+        return 0;
+    return futimens(directory, times) ? -1 : 0;
+}
+
+/* Room for what is known of so many names, whose text takes `used` bytes. */
+static int make_room(pk_directory *found, uint32_t names, const char *text, size_t used)
+{
+    char *block = malloc((size_t)names * 48 + used + 1);
+    if (block == NULL)
+        return -1;
+    found->block = block;
+    pk_columns *rows = &found->rows;
+    rows->mtime = (int64_t *)block;
+    rows->ctime = rows->mtime + names;
+    rows->inode = (uint64_t *)(rows->ctime + names);
+    rows->size = rows->inode + names;
+    rows->device = rows->size + names;
+    rows->mode = (uint32_t *)(rows->device + names);
+    rows->links = rows->mode + names;
+    found->names = (char *)(rows->links + names);
+    memcpy(found->names, text, used);
+    found->names[used] = '\0';
+    found->names_size = used;
+    return 0;
+}
+
+static int look(int directory, const char *name, struct statx *status)
+{
+    return statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, status);
+}
+
+static struct timespec time_of(struct statx_timestamp time)
+{
+    return (struct timespec){time.tv_sec, time.tv_nsec};
+}
+
+/* The end of a name in joined names. */
+static char *end_of(char *name, const char *end)
+{
+    char *slash = memchr(name, '/', (size_t)(end - name));
+    return slash != NULL ? slash : (char *)end;
+}
+
+/* Looks at all names of an open directory of the source. */
+static int look_at_all(pk_directory *found, int source)
+{
+    pk_columns *rows = &found->rows;
+    char *name = found->names, *const end = name + found->names_size;
+    for (uint32_t row = 0; row < found->left; row++) {
+        struct statx status;
+        char *after = end_of(name, end);
+        *after = '\0';
+        int failed = look(source, name, &status);
+        if (after != end)
+            *after = '/';
+        if (failed || !in_nanoseconds(time_of(status.stx_mtime), &rows->mtime[row]) ||
+            !in_nanoseconds(time_of(status.stx_ctime), &rows->ctime[row]))
+            return -1;
+        rows->mode[row] = status.stx_mode;
+        rows->links[row] = status.stx_nlink;
+        rows->inode[row] = status.stx_ino;
+        rows->size[row] = status.stx_size;
+        rows->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
+        name = after + 1;
+    }
+    return 0;
+}
+
+/* Does what is there stay as it is, since it looks like the copy of this row? pcopy.fsio.kernel.decide; whatever takes
+ * more than a look does not. */
+static int stays(const pk_tree *tree, const pk_directory *found, uint32_t row, int target, const char *name)
+{
+    const pk_columns *rows = &found->rows;
+    if (!S_ISREG(rows->mode[row]) || rows->size[row] > SMALL_FILE || rows->device[row] != tree->source_device ||
+        (tree->flags & PK_LINKS && rows->links[row] > 1) || !strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1))
+        return 0;
+    struct statx there;
+    int64_t mtime, ctime;
+    if (look(target, name, &there) || !S_ISREG(there.stx_mode) || there.stx_size != rows->size[row] ||
+        !in_nanoseconds(time_of(there.stx_mtime), &mtime) || !in_nanoseconds(time_of(there.stx_ctime), &ctime))
+        return 0;
+    if (ctime >= tree->touched || (there.stx_uid == tree->user && (there.stx_mode & 07777) == 0600))
+        return 0;
+    int64_t ours = rows->mtime[row] / 1000000000 - (rows->mtime[row] % 1000000000 < 0);
+    int64_t later = ours - there.stx_mtime.tv_sec;
+    return (later < 0 ? -later : later) <= tree->window;
+}
+
+/* Leaves out the names whose copies stay as they are. */
+static void leave_out(const pk_tree *tree, pk_directory *found, int target)
+{
+    pk_columns *rows = &found->rows;
+    char *name = found->names, *to = found->names, *const end = name + found->names_size;
+    uint32_t kept = 0;
+    for (uint32_t row = 0; row < found->left; row++) {
+        char *after = end_of(name, end);
+        const size_t length = (size_t)(after - name);
+        *after = '\0';
+        if (stays(tree, found, row, target, name)) {
+            found->skipped++;
+            found->skipped_bytes += rows->size[row];
+        } else {
+            if (kept)
+                *to++ = '/';
+            memmove(to, name, length);
+            to += length;
+            rows->mode[kept] = rows->mode[row];
+            rows->links[kept] = rows->links[row];
+            rows->mtime[kept] = rows->mtime[row];
+            rows->ctime[kept] = rows->ctime[row];
+            rows->inode[kept] = rows->inode[row];
+            rows->size[kept] = rows->size[row];
+            rows->device[kept] = rows->device[row];
+            kept++;
+        }
+        name = after + 1;
+    }
+    found->left = kept;
+    found->names_size = (size_t)(to - found->names);
+}
+
+/* The target, open; *made tells whether it was made. -1: it is not plain, or not to be had. */
+static int open_target(const pk_batch *batch, const char *name, uint8_t *made)
+{
+    int target = -1;
+    if (!(batch->tree->flags & PK_IN_NEW)) {
+        target = pk_open_quietly(batch->target, name, DIRECTORY, NULL);
+        if (target >= 0 || errno != ENOENT)
+            return target;
+    }
+    if (mkdirat(batch->target, name, 0700))
+        return -1;
+    *made = 1;
+    return pk_open_quietly(batch->target, name, DIRECTORY, NULL);
+}
+
+/* Is the open target one in which others may go on with nothing else to do first? */
+static int is_plain_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
+{
+    const pk_tree *tree = batch->tree;
+    int64_t ctime;
+    if (fstat(target, status) || status->st_dev != tree->target_device)
+        return 0;
+    if (!(tree->flags & PK_POWERFUL) && (status->st_mode & 0700) != 0700)
+        return 0;
+    if (is_made)
+        return status->st_uid == tree->user && has_no_default_acl(target);
+    return in_nanoseconds(status->st_ctim, &ctime) && ctime < tree->touched && is_bare(worker, target, 1);
+}
+
+/* What is in an open directory of the source, and what it is; nothing has been made yet. */
+static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int source)
+{
+    const pk_tree *tree = batch->tree;
+    pk_directory *found = &batch->directories[row];
+    struct stat status;
+    pk_listing listing;
+    doing(worker, OP_FSTAT);
+    if (fstat(source, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device ||
+        (status.st_dev == tree->shunned_device && status.st_ino == tree->shunned_inode) ||
+        !in_nanoseconds(status.st_atim, &found->dress.atime) || !in_nanoseconds(status.st_mtim, &found->dress.mtime))
+        return -1;
+    found->dress.mode = status.st_mode;
+    found->dress.uid = status.st_uid;
+    found->dress.gid = status.st_gid;
+    doing(worker, OP_LISTXATTR);
+    if (!is_bare(worker, source, 0))
+        return -1;
+    doing(worker, OP_READDIR);
+    listing.at = listing.end = 0;
+    listing.has_begun = 1;
+    listing.is_over = 0;
+    int number = pk_list(source, &listing, (char *)worker->buffer, PIECE, NULL, NULL, tree->most);
+    if (number < 0 || !listing.is_over)
+        return -1;
+    found->left = (uint32_t)number;
+    if (number == 0) /* one that was removed once it was open looks like an empty one */
+        return fstat(source, &status) || status.st_nlink == 0 ? -1 : 0;
+    doing(worker, OP_STAT);
+    return make_room(found, found->left, (const char *)worker->buffer, listing.used) || look_at_all(found, source);
+}
+
+/* Goes on with the open target; 0 if it is no plain case after all. */
+static int settle(pk_worker *worker, pk_batch *batch, pk_directory *found, int target)
+{
+    const pk_tree *tree = batch->tree;
+    struct stat status;
+    if (!is_plain_target(worker, batch, target, &status, found->is_made))
+        return 0;
+    if (found->left && tree->flags & PK_COMPARE && !found->is_made) {
+        doing(worker, OP_STAT);
+        leave_out(tree, found, target);
+    }
+    const int can_enter = tree->flags & PK_POWERFUL || (found->dress.mode & 0700) == 0700;
+    if (!found->left && !found->is_made && can_enter) {
+        doing(worker, OP_UTIMENSAT);
+        found->is_finished = !dress(batch, target, &status, &found->dress, 0);
+        if (found->is_finished)
+            return 1;
+    }
+    found->inode = status.st_ino;
+    found->is_anothers = status.st_uid != tree->user;
+    pk_mark(batch->target, target, found->mark);
+    return found->is_made || has_no_default_acl(target);
+}
+
+int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const char *name = batch->work->name[row];
+    pk_directory *found = &batch->directories[row];
+    doing(worker, OP_OPEN);
+    int source = pk_open_quietly(batch->directory, name, DIRECTORY, NULL);
+    if (source < 0)
+        return PK_DEFERRED;
+    const int failed = look_into(worker, batch, row, source);
+    if (close(source) || failed)
+        return PK_DEFERRED;
+    doing(worker, OP_OPEN);
+    int target = open_target(batch, name, &found->is_made);
+    int is_plain = target >= 0 && settle(worker, batch, found, target);
+    if (target >= 0)
+        close(target);
+    return is_plain ? DONE : found->is_made ? ANEW : PK_DEFERRED;
+}
+
+int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const pk_columns *given = &batch->given;
+    const pk_dress wanted = {given->mode[row], given->uid[row], given->gid[row], given->atime[row], given->mtime[row]};
+    const uint8_t *known = batch->marks + (size_t)row * PK_MARK;
+    const int is_made = batch->plans[row];
+    uint8_t mark[PK_MARK];
+    struct stat status;
+    doing(worker, OP_OPEN);
+    int target = pk_open_quietly(batch->target, batch->work->name[row], DIRECTORY, NULL);
+    if (target < 0)
+        return PK_DEFERRED;
+    int is_plain = !fstat(target, &status) && status.st_ino == given->inode[row] &&
+                   status.st_dev == batch->tree->target_device && (is_made || is_bare(worker, target, 1));
+    if (is_plain) {
+        pk_mark(batch->target, target, mark);
+        is_plain = mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]);
+    }
+    doing(worker, OP_UTIMENSAT);
+    is_plain = is_plain && !dress(batch, target, &status, &wanted, is_made);
+    close(target);
+    return is_plain ? DONE : PK_DEFERRED;
+}
+
+void pk_release_directories(pk_batch *batch)
+{
+    for (uint32_t row = 0; batch->directories != NULL && row < batch->rows; row++) {
+        free(batch->directories[row].block);
+        batch->directories[row].block = NULL;
+    }
+}
+
+int pk_open_directory(int around, const char *name, int flags, int wants_mark, pk_opened *opened)
+{
+    struct stat status;
+    int descriptor = openat(around, name, flags);
+    if (descriptor < 0)
+        return -1;
+    if (fstat(descriptor, &status)) {
+        close(descriptor);
+        return -1;
+    }
+    opened->device = status.st_dev;
+    opened->inode = status.st_ino;
+    opened->mark[0] = 0;
+    if (wants_mark)
+        pk_mark(descriptor, descriptor, opened->mark);
+    return descriptor;
+}

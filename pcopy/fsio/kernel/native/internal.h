@@ -1,0 +1,177 @@
+/* What the parts of the kernel share. */
+#ifndef PK_INTERNAL_H
+#define PK_INTERNAL_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernel.h"
+
+/* pcopy.fsio.kernel.columns.Code */
+enum code { PENDING, DONE, SKIPPED, CARE, ANEW, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
+
+/* pcopy.fsio.kernel.columns.OPERATIONS */
+enum operation {
+    OP_NONE, OP_STAT, OP_OPEN, OP_FSTAT, OP_READ, OP_LISTXATTR, OP_GETXATTR, OP_CREATE, OP_WRITE, OP_CHOWN, OP_SETXATTR,
+    OP_REMOVEXATTR, OP_CHMOD, OP_UTIMENSAT, OP_FSYNC, OP_CLOSE, OP_RENAME, OP_UNLINK, OP_RMDIR, OP_READDIR, OP_LSEEK,
+    OP_LINK
+};
+
+/* pcopy.fsio.kernel.batches.Plan */
+enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
+#define SYNC 0x80
+
+#define SMALL_FILE (4u << 20)
+#define PIECE (256u << 10) /* bytes of one read */
+#define PK_SIDECAR ".pcopy-incomplete-" /* pcopy.fsio.half_written.SIDECAR */
+#define MOST_NAMES 4096    /* bytes of the names of a file's extended attributes that are looked at here */
+
+/* One thread, and what it does now; the atomics are read by others. */
+typedef struct pk_worker {
+    pk_kernel *kernel;
+    pthread_t thread;
+    _Atomic uint64_t since;
+    _Atomic int operation;
+    _Atomic(pk_batch *) batch;
+    _Atomic uint32_t row;
+    _Atomic uint64_t operations, wall, processor;
+    unsigned char *buffer; /* PIECE + 1 bytes */
+    int is_slow; /* did its last rows take long? */
+} pk_worker;
+
+/* What is kept of a batch as long as it is not released. */
+typedef struct pk_work {
+    char *names; /* all names, each with a zero at its end */
+    const char **name, **new_name, **temporary;
+    uint32_t next, ended;
+    pk_batch *following;
+    _Atomic uint64_t moved;
+    _Atomic int done, full, is_refused;
+    /* Whose what is made in the target directory is, once one file has shown it: 1; -1: that may change. */
+    _Atomic int owner_known;
+    uid_t uid;
+    gid_t gid;
+    /* May others put something else in the place of a source? 1, or -1: nobody but us. */
+    _Atomic int others_may;
+} pk_work;
+
+/* An extended attribute, and what is done with it. */
+typedef struct pk_attribute {
+    struct pk_attribute *following;
+    int what;
+    char name[];
+} pk_attribute;
+
+struct pk_kernel {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    int wake;
+    int threads, is_closing;
+    int most, working, resting; /* threads that may work, that have rows, and that wait for some */
+    int modifying;
+    uint32_t unfinished;        /* batches that are not done */
+    uint64_t busy, busy_since;
+    pk_digest digest;
+    pk_batch *first, *last; /* with rows that nobody has begun */
+    pk_worker main;
+    pk_worker *workers[64];
+    _Atomic(pk_attribute *) attributes;
+    int learnt; /* how many of them there are */
+    char unknown[256];
+};
+
+/* One row: fills its verdict, or returns PK_DEFERRED. */
+int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+void pk_release_directories(pk_batch *batch);
+/* The mark of what is open, and lies in that directory: its length, and as many bytes. */
+void pk_mark(int directory, int descriptor, uint8_t *out);
+int pk_attribute_of(pk_kernel *kernel, const char *name);
+/* Opens it without changing its atime, where that is allowed: does it stay then when it is read? (NULL: nobody
+ * asks.) -1 with errno set. */
+int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime);
+/* The same for a source, which may be no regular file by now. */
+int pk_open_source(int directory, const char *name, int follow, int *keeps_atime);
+
+/* The digest of a file, whose bytes come in order. */
+typedef struct pk_hasher {
+    const pk_digest *digest;
+    uint64_t size, filled;
+    int subtrees;
+    uint8_t levels[24];
+    uint8_t roots[24][32];
+    _Alignas(64) uint8_t state[2048];
+} pk_hasher;
+void pk_begin(pk_hasher *hasher, const pk_digest *digest);
+void pk_update(pk_hasher *hasher, const uint8_t *data, size_t size);
+void pk_end(pk_hasher *hasher, uint8_t *out);
+void pk_digest_whole(const pk_digest *digest, const uint8_t *data, size_t size, uint8_t *out);
+
+/* Others only read what a worker counts. */
+static inline void count(_Atomic uint64_t *sum, uint64_t number)
+{
+    atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + number, memory_order_relaxed);
+}
+
+static inline void doing(pk_worker *worker, int operation)
+{
+    atomic_store_explicit(&worker->operation, operation, memory_order_relaxed);
+    count(&worker->operations, 1);
+}
+
+/* The row has ended so. */
+static inline int told(pk_batch *batch, uint32_t row, int code, int operation, int number)
+{
+    batch->verdicts.operations[row] = (uint8_t)operation;
+    batch->verdicts.errnos[row] = number;
+    return code;
+}
+
+/* Times that all file systems hold, in seconds (pcopy.fsio.attributes.has_common_times): what others make of theirs must
+ * be looked at. */
+static inline int is_common(time_t seconds)
+{
+    return seconds >= 315532800 && seconds < (time_t)1 << 31;
+}
+
+/* Nanoseconds since 1970; 0 if 64 bits can't hold them, or if they would be one of the two ends. */
+static inline int in_nanoseconds(struct timespec time, int64_t *out)
+{
+    return !__builtin_mul_overflow((int64_t)time.tv_sec, (int64_t)1000000000, out) &&
+           !__builtin_add_overflow(*out, (int64_t)time.tv_nsec, out) && *out != INT64_MIN && *out != INT64_MAX;
+}
+
+static inline uint64_t clock_nanoseconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t pk_now(void)
+{
+    return clock_nanoseconds(CLOCK_MONOTONIC);
+}
+
+/* Of the thread that asks. */
+static inline uint64_t processor_time(void)
+{
+    return clock_nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+}
+#endif

@@ -1,0 +1,212 @@
+/* Rows of the batches that make nothing: what there is (stat), contents for their digest, removal.
+ *
+ * What goes wrong on the source's side is deferred, for the kernel in Python knows which errors may pass.
+ */
+#include "internal.h"
+
+#include <dirent.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    struct statx status;
+    const int follow = batch->flags & PK_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW;
+    doing(worker, OP_STAT);
+    if (statx(batch->directory, batch->work->name[row], follow | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &status)) {
+        if (errno == ENOENT && batch->flags & PK_COPIES) /* it is free, as most names in a target */
+            return told(batch, row, FAILED, OP_STAT, ENOENT);
+        return PK_DEFERRED;
+    }
+    const pk_columns *out = &batch->found;
+    const struct timespec mtime = {status.stx_mtime.tv_sec, status.stx_mtime.tv_nsec};
+    const struct timespec ctime = {status.stx_ctime.tv_sec, status.stx_ctime.tv_nsec};
+    const struct timespec atime = {status.stx_atime.tv_sec, status.stx_atime.tv_nsec};
+    if ((out->mtime != NULL && !in_nanoseconds(mtime, &out->mtime[row])) ||
+        (out->ctime != NULL && !in_nanoseconds(ctime, &out->ctime[row])) ||
+        (out->atime != NULL && !in_nanoseconds(atime, &out->atime[row])))
+        return PK_DEFERRED;
+    if (out->mode != NULL)
+        out->mode[row] = status.stx_mode;
+    if (out->uid != NULL)
+        out->uid[row] = status.stx_uid;
+    if (out->gid != NULL)
+        out->gid[row] = status.stx_gid;
+    if (out->links != NULL)
+        out->links[row] = status.stx_nlink;
+    if (out->inode != NULL)
+        out->inode[row] = status.stx_ino;
+    if (out->size != NULL)
+        out->size[row] = status.stx_size;
+    if (out->device != NULL)
+        out->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
+    return DONE;
+}
+
+/* All of an open file into the digest; what is no plain case is deferred. */
+static int digest(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, const struct stat *status)
+{
+    const pk_digest *wanted = &worker->kernel->digest;
+    const size_t size = (size_t)status->st_size;
+    uint8_t *out = batch->digests + (size_t)row * (size_t)wanted->size;
+    doing(worker, OP_READ);
+    if (size < PIECE) {
+        if (read(reading, worker->buffer, size + 1) != (ssize_t)size)
+            return -1;
+        pk_digest_whole(wanted, worker->buffer, size, out);
+        return 0;
+    }
+    pk_hasher hasher;
+    pk_begin(&hasher, wanted);
+    for (size_t at = 0; at < size;) {
+        ssize_t got = read(reading, worker->buffer, size - at < PIECE ? size - at : PIECE);
+        if (got <= 0)
+            return -1;
+        pk_update(&hasher, worker->buffer, (size_t)got);
+        at += (size_t)got;
+    }
+    if (read(reading, worker->buffer, 1))
+        return -1;
+    pk_end(&hasher, out);
+    return 0;
+}
+
+static int is_unchanged(const struct stat *one, const struct stat *other)
+{
+    return one->st_size == other->st_size && one->st_mtim.tv_sec == other->st_mtim.tv_sec &&
+           one->st_mtim.tv_nsec == other->st_mtim.tv_nsec && one->st_ctim.tv_sec == other->st_ctim.tv_sec &&
+           one->st_ctim.tv_nsec == other->st_ctim.tv_nsec;
+}
+
+/* pcopy.fsio.half_written.NAMES. What can't be told is marked for all that is known. */
+static int is_marked(int reading)
+{
+    char names[MOST_NAMES];
+    ssize_t size = flistxattr(reading, names, sizeof names);
+    if (size < 0)
+        return errno != ENOTSUP && errno != ENOSYS;
+    for (const char *name = names; name < names + size; name += strlen(name) + 1)
+        if (!strcmp(name, "trusted.pcopy.incomplete") || !strcmp(name, "user.pcopy.incomplete"))
+            return 1;
+    return 0;
+}
+
+int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const int copies = batch->flags & PK_COPIES;
+    struct stat status, again;
+    int keeps_atime;
+    doing(worker, OP_OPEN);
+    int reading = pk_open_source(batch->directory, batch->work->name[row], batch->flags & PK_FOLLOW, &keeps_atime);
+    if (reading < 0)
+        return PK_DEFERRED;
+    doing(worker, OP_FSTAT);
+    int is_plain = !fstat(reading, &status) && S_ISREG(status.st_mode) && status.st_size <= SMALL_FILE &&
+                   in_nanoseconds(status.st_mtim, &batch->found.mtime[row]) &&
+                   in_nanoseconds(status.st_ctim, &batch->found.ctime[row]);
+    if (is_plain && copies)
+        is_plain = !posix_fadvise(reading, 0, 0, POSIX_FADV_DONTNEED);
+    if (is_plain && batch->flags & PK_WHOLE) {
+        doing(worker, OP_LISTXATTR);
+        is_plain = !is_marked(reading);
+    }
+    is_plain = is_plain && !digest(worker, batch, row, reading, &status);
+    if (is_plain && !copies)
+        is_plain = !fstat(reading, &again) && is_unchanged(&status, &again);
+    doing(worker, OP_CLOSE);
+    if (close(reading) || !is_plain)
+        return PK_DEFERRED;
+    batch->found.inode[row] = status.st_ino;
+    batch->found.size[row] = (uint64_t)status.st_size;
+    batch->verdicts.bytes[row] = (uint64_t)status.st_size;
+    atomic_fetch_add_explicit(&batch->work->moved, (uint64_t)status.st_size, memory_order_relaxed);
+    return DONE;
+}
+
+static int is_item(const pk_columns *rows, uint32_t row, const struct stat *status)
+{
+    return (rows->inode == NULL || rows->inode[row] == status->st_ino) &&
+           (rows->device == NULL || rows->device[row] == status->st_dev) &&
+           (rows->mode == NULL || (rows->mode[row] & S_IFMT) == (status->st_mode & S_IFMT));
+}
+
+int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const char *name = batch->work->name[row];
+    const int is_directory = batch->given.mode != NULL && S_ISDIR(batch->given.mode[row]);
+    struct stat status;
+    if (batch->given.inode != NULL) {
+        doing(worker, OP_STAT);
+        if (fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW))
+            return PK_DEFERRED;
+        if (!is_item(&batch->given, row, &status))
+            return ANEW;
+        batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
+    }
+    doing(worker, is_directory ? OP_RMDIR : OP_UNLINK);
+    if (unlinkat(batch->directory, name, is_directory ? AT_REMOVEDIR : 0))
+        return PK_DEFERRED;
+    return DONE;
+}
+
+struct entry {
+    uint64_t inode;
+    int64_t next;
+    unsigned short length;
+    unsigned char kind;
+    char name[];
+};
+
+static uint8_t kind_of(unsigned char kind)
+{
+    switch (kind) {
+    case DT_REG: return 'f';
+    case DT_DIR: return 'd';
+    case DT_LNK: return 'l';
+    default: return '?';
+    }
+}
+
+int pk_list(int directory, pk_listing *listing, char *buffer, size_t size, uint8_t *kinds, uint64_t *inodes, int most)
+{
+    int number = 0;
+    listing->used = 0;
+    if (!listing->has_begun && lseek(directory, 0, SEEK_SET))
+        return -errno;
+    listing->has_begun = 1;
+    while (number < most) {
+        if (listing->at == listing->end) {
+            long got = syscall(SYS_getdents64, directory, listing->entries, sizeof listing->entries);
+            if (got < 0 && errno == EINTR)
+                continue;
+            if (got < 0)
+                return number ? number : -errno;
+            listing->at = 0;
+            listing->end = (uint32_t)got;
+            listing->is_over = got == 0;
+            if (listing->is_over)
+                break;
+        }
+        const struct entry *entry = (const struct entry *)((const char *)listing->entries + listing->at);
+        const size_t length = strlen(entry->name);
+        if (strcmp(entry->name, ".") && strcmp(entry->name, "..")) {
+            if (listing->used + length + 1 > size) {
+                if (!number)
+                    return -ENOBUFS;
+                break;
+            }
+            if (number)
+                buffer[listing->used++] = '/';
+            memcpy(buffer + listing->used, entry->name, length);
+            listing->used += length;
+            if (kinds != NULL)
+                kinds[number] = kind_of(entry->kind);
+            if (inodes != NULL)
+                inodes[number] = entry->inode;
+            number++;
+        }
+        listing->at += entry->length;
+    }
+    return number;
+}

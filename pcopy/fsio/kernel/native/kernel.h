@@ -1,0 +1,170 @@
+/* The interface of the kernel in C: what Python sees of it.
+ *
+ * cffi reads this file, so it holds plain declarations only. A batch is made by Python, which owns all columns that it
+ * points to, and keeps them until the batch is done. A column that is not wanted is NULL.
+ */
+
+/* Kinds of batches. */
+#define PK_STAT 1
+#define PK_COPY 2
+#define PK_READ 3
+#define PK_REMOVE 4
+#define PK_ENTER 5
+#define PK_FINISH 6
+
+/* Flags of batches. */
+#define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
+#define PK_SPARSE 2     /* files with holes want care */
+#define PK_OWNER 8      /* copies get owner and group */
+#define PK_MODE 16      /* copies get the mode */
+#define PK_TIMES 32     /* copies get the times */
+#define PK_INHERITS 64  /* what is made inherits an ACL, which must go */
+#define PK_COPIES 128   /* what is read are copies: from storage, and they may change meanwhile */
+#define PK_WHOLE 256    /* a file that is marked as half written is not read */
+
+/* Codes that Python does not have: the row is not done, and is to be done by the kernel in Python. */
+#define PK_DEFERRED 255
+
+/* What is to be done with an extended attribute of this name. */
+#define PK_LEAVE 1
+#define PK_KEEP 2
+
+typedef struct {
+    uint32_t *mode, *uid, *gid, *links;
+    int64_t *atime, *mtime, *ctime;
+    uint64_t *inode, *size, *device;
+} pk_columns;
+
+typedef struct {
+    uint8_t *codes, *operations;
+    int32_t *errnos;
+    uint64_t *bytes, *nanoseconds;
+} pk_verdicts;
+
+typedef struct pk_digest {
+    int size;             /* bytes of a digest; 0: none is wanted */
+    int algorithm;        /* as pk_find_digest has returned it */
+    uint64_t block_size;
+} pk_digest;
+
+/* Flags of trees. */
+#define PK_IN_NEW 1      /* the directory around the targets was made by this job: nothing is expected in it */
+#define PK_POWERFUL 2    /* permissions do not keep us out */
+#define PK_COMPARE 4     /* files that are like their copies stay as they are, and are left out of what was found */
+#define PK_LINKS 8       /* a file with several names is not left out */
+
+/* What the directories of a batch have in common. Times are in nanoseconds, the window is in seconds. */
+typedef struct {
+    uint64_t source_device, target_device, shunned_device, shunned_inode;
+    int64_t touched;      /* what has changed since then in the target wants care */
+    int64_t window;
+    uint32_t user;        /* who we are */
+    int most;             /* names; a directory with more is deferred */
+    int flags;
+} pk_tree;
+
+typedef struct {
+    uint32_t mode, uid, gid;
+    int64_t atime, mtime;
+} pk_dress;
+
+#define PK_MARK 144
+
+/* What was found in a directory, and what became of its target. */
+typedef struct {
+    pk_dress dress;       /* the source's */
+    uint64_t inode;       /* of the target, as its mark */
+    uint8_t mark[144];
+    uint8_t is_made, is_anothers, is_finished;
+    uint32_t skipped, left;
+    uint64_t skipped_bytes;
+    char *names;          /* those that are left, joined by slashes, with the columns of what they are */
+    size_t names_size;
+    pk_columns rows;
+    void *block;
+} pk_directory;
+
+typedef struct pk_batch {
+    int kind, flags;
+    uint32_t rows;
+    int directory, target;
+    uint32_t umask;
+    const char *names, *new_names, *temporaries; /* joined by slashes; new_names may be NULL */
+    size_t names_size, new_names_size, temporaries_size;
+    const uint8_t *plans;
+    pk_columns given, found;
+    pk_verdicts verdicts;
+    uint8_t *digests;
+    uint64_t *made;
+    uint8_t *marks;       /* PK_MARK bytes for each row, the first one of which tells the length */
+    uint8_t *arena;       /* NULL, or room for all contents, which are left there */
+    const pk_tree *tree;
+    pk_directory *directories;
+    const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more */
+    int at_once;          /* rows that may change the target directory at a time; 0: any number */
+    /* The kernel's own. */
+    int cancelled;
+    struct pk_work *work;
+} pk_batch;
+
+typedef struct pk_kernel pk_kernel;
+
+/* What one thread does now, since when (CLOCK_MONOTONIC, nanoseconds; 0: nothing), and with which name. */
+typedef struct {
+    uint64_t since;
+    int operation;
+    int directory;
+    char name[256];
+} pk_doing;
+
+/* What has been done since the kernel was opened. Times are in nanoseconds: while any row was left to be done; while
+ * rows were being done, added up over the threads; and of their processors. */
+typedef struct {
+    uint64_t busy, wall, processor, operations;
+} pk_load;
+
+/* NULL with errno set if there is no memory or no descriptor. */
+pk_kernel *pk_open(int wake, pk_digest digest);
+void pk_close(pk_kernel *kernel);
+/* From now on so many threads work, beside the one that polls (0, as long as none was started: that one works). Of
+ * threads that were started before, the others rest. modifying: rows that may change anything at a time; 0: any number.
+ * Returns how many threads work, which may be fewer. */
+int pk_set_threads(pk_kernel *kernel, int threads, int modifying);
+void pk_measure(pk_kernel *kernel, pk_load *load);
+/* 0, or an errno: there is no memory (ENOMEM), or not one name for each row (EINVAL). */
+int pk_submit(pk_kernel *kernel, pk_batch *batch);
+/* Without threads: works for so many nanoseconds. */
+void pk_poll(pk_kernel *kernel, uint64_t nanoseconds);
+int pk_is_done(pk_batch *batch);
+uint64_t pk_moved(pk_batch *batch);
+void pk_cancel(pk_kernel *kernel, pk_batch *batch);
+/* Gives back what the kernel keeps of a batch that is done. */
+void pk_release(pk_batch *batch);
+/* Tells what is done with an extended attribute: PK_LEAVE or PK_KEEP. */
+void pk_learn(pk_kernel *kernel, const char *name, int what);
+/* An attribute that nobody has told of yet, in a buffer of 256 bytes; 0 if there is none, or if many were learnt. */
+int pk_unknown(pk_kernel *kernel, char *name);
+/* The row that has been under way for longest, with the directory and the name that its operation is about. */
+int pk_oldest(pk_kernel *kernel, pk_doing *doing);
+
+/* The number of the algorithm whose library is there ("xxh3-128" or "blake3"), or 0. */
+int pk_find_digest(const char *name);
+
+/* Lists an open directory from its beginning on, or goes on: names with slashes between them into a buffer, types (f, d,
+ * l; ?: another one, or the directory does not tell) and inodes of each, which may both be NULL. Returns the number of
+ * names, or a negative errno. */
+typedef struct {
+    uint32_t at, end;
+    int has_begun, is_over;
+    size_t used; /* bytes of the names */
+    uint64_t entries[8192];
+} pk_listing;
+int pk_list(int directory, pk_listing *listing, char *buffer, size_t size, uint8_t *kinds, uint64_t *inodes, int most);
+
+/* Opens a directory by its name in another one, and tells which it is; the mark (as in pk_batch) only if it is wanted.
+ * Returns its descriptor, or -1: nothing is open then, and Python finds out why. */
+typedef struct {
+    uint64_t device, inode;
+    uint8_t mark[PK_MARK];
+} pk_opened;
+int pk_open_directory(int around, const char *name, int flags, int wants_mark, pk_opened *opened);

@@ -1,0 +1,385 @@
+/* Batches, and the threads that do their rows.
+ *
+ * As long as there are no threads, whoever polls does the rows. Threads have all signals blocked, and touch neither
+ * Python nor MPI. All that several threads change is changed under the lock, or atomic.
+ */
+#include "internal.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#define STACK (256u << 10)
+#define ROWS_AT_ONCE 16  /* without threads: between two looks at the clock, or one where each row takes ... */
+#define SLOW 500000      /* ... so many nanoseconds */
+
+static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
+    [PK_STAT] = pk_stat_row, [PK_COPY] = pk_copy_row, [PK_READ] = pk_read_row,
+    [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
+};
+
+static int equip(pk_worker *worker, pk_kernel *kernel)
+{
+    void *buffer = mmap(NULL, PIECE + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (buffer == MAP_FAILED)
+        return -1;
+    worker->kernel = kernel;
+    worker->buffer = buffer;
+    return 0;
+}
+
+pk_kernel *pk_open(int wake, pk_digest digest)
+{
+    pk_kernel *kernel = calloc(1, sizeof *kernel);
+    if (kernel == NULL)
+        return NULL;
+    if (equip(&kernel->main, kernel)) {
+        free(kernel);
+        errno = ENOMEM;
+        return NULL;
+    }
+    pthread_mutex_init(&kernel->lock, NULL);
+    pthread_cond_init(&kernel->more, NULL);
+    kernel->wake = wake;
+    kernel->digest = digest;
+    return kernel;
+}
+
+void pk_close(pk_kernel *kernel)
+{
+    pthread_mutex_lock(&kernel->lock);
+    kernel->is_closing = 1;
+    pthread_cond_broadcast(&kernel->more);
+    pthread_mutex_unlock(&kernel->lock);
+    for (int each = 0; each < kernel->threads; each++) {
+        pthread_join(kernel->workers[each]->thread, NULL);
+        munmap(kernel->workers[each]->buffer, PIECE + 4096);
+        free(kernel->workers[each]);
+    }
+    munmap(kernel->main.buffer, PIECE + 4096);
+    for (pk_attribute *each = kernel->attributes; each != NULL;) {
+        pk_attribute *following = each->following;
+        free(each);
+        each = following;
+    }
+    pthread_cond_destroy(&kernel->more);
+    pthread_mutex_destroy(&kernel->lock);
+    free(kernel);
+}
+
+/* Joined names as single ones, each with a zero at its end; returns where the next ones go. NULL: there are more rows
+ * than names, or fewer. */
+static char *unpack(char *to, const char **each, const char *names, size_t size, uint32_t rows)
+{
+    if (size)
+        memcpy(to, names, size);
+    char *at = to, *const past = to + size + 1;
+    for (uint32_t row = 0; row < rows; row++) {
+        if (at == past)
+            return NULL;
+        each[row] = at;
+        char *end = memchr(at, '/', (size_t)(past - 1 - at));
+        at = end != NULL ? end : past - 1;
+        *at++ = '\0';
+    }
+    return rows && at != past ? NULL : past;
+}
+
+int pk_submit(pk_kernel *kernel, pk_batch *batch)
+{
+    const size_t lists = 1u + (batch->new_names != NULL) + (batch->temporaries != NULL);
+    size_t text = batch->names_size + batch->new_names_size + batch->temporaries_size + 3;
+    pk_work *work = calloc(1, sizeof *work + lists * batch->rows * sizeof(char *) + text);
+    if (work == NULL)
+        return ENOMEM;
+    const char **each = (const char **)(work + 1);
+    char *at = (char *)(each + lists * batch->rows);
+    work->name = work->new_name = each;
+    at = unpack(at, each, batch->names, batch->names_size, batch->rows);
+    if (at != NULL && batch->new_names != NULL) {
+        work->new_name = each += batch->rows;
+        at = unpack(at, each, batch->new_names, batch->new_names_size, batch->rows);
+    }
+    if (at != NULL && batch->temporaries != NULL) {
+        work->temporary = each += batch->rows;
+        at = unpack(at, each, batch->temporaries, batch->temporaries_size, batch->rows);
+    }
+    if (at == NULL) {
+        free(work);
+        return EINVAL;
+    }
+    batch->work = work;
+    pthread_mutex_lock(&kernel->lock);
+    if (batch->rows == 0) {
+        atomic_store(&work->done, 1);
+    } else {
+        if (kernel->last != NULL)
+            kernel->last->work->following = batch;
+        else
+            kernel->first = batch;
+        kernel->last = batch;
+        if (kernel->unfinished++ == 0)
+            kernel->busy_since = pk_now();
+        if (kernel->resting)
+            pthread_cond_signal(&kernel->more); /* who wakes up wakes another one, if there is more to do */
+    }
+    pthread_mutex_unlock(&kernel->lock);
+    return 0;
+}
+
+void pk_release(pk_batch *batch)
+{
+    pk_release_directories(batch);
+    free(batch->work);
+    batch->work = NULL;
+}
+
+int pk_is_done(pk_batch *batch)
+{
+    return atomic_load_explicit(&batch->work->done, memory_order_acquire);
+}
+
+uint64_t pk_moved(pk_batch *batch)
+{
+    return atomic_load_explicit(&batch->work->moved, memory_order_relaxed);
+}
+
+/* Under the lock: nobody begins a row of it any more. */
+static void take_out(pk_kernel *kernel, pk_batch *batch)
+{
+    pk_batch *before = NULL;
+    for (pk_batch *each = kernel->first; each != NULL; before = each, each = each->work->following) {
+        if (each != batch)
+            continue;
+        if (before == NULL)
+            kernel->first = batch->work->following;
+        else
+            before->work->following = batch->work->following;
+        if (kernel->last == batch)
+            kernel->last = before;
+        batch->work->following = NULL;
+        return;
+    }
+}
+
+static void wake(pk_kernel *kernel)
+{
+    const uint64_t one = 1;
+    if (kernel->wake >= 0)
+        while (write(kernel->wake, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+}
+
+/* Under the lock: rows that nobody has begun are not begun any more. Returns 0 if there are none. */
+static int cut_short(pk_kernel *kernel, pk_batch *batch)
+{
+    pk_work *work = batch->work;
+    if (work->next == batch->rows)
+        return 0;
+    take_out(kernel, batch);
+    memset(batch->verdicts.codes + work->next, CANCELLED, batch->rows - work->next);
+    batch->cancelled = 1;
+    work->ended += batch->rows - work->next;
+    work->next = batch->rows;
+    return 1;
+}
+
+/* Under the lock, asked whenever rows have ended: is no row of it under way any more? Then it may be released by now,
+ * and nobody touches it again. */
+static int is_over(pk_kernel *kernel, pk_batch *batch)
+{
+    pk_work *work = batch->work;
+    if (work->ended < batch->rows)
+        return 0;
+    if (--kernel->unfinished == 0)
+        kernel->busy += pk_now() - kernel->busy_since;
+    atomic_store_explicit(&work->done, 1, memory_order_release);
+    return 1;
+}
+
+void pk_cancel(pk_kernel *kernel, pk_batch *batch)
+{
+    pthread_mutex_lock(&kernel->lock);
+    if (cut_short(kernel, batch))
+        is_over(kernel, batch);
+    pthread_mutex_unlock(&kernel->lock);
+}
+
+static int makes_or_removes(const pk_batch *batch)
+{
+    return batch->kind == PK_COPY || batch->kind == PK_REMOVE || batch->kind == PK_ENTER;
+}
+
+/* Under the lock: may a thread begin one of its rows now? Names of one directory are made and removed one after the
+ * other, by its lock in the client's kernel: threads that wait for that could do something else. */
+static int may_begin(const pk_kernel *kernel, const pk_batch *batch)
+{
+    if (batch->kind == PK_STAT || batch->kind == PK_READ)
+        return 1;
+    int modifying = 0, of_one = 0;
+    for (int each = 0; each < kernel->threads; each++) {
+        pk_batch *other = atomic_load_explicit(&kernel->workers[each]->batch, memory_order_relaxed);
+        if (other == NULL || other->kind == PK_STAT || other->kind == PK_READ)
+            continue;
+        modifying++;
+        of_one += makes_or_removes(other) && other->target == batch->target;
+    }
+    if (kernel->modifying && modifying >= kernel->modifying)
+        return 0;
+    return !batch->at_once || !makes_or_removes(batch) || of_one < batch->at_once;
+}
+
+/* Under the lock: the batch of which a thread begins a row next, or NULL. */
+static pk_batch *next_batch(const pk_kernel *kernel)
+{
+    if (kernel->working >= kernel->most)
+        return NULL;
+    pk_batch *batch = kernel->first;
+    while (batch != NULL && !may_begin(kernel, batch))
+        batch = batch->work->following;
+    return batch;
+}
+
+/* Under the lock: up to so many rows of a batch, from *start on, are this worker's. */
+static uint32_t claim(pk_kernel *kernel, pk_worker *worker, pk_batch *batch, uint32_t most, uint32_t *start)
+{
+    pk_work *work = batch->work;
+    *start = work->next;
+    uint32_t number = batch->rows - work->next < most ? batch->rows - work->next : most;
+    work->next += number;
+    if (work->next == batch->rows)
+        take_out(kernel, batch);
+    atomic_store_explicit(&worker->row, *start, memory_order_relaxed);
+    atomic_store_explicit(&worker->batch, batch, memory_order_relaxed);
+    return number;
+}
+
+/* Has the file system been full, or read-only, twice without a success in between? */
+static int is_at_end(const pk_batch *batch)
+{
+    return atomic_load_explicit(&batch->work->full, memory_order_relaxed) > 1;
+}
+
+/* Does the claimed rows, but for those that come after the end; returns how many it has done. */
+static uint32_t do_rows(pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number)
+{
+    int (*const do_row)(pk_worker *, pk_batch *, uint32_t) = ROWS[batch->kind];
+    const uint64_t first = pk_now();
+    uint64_t began = first;
+    uint32_t row = start;
+    for (; row < start + number && !is_at_end(batch); row++) {
+        atomic_store_explicit(&worker->row, row, memory_order_relaxed);
+        atomic_store_explicit(&worker->since, began, memory_order_release);
+        batch->verdicts.codes[row] = (uint8_t)do_row(worker, batch, row);
+        uint64_t ended = pk_now();
+        batch->verdicts.nanoseconds[row] = ended - began;
+        began = ended;
+    }
+    atomic_store_explicit(&worker->since, 0, memory_order_release);
+    atomic_store_explicit(&worker->operation, OP_NONE, memory_order_relaxed);
+    count(&worker->wall, began - first);
+    worker->is_slow = began - first > number * SLOW;
+    return row - start;
+}
+
+/* Under the lock: of these rows, which were claimed, so many have been done. Is the batch over? */
+static int settle(pk_kernel *kernel, pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number, uint32_t did)
+{
+    atomic_store_explicit(&worker->batch, NULL, memory_order_relaxed);
+    batch->work->ended += number;
+    if (did < number) {
+        memset(batch->verdicts.codes + start + did, CANCELLED, number - did);
+        batch->cancelled = 1;
+    }
+    if (is_at_end(batch))
+        cut_short(kernel, batch);
+    return is_over(kernel, batch);
+}
+
+void pk_poll(pk_kernel *kernel, uint64_t nanoseconds)
+{
+    const uint64_t end = pk_now() + nanoseconds, processor = processor_time();
+    pthread_mutex_lock(&kernel->lock);
+    int is_done = 0;
+    while (!kernel->most && !is_done && kernel->first != NULL) {
+        pk_batch *batch = kernel->first;
+        const uint32_t most = kernel->main.is_slow || batch->kind == PK_ENTER ? 1 : ROWS_AT_ONCE;
+        uint32_t start, number = claim(kernel, &kernel->main, batch, most, &start);
+        pthread_mutex_unlock(&kernel->lock);
+        uint32_t did = do_rows(&kernel->main, batch, start, number);
+        pthread_mutex_lock(&kernel->lock);
+        is_done = settle(kernel, &kernel->main, batch, start, number, did);
+        if (pk_now() >= end)
+            break;
+    }
+    pthread_mutex_unlock(&kernel->lock);
+    count(&kernel->main.processor, processor_time() - processor);
+}
+
+static void *work(void *argument)
+{
+    pk_worker *worker = argument;
+    pk_kernel *kernel = worker->kernel;
+    pthread_mutex_lock(&kernel->lock);
+    while (!kernel->is_closing) {
+        pk_batch *batch = next_batch(kernel);
+        if (batch == NULL) {
+            kernel->resting++;
+            pthread_cond_wait(&kernel->more, &kernel->lock);
+            kernel->resting--;
+            continue;
+        }
+        uint32_t start, number = claim(kernel, worker, batch, 1, &start);
+        kernel->working++;
+        if (kernel->resting && next_batch(kernel) != NULL)
+            pthread_cond_signal(&kernel->more);
+        pthread_mutex_unlock(&kernel->lock);
+        const uint64_t processor = processor_time();
+        uint32_t did = do_rows(worker, batch, start, number);
+        count(&worker->processor, processor_time() - processor);
+        pthread_mutex_lock(&kernel->lock);
+        kernel->working--;
+        if (settle(kernel, worker, batch, start, number, did))
+            wake(kernel);
+    }
+    pthread_mutex_unlock(&kernel->lock);
+    return NULL;
+}
+
+/* Under the lock: one more thread. 0, or -1 if none can be had. */
+static int start(pk_kernel *kernel, const pthread_attr_t *attributes)
+{
+    pk_worker *worker = calloc(1, sizeof *worker);
+    if (worker == NULL || equip(worker, kernel)) {
+        free(worker);
+        return -1;
+    }
+    if (pthread_create(&worker->thread, attributes, work, worker)) {
+        munmap(worker->buffer, PIECE + 4096);
+        free(worker);
+        return -1;
+    }
+    kernel->workers[kernel->threads++] = worker;
+    return 0;
+}
+
+int pk_set_threads(pk_kernel *kernel, int threads, int modifying)
+{
+    const int room = (int)(sizeof kernel->workers / sizeof *kernel->workers);
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    if (pthread_attr_init(&attributes))
+        return kernel->most;
+    pthread_attr_setstacksize(&attributes, STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&kernel->lock);
+    while (kernel->threads < threads && kernel->threads < room && !start(kernel, &attributes))
+        ;
+    kernel->most = threads < kernel->threads ? threads : kernel->threads;
+    kernel->modifying = modifying;
+    pthread_cond_broadcast(&kernel->more);
+    pthread_mutex_unlock(&kernel->lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return kernel->most;
+}

@@ -1,0 +1,50 @@
+/* What others want to know of the threads: how much they have done, and what they are doing. */
+#include "internal.h"
+
+static void sum_up(const pk_worker *worker, pk_load *load)
+{
+    load->operations += atomic_load_explicit(&worker->operations, memory_order_relaxed);
+    load->wall += atomic_load_explicit(&worker->wall, memory_order_relaxed);
+    load->processor += atomic_load_explicit(&worker->processor, memory_order_relaxed);
+}
+
+void pk_measure(pk_kernel *kernel, pk_load *load)
+{
+    memset(load, 0, sizeof *load);
+    pthread_mutex_lock(&kernel->lock);
+    load->busy = kernel->busy + (kernel->unfinished ? pk_now() - kernel->busy_since : 0);
+    sum_up(&kernel->main, load);
+    for (int each = 0; each < kernel->threads; each++)
+        sum_up(kernel->workers[each], load);
+    pthread_mutex_unlock(&kernel->lock);
+}
+
+static void older(pk_worker *worker, pk_doing *doing, pk_batch **batch, uint32_t *row)
+{
+    uint64_t since = atomic_load_explicit(&worker->since, memory_order_acquire);
+    pk_batch *under_way = atomic_load_explicit(&worker->batch, memory_order_relaxed);
+    if (since == 0 || under_way == NULL || (doing->since != 0 && doing->since <= since))
+        return;
+    doing->since = since;
+    doing->operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
+    *row = atomic_load_explicit(&worker->row, memory_order_relaxed);
+    *batch = under_way;
+}
+
+int pk_oldest(pk_kernel *kernel, pk_doing *doing)
+{
+    pk_batch *batch = NULL;
+    uint32_t row = 0;
+    memset(doing, 0, sizeof *doing);
+    pthread_mutex_lock(&kernel->lock);
+    older(&kernel->main, doing, &batch, &row);
+    for (int each = 0; each < kernel->threads; each++)
+        older(kernel->workers[each], doing, &batch, &row);
+    if (batch != NULL) {
+        const int of_source = doing->operation <= OP_GETXATTR || batch->kind != PK_COPY;
+        doing->directory = of_source ? batch->directory : batch->target;
+        strncpy(doing->name, (of_source ? batch->work->name : batch->work->new_name)[row], sizeof doing->name - 1);
+    }
+    pthread_mutex_unlock(&kernel->lock);
+    return batch != NULL;
+}

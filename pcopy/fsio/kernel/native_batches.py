@@ -1,0 +1,194 @@
+"""Batches as the kernel in C sees them: pointers to their columns, and to those of the result.
+
+For each there is the result that C fills, and what does the rows that C defers, into the same result.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from pcopy.fsio.kernel import _native
+from pcopy.fsio.kernel.batches import (
+    Batch,
+    Copied,
+    Copy,
+    Digests,
+    Judged,
+    Read,
+    ReadBack,
+    Remove,
+    Removed,
+    Stat,
+    Stated,
+)
+from pcopy.fsio.kernel.columns import COLUMNS, DEVICE, OPERATIONS, SIZE, VERSION, Code, Marks, Rows, Verdicts, numbers
+from pcopy.fsio.kernel.copy_rows import Copying
+from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
+from pcopy.fsio.kernel.item_rows import Reading, Removing, Stating
+from pcopy.fsio.kernel.python import Work
+from pcopy.fsio.layout import PLAIN
+from pcopy.fsio.temporary import REPLACED
+
+_ffi, _lib = _native.ffi, _native.lib
+
+DEFERRED = int(_lib.PK_DEFERRED)
+"""The code of a row that C has not done."""
+
+_POINTERS = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
+_COLUMNS = [(name, _POINTERS[typecode], bit) for name, typecode, bit, _ in COLUMNS]
+
+
+class InC:
+    """One batch. ``batch`` is the structure of kernel.h; what it points to lives as long as this does."""
+
+    def __init__(self, kind: int, batch: Any, result: Judged, careful: Callable[[], Work]) -> None:
+        """``careful`` makes what does the deferred rows."""
+        self.batch: Any = _ffi.new("pk_batch *")
+        self.result = result
+        self.careful = careful
+        pointer, to, verdicts = _ffi.from_buffer, self.batch, result.verdicts
+        to.kind = kind
+        to.rows = self.number = len(verdicts.codes)
+        to.directory = to.target = batch.directory
+        given = to.verdicts
+        given.codes = codes = pointer("uint8_t[]", verdicts.codes)
+        given.operations = operations = pointer("uint8_t[]", verdicts.operations)
+        given.errnos = errnos = pointer("int32_t[]", verdicts.errnos)
+        given.bytes = sizes = pointer("uint64_t[]", verdicts.bytes)
+        given.nanoseconds = nanoseconds = pointer("uint64_t[]", verdicts.nanoseconds)
+        to.names = names = pointer("char[]", batch.names)
+        to.names_size = len(batch.names)
+        self._kept: list[Any] = [codes, operations, errnos, sizes, nanoseconds, names]
+
+    def pointer(self, kind: str, buffer: Any) -> Any:
+        """To a column; NULL if that is empty."""
+        if not buffer:
+            return _ffi.NULL
+        pointer = _ffi.from_buffer(kind, buffer)
+        self._kept.append(pointer)
+        return pointer
+
+    def columns(self, to: Any, rows: Rows, needed: int = 0) -> None:
+        """Raises ``ValueError`` unless each column has all rows, and those of the mask ``needed`` are there: C would
+        read what is beside them."""
+        if needed & ~rows.mask:
+            raise ValueError("a column is missing")
+        for name, kind, bit in _COLUMNS:
+            if rows.mask & bit and self.number:
+                column: array[int] = getattr(rows, name)
+                if len(column) != self.number:
+                    raise ValueError(f"the column {name} has {len(column)} rows")
+                pointer = _ffi.from_buffer(kind, column)
+                setattr(to, name, pointer)
+                self._kept.append(pointer)
+
+    def defer_all(self) -> None:
+        """C does none of its rows."""
+        self.result.verdicts.codes[:] = bytes((DEFERRED,)) * len(self.result.verdicts)
+        self.batch.rows = 0
+
+    def finish(self) -> None:
+        """C is done with them. It may be asked again, if what follows could not be done."""
+
+
+class CopyInC(InC):
+    def __init__(self, settings: Settings, batch: Copy, digest_size: int, *, has_digest: bool) -> None:
+        number = len(batch.rows)
+        made = numbers("Q", number)
+        self._copied = Copied(Verdicts(number), Digests.of(number, digest_size), made, Marks(), {})
+        super().__init__(_lib.PK_COPY, batch, self._copied, lambda: Copying(settings, batch, digest_size, self._copied))
+        self._digest = settings.digest
+        self._marks = bytearray()
+        self._arena = bytearray()
+        self._offsets: list[int] = []
+        to = self.batch
+        to.target = batch.target
+        to.umask = settings.umask
+        to.flags = flags_of(settings) | (_lib.PK_INHERITS if batch.inherits else 0)
+        if batch.new_names:
+            to.new_names, to.new_names_size = self.pointer("char[]", batch.new_names), len(batch.new_names)
+        if batch.temporaries:
+            to.temporaries, to.temporaries_size = self.pointer("char[]", batch.temporaries), len(batch.temporaries)
+        to.plans = self.pointer("uint8_t[]", batch.plans)
+        to.made = self.pointer("uint64_t[]", made)
+        self.columns(to.given, batch.rows, VERSION | DEVICE)
+        if len(batch.plans) != number:
+            raise ValueError(f"there are {len(batch.plans)} plans for {number} rows")
+        if batch.recipe is not PLAIN or settings.preserve.chown != (-1, -1):
+            self.defer_all()
+            return
+        if batch.temporaries:
+            self._marks = bytearray(number * _lib.PK_MARK)
+            to.marks = self.pointer("uint8_t[]", self._marks)
+        if self._digest is not None and has_digest:
+            to.digests = self.pointer("uint8_t[]", self._copied.digests.data)
+        elif self._digest is not None:
+            self._take_contents(batch.rows.size)
+
+    def _take_contents(self, sizes: array[int]) -> None:
+        """C has no library for the digest: all contents are left in memory."""
+        self._offsets = [0, *accumulate(min(size, SMALL_FILE) + 1 for size in sizes)]
+        self._arena = bytearray(self._offsets[-1])
+        self.batch.arena = self.pointer("uint8_t[]", self._arena)
+        self.batch.offsets = self.pointer("uint64_t[]", array("Q", self._offsets))
+
+    def finish(self) -> None:
+        result = self._copied
+        verdicts = result.verdicts
+        if self._offsets:
+            assert self._digest is not None
+            contents = memoryview(self._arena)
+            for row in verdicts.rows(Code.DONE):
+                start = self._offsets[row]
+                result.digests[row] = self._digest(contents[start : start + verdicts.bytes[row]])
+        if self._marks:
+            for row in verdicts.rows(Code.DONE):
+                start = row * _lib.PK_MARK + 1
+                if length := self._marks[start - 1]:
+                    result.marks[row] = bytes(self._marks[start : start + length])
+        for row in verdicts.rows(Code.FAILED):
+            if verdicts.errnos[row] == errno.ESTALE and OPERATIONS[verdicts.operations[row]] == "rename":
+                verdicts.texts[row] = "", REPLACED
+
+
+def flags_of(settings: Settings) -> int:
+    preserve = settings.preserve
+    flags = _lib.PK_FOLLOW if settings.follow else 0
+    flags |= _lib.PK_SPARSE if preserve.sparse else 0
+    flags |= _lib.PK_OWNER if preserve.ownership else 0
+    flags |= _lib.PK_MODE if preserve.mode else 0
+    return int(flags | (_lib.PK_TIMES if preserve.timestamps else 0))
+
+
+def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest: bool) -> InC:
+    """``has_digest``: C takes the digests."""
+    match batch:
+        case Copy():
+            return CopyInC(settings, batch, digest_size, has_digest=has_digest)
+        case Stat():
+            stated = Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
+            rows = InC(_lib.PK_STAT, batch, stated, lambda: Stating(batch, stated))
+            rows.columns(rows.batch.found, stated.rows)
+            rows.batch.flags = (_lib.PK_FOLLOW if batch.follow else 0) | (0 if batch.on_source else _lib.PK_COPIES)
+        case Read():
+            digests = Digests.of(len(batch), digest_size)
+            read = ReadBack(Verdicts(len(batch)), Rows(len(batch), VERSION), digests)
+            rows = InC(_lib.PK_READ, batch, read, lambda: Reading(settings, batch, digest_size, read))
+            rows.columns(rows.batch.found, read.seen)
+            rows.batch.digests = rows.pointer("uint8_t[]", digests.data)
+            rows.batch.flags = _lib.PK_COPIES if batch.copies else _lib.PK_FOLLOW if settings.follow else 0
+            rows.batch.flags |= _lib.PK_WHOLE if batch.whole else 0
+            if not has_digest:
+                rows.defer_all()
+        case Remove():
+            removed = Removed(Verdicts(len(batch)), Rows(len(batch), SIZE))
+            rows = InC(_lib.PK_REMOVE, batch, removed, lambda: Removing(batch, removed))
+            rows.columns(rows.batch.given, batch.rows)
+            rows.columns(rows.batch.found, removed.seen)
+        case _:
+            raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
+    return rows

@@ -1,0 +1,121 @@
+"""Batches of directories as the kernel in C sees them (``pcopy.fsio.kernel.directory_batches``)."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from typing import Any
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.kernel import _native
+from pcopy.fsio.kernel.batches import Judged
+from pcopy.fsio.kernel.columns import ATIME, FOUND, GROUP, INODE, LINKS, MODE, MTIME, OWNER, Code, Rows, Verdicts
+from pcopy.fsio.kernel.directory_batches import Common, Enter, Entered, Finish, Sibling
+from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.native_batches import DEFERRED, InC, flags_of
+from pcopy.fsio.kernel.python import Work
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+
+_ffi, _lib = _native.ffi, _native.lib
+
+_COLUMNS = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
+"""Of what is left in a directory."""
+_NOTHING = Rows(0, FOUND | LINKS)
+
+
+class DirectoriesInC(InC):
+    """Rows that C defers want care."""
+
+    def __init__(self, kind: int, settings: Settings, batch: Enter | Finish, result: Judged, target: int) -> None:
+        super().__init__(kind, batch, result, _none)
+        self._tree = _tree_of(batch.common)
+        to = self.batch
+        to.target = target
+        to.umask = settings.umask
+        to.flags = flags_of(settings)
+        to.tree = self._tree
+
+    def finish(self) -> None:
+        codes = self.result.verdicts.codes
+        if DEFERRED in codes:
+            codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
+
+
+class EnterInC(DirectoriesInC):
+    def __init__(self, settings: Settings, batch: Enter) -> None:
+        number = len(batch)
+        self._entered = Entered(Verdicts(number), 0, 0, {})
+        super().__init__(_lib.PK_ENTER, settings, batch, self._entered, batch.target)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        self.batch.directories = self._directories
+        self.batch.given.inode = self.pointer("uint64_t[]", batch.inodes)
+
+    def finish(self) -> None:
+        super().finish()
+        entered, directories = self._entered, self._directories
+        done = int(Code.DONE)
+        entered.skipped = entered.skipped_bytes = 0
+        for row, code in enumerate(entered.verdicts.codes):
+            if code != done:
+                continue
+            found = directories[row]
+            if found.is_finished:
+                entered.skipped += found.skipped
+                entered.skipped_bytes += found.skipped_bytes
+            else:
+                entered.left[row] = _sibling(found)
+
+
+class FinishInC(DirectoriesInC):
+    def __init__(self, settings: Settings, batch: Finish) -> None:
+        super().__init__(_lib.PK_FINISH, settings, batch, Judged(Verdicts(len(batch))), batch.directory)
+        self.columns(self.batch.given, batch.rows, MODE | OWNER | GROUP | ATIME | MTIME | INODE)
+        if not len(batch.marks) == len(batch.fresh) == len(batch):
+            raise ValueError(f"there are {len(batch.marks)} marks for {len(batch)} rows")
+        marks = bytearray(len(batch) * _lib.PK_MARK)
+        for row, mark in enumerate(batch.marks):
+            start = row * _lib.PK_MARK
+            marks[start] = len(mark)
+            marks[start + 1 : start + 1 + len(mark)] = mark
+        self.batch.marks = self.pointer("uint8_t[]", marks)
+        self.batch.plans = self.pointer("uint8_t[]", batch.fresh)
+
+
+def _none() -> Work:
+    raise AssertionError("no directory is deferred to the kernel in Python")
+
+
+def _tree_of(common: Common) -> Any:
+    chosen = (
+        (common.in_new, _lib.PK_IN_NEW),
+        (capable(CAP_DAC_OVERRIDE), _lib.PK_POWERFUL),
+        (common.compares, _lib.PK_COMPARE),
+        (common.links_apart, _lib.PK_LINKS),
+    )
+    tree = _ffi.new("pk_tree *")
+    tree.source_device, tree.target_device = common.source_device, common.target_device
+    tree.shunned_device, tree.shunned_inode = common.shunned
+    tree.touched, tree.window, tree.most = common.touched, common.window, common.most
+    tree.user = os.geteuid()
+    tree.flags = sum(flag for is_so, flag in chosen if is_so)
+    return tree
+
+
+def _sibling(found: Any) -> Sibling:
+    dress, number = found.dress, found.left
+    rows, names = _NOTHING, b""
+    if number:
+        rows = Rows(0, FOUND | LINKS)
+        rows.number = number
+        for name in _COLUMNS:
+            column: array[int] = getattr(rows, name)
+            column.frombytes(_ffi.buffer(getattr(found.rows, name), number * column.itemsize))
+        names = _ffi.buffer(found.names, found.names_size)[:]
+    mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
+    attributes = Attributes(dress.mode, dress.uid, dress.gid, dress.atime, dress.mtime)
+    is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
+    return Sibling(
+        attributes, found.inode, mark, is_fresh, is_anothers, names, rows, found.skipped, found.skipped_bytes
+    )

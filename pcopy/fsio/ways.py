@@ -1,0 +1,75 @@
+"""How the bytes of a large file are best moved, by the types of the two file systems.
+
+The table is made of measurements: docs/operations/large_files.md has the figures, and ``bench/large_probe.c`` repeats
+them. A type that is not in it is taken for one with many servers, which gain by many writers of one file.
+"""
+
+from __future__ import annotations
+
+from pcopy import libc
+from pcopy.fsio.identity import OVERLAY, XFS
+from pcopy.named import NamedTuple
+
+
+class Ways(NamedTuple):
+    """What suits a file system.
+
+    ``is_local``: its files have one inode lock on this host, for which several writers of a file only wait.
+    ``preallocates``: room that is asked for at once (fallocate) makes the writes cheaper. ``writes_back``: to begin
+    storing what was written while more is copied (sync_file_range) takes that time from the sync at the end.
+    ``copies_itself``: copy_file_range lets the server copy. (Elsewhere it goes page by page; on FUSE 64 KiB at a time.)
+    """
+
+    is_local: bool = False
+    preallocates: bool = False
+    writes_back: bool = False
+    copies_itself: bool = False
+
+
+_LOCAL = Ways(is_local=True)
+_ON_DISK = Ways(is_local=True, writes_back=True)
+_SERVED = Ways(copies_itself=True)
+"""Kinds of file systems: in memory, or with a cache of their own; with the system's page cache; on a server."""
+
+WAYS = {
+    0x01021994: _LOCAL,  # tmpfs
+    0x858458F6: _LOCAL,  # ramfs
+    0x2FC12FC1: _LOCAL,  # ZFS
+    OVERLAY: _LOCAL,
+    0x4D44: _LOCAL,  # FAT
+    0x2011BAB0: _LOCAL,  # exFAT
+    0x7366746E: _LOCAL,  # NTFS
+    0x3153464A: _LOCAL,  # JFS
+    0xEF53: _ON_DISK._replace(preallocates=True),  # ext4, and ext2 and ext3
+    XFS: _ON_DISK,
+    0x9123683E: _ON_DISK,  # btrfs
+    0xF2F52010: _ON_DISK,  # F2FS
+    0xCA451A4E: _ON_DISK,  # bcachefs
+    0x6969: _SERVED,  # NFS
+    0x00C36400: _SERVED,  # Ceph
+    0xFF534D42: _SERVED,  # CIFS
+    0xFE534D42: _SERVED,  # SMB
+}
+"""By f_type (statfs(2)). FUSE, Lustre, GPFS, BeeGFS and all others have none of it."""
+
+
+class KnownWays:
+    """The ways of the file systems that a rank has met, by their st_dev."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Ways] = {}
+
+    def of(self, device: int, descriptor: int) -> Ways:
+        """Those of the file system ``device``, on which something is open; if it can't be asked, it may be any."""
+        ways = self._known.get(device)
+        if ways is None:
+            try:
+                ways = WAYS.get(libc.type_of_file_system(descriptor), Ways())
+            except OSError:
+                ways = Ways()
+            self._known[device] = ways
+        return ways
+
+    def never_preallocate(self, device: int) -> None:
+        """It was refused there."""
+        self._known[device] = self._known[device]._replace(preallocates=False)

@@ -1,0 +1,130 @@
+"""Digests that a kernel takes of what it copies and reads, against the definition of the signature.
+
+The kernel in C has them from the system's libraries. Where one is missing, Python takes them of contents that C leaves
+in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import blake3
+import pytest
+import xxhash
+
+from pcopy.fsio.kernel.batches import Copied, Copy, Plan, Read, ReadBack
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, Settings
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.base.hashing import Hashing
+from tests.fsio.kernel_bench import KERNELS, done, found
+from tests.support import native, reference_signature
+
+KIB = 1 << 10
+PIECE = 256 * KIB
+"""What the kernel in C reads at once."""
+BLOCKS = [64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB]
+
+ORACLES: dict[str, Callable[[bytes], bytes]] = {
+    "xxh3-128": xxhash.xxh3_128_digest,
+    "blake3": lambda data: blake3.blake3(data).digest(),
+}
+
+
+def sizes(block: int) -> list[int]:
+    """On both sides of what is no longer one block, one piece, or a power of two of blocks."""
+    edges = {0, 1, block, 2 * block, 3 * block, 5 * block, PIECE, 2 * PIECE, SMALL_FILE}
+    around = {edge + by for edge in edges for by in (-1, 0, 1)}
+    return sorted(size for size in around if 0 <= size <= SMALL_FILE)
+
+
+@pytest.fixture(params=["python", "c", "c-threads", "c-without-library"])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Settings], Kernel]:
+    name = str(request.param).removesuffix("-without-library")
+    if name != request.param:
+        native.require()
+        from pcopy.fsio.kernel import native as in_c
+
+        class WithoutLibrary:
+            def __getattr__(self, name: str) -> Any:
+                return (lambda _: 0) if name == "pk_find_digest" else getattr(library, name)
+
+        library = in_c._lib
+        monkeypatch.setattr(in_c, "_lib", WithoutLibrary())
+    return KERNELS[name]
+
+
+@pytest.mark.in_turn(12)
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("algorithm", ORACLES)
+def test_digests_are_those_of_the_definition(
+    make: Callable[[Settings], Kernel], algorithm: str, block: int, area: Path
+) -> None:
+    (area / "source").mkdir()
+    (area / "target").mkdir()
+    random, contents = Random(block), {}
+    for size in sizes(block):
+        contents[f"{size}"] = random.randbytes(size)
+        (area / "source" / f"{size}").write_bytes(contents[f"{size}"])
+    oracle = partial(reference_signature.of_file, block_size=block, digest=ORACLES[algorithm])
+    expected = [oracle(content) for content in contents.values()]
+    names, number = pack_names(map(os.fsencode, contents)), len(contents)
+    kernel = make(Settings(Preserve(), 0o022, False, Hashing(algorithm, block).whole, algorithm, block))
+    source, target = (os.open(area / name, os.O_RDONLY) for name in ("source", "target"))
+    try:
+        rows = found(area / "source", list(contents))
+        copied: Copied = done(kernel, Copy(source, names, target, bytes([Plan.NEW]) * number, rows))
+        read: ReadBack = done(kernel, Read(target, names, True))
+        assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [Code.DONE] * number
+    finally:
+        kernel.close()
+        os.close(source)
+        os.close(target)
+    assert [copied.digests[row] for row in range(number)] == expected
+    assert [read.digests[row] for row in range(number)] == expected
+
+
+def test_the_library_of_the_default_algorithm_is_used() -> None:
+    """bin/install-debian-packages installs it; without it this would pass by, and take three times as long."""
+    native.require()
+    from pcopy.fsio.kernel.native import _lib
+
+    if not os.path.exists("/usr/lib/x86_64-linux-gnu/libxxhash.so.0"):
+        pytest.skip("there is no libxxhash0 here")
+    assert _lib.pk_find_digest(b"xxh3-128") == 1
+    assert _lib.pk_find_digest(b"sha-1") == 0
+
+
+def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that C defers want memory, too. Without a library the contents are still there then."""
+    native.require()
+    from pcopy.fsio.kernel import native_batches
+
+    class OutOfMemory:
+        def __init__(self, *_: object) -> None:
+            monkeypatch.undo()
+            raise MemoryError
+
+    (area / "target").mkdir()
+    (area / "file").write_bytes(b"content")
+    rows = found(area, ["file", "file"])
+    kernel = KERNELS["c"](Settings(Preserve(), 0o022, False, Hashing("xxh3-128", BLOCKS[0]).whole))
+    source, target = (os.open(path, os.O_RDONLY) for path in (area, area / "target"))
+    try:
+        ticket = kernel.submit(Copy(source, b"file/absent", target, bytes([Plan.NEW]) * 2, rows))
+        monkeypatch.setattr(native_batches, "Copying", OutOfMemory)
+        with pytest.raises(MemoryError):
+            kernel.poll()
+        while not ticket.is_done:
+            kernel.poll()
+    finally:
+        kernel.close()
+        os.close(source)
+        os.close(target)
+    assert list(ticket.result.verdicts.codes) == [Code.DONE, Code.CHANGED]
+    assert ticket.result.digests[0] == reference_signature.of_file(b"content", BLOCKS[0], ORACLES["xxh3-128"])

@@ -1,0 +1,172 @@
+"""The threads of the kernel in C: how many rows are under way at once, where, and what is told of them.
+
+A slow file system counts: its writes sleep, and any number of them at once, also in one directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.latency import Slow, slow
+from pcopy.fsio.kernel.batches import Copied, Copy, Plan
+from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.kernel.interface import Settings, Ticket
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.kernel_bench import found
+from tests.support.users import require_root
+
+if kernel_name() != "c":
+    pytest.skip("there is no kernel in C here", allow_module_level=True)
+
+from pcopy.fsio.kernel.native import NativeKernel
+from pcopy.fsio.kernel.native_pool import LARGE_DIRECTORY, ROWS_OF_ONE
+
+LATENCY = 20_000
+FILES = 40
+
+
+@pytest.fixture
+def server(area: Path) -> Iterator[Slow]:
+    require_root("mount")
+    if not shutil.which("gcc") or subprocess.run(["pkg-config", "--exists", "fuse3"], check=False).returncode:
+        pytest.skip("there is no gcc, or no libfuse3-dev")
+    (area / "below").mkdir()
+    with slow(area / "below", entry_timeout=60, attribute_timeout=60) as mounted:
+        yield mounted
+
+
+class Copies:
+    """Batches of files in memory, each copied to a directory of its own on the slow file system."""
+
+    def __init__(self, area: Path, server: Slow, *, directories: int = 1, files: int = FILES) -> None:
+        self.kernel = NativeKernel(Settings(Preserve(), 0o022))
+        self._opened: list[int] = []
+        self._batches = []
+        self._paths = []
+        for number in range(directories):
+            source, target = area / f"source{number}", server.path / f"target{number}"
+            source.mkdir()
+            target.mkdir()
+            names = [f"{file}" for file in range(files)]
+            for name in names:
+                (source / name).write_text(f"{number} {name}")
+            descriptors = [os.open(path, os.O_RDONLY) for path in (source, target)]
+            self._opened += descriptors
+            packed = pack_names(map(os.fsencode, names))
+            self._batches.append((descriptors, packed, bytes([Plan.NEW]) * files, found(source, names)))
+            self._paths.append((source, target))
+        server.delay(write=LATENCY)
+
+    def begin(self) -> list[Ticket[Copied]]:
+        time.sleep(0.05)  # threads rest by now, and want to be woken
+        return [
+            self.kernel.submit(Copy(source, packed, target, plans, rows))
+            for (source, target), packed, plans, rows in self._batches
+        ]
+
+    def end(self, tickets: list[Ticket[Copied]]) -> None:
+        while not all(ticket.is_done for ticket in tickets):
+            self.kernel.poll()
+            time.sleep(0.001)
+        for source, target in self._paths:
+            subprocess.run(["diff", "-r", source, target], check=True)
+
+    def close(self) -> None:
+        self.kernel.close()
+        for descriptor in self._opened:
+            os.close(descriptor)
+
+
+@contextmanager
+def copies(area: Path, server: Slow, *, directories: int = 1, files: int = FILES) -> Iterator[Copies]:
+    made = Copies(area, server, directories=directories, files=files)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_some_rows_of_one_directory_are_under_way(area: Path, server: Slow) -> None:
+    with copies(area, server) as made:
+        made.kernel.pool.set(32)
+        made.end(made.begin())
+        assert ROWS_OF_ONE // 2 < server.most_at_once() <= ROWS_OF_ONE
+
+
+def test_several_directories_give_all_threads_something_to_do(area: Path, server: Slow) -> None:
+    with copies(area, server, directories=6) as made:
+        made.kernel.pool.set(32)
+        made.end(made.begin())
+        assert 2 * ROWS_OF_ONE < server.most_at_once() <= 32
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(4, 2), (100, 1)])
+def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: Slow, ranks: int, most: int) -> None:
+    with copies(area, server, files=LARGE_DIRECTORY) as made:
+        made.kernel.pool.limit(ranks, 0)
+        made.kernel.pool.set(16)
+        made.end(made.begin())
+        assert server.most_at_once() == most
+
+
+def test_what_modifies_is_limited_over_all_directories(area: Path, server: Slow) -> None:
+    with copies(area, server, directories=6, files=10) as made:
+        made.kernel.pool.limit(1, 3)
+        made.kernel.pool.set(16)
+        made.end(made.begin())
+        assert server.most_at_once() == 3
+
+
+def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: Slow) -> None:
+    with copies(area, server, directories=6, files=10) as made:
+        made.kernel.pool.set(16)
+        made.kernel.pool.set(2)
+        made.end(made.begin())
+        assert server.most_at_once() == 2
+
+
+def test_threads_begin_when_no_ticket_is_under_way(area: Path, server: Slow) -> None:
+    with copies(area, server, files=3) as made:
+        pool, before = made.kernel.pool, len(os.listdir("/proc/self/task"))
+        tickets = made.begin()
+        pool.want(4)
+        assert made.kernel.works_here
+        made.end(tickets)
+        assert made.kernel.works_here and len(os.listdir("/proc/self/task")) == before
+        for path in (server.backing / "target0").iterdir():
+            path.unlink()
+        tickets = made.begin()
+        assert not made.kernel.works_here
+        made.end(tickets)
+        assert pool.threads == 4
+
+
+def test_the_oldest_row_and_what_was_done_are_told(area: Path, server: Slow) -> None:
+    with copies(area, server, directories=2, files=10) as made:
+        pool = made.kernel.pool
+        assert pool.oldest() is None
+        pool.set(2)
+        before = time.monotonic()
+        tickets = made.begin()
+        time.sleep(LATENCY / 2e6)
+        row = pool.oldest()
+        assert row is not None and before <= row.since <= time.monotonic()
+        assert row.operation == "write"
+        assert row.path.rpartition(b"/")[0] in {os.fsencode(server.path / f"target{number}") for number in (0, 1)}
+        made.end(tickets)
+        took = time.monotonic() - before
+        assert pool.oldest() is None
+        load = pool.load()
+        assert 10 * LATENCY / 1e6 <= load.busy <= took
+        assert 20 * LATENCY / 1e6 <= load.wall <= 2 * load.busy
+        assert load.processor < load.wall / 2
+        assert 20 * 5 < load.operations < 20 * 20
