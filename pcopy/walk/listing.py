@@ -3,53 +3,103 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
-from itertools import chain, islice
-from typing import BinaryIO, NamedTuple
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from pcopy.engine.backlog import SpoolFactory
-from pcopy.fsio.directories import list_names
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.batches import List, Listed
+from pcopy.fsio.kernel.columns import Code, Verdicts
+from pcopy.fsio.kernel.interface import Kernel, waited
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, failing
 
-NAMES_AT_ONCE = 2048
-"""A directory with more names than that is looked at in batches of as many, by all ranks."""
+NAMES_AT_ONCE = 256
+"""A directory with as many names or more is looked at in batches of as many, by all ranks."""
 
-IN_MEMORY = 512
+IN_MEMORY = 4096
 """Batches that are held before a spool is opened: about a million names."""
 
 
-class Listing(NamedTuple):
-    """The ``first`` names of a directory, at most one more than ``NAMES_AT_ONCE``, and the ``rest``, as it is read."""
+class Listing:
+    """The first names of a directory as they are ``listed``."""
 
-    first: list[bytes]
-    rest: Iterator[bytes]
+    def __init__(self, kernel: Kernel | None = None, listed: Listed | None = None) -> None:
+        """Without a ``kernel`` of no directory."""
+        self._kernel = kernel
+        self.listed = listed or Listed(Verdicts(1))
+
+    @property
+    def names(self) -> bytes:
+        """Of those that are listed at present."""
+        return self.listed.names
+
+    @property
+    def number(self) -> int:
+        """How many they are."""
+        return self.listed.number
 
     @property
     def is_large(self) -> bool:
-        return len(self.first) > NAMES_AT_ONCE
+        """May there be more of them?"""
+        return self.listed.rest is not None
+
+    def go_on(self) -> Stepwise[bool]:
+        """The next names instead of these; False if there are none. Raises ``Problem``, once there are none."""
+        if self._kernel is None:
+            return False
+        if self.listed.rest is None:
+            _check(self.listed)
+            return False
+        self.listed = yield from waited(self._kernel, self._kernel.submit(self.listed.rest))
+        if not self.number:
+            _check(self.listed)
+        return bool(self.number)
 
 
-NOTHING = Listing([], iter(()))
+def begin_list(kernel: Kernel, directory: int, *, detailed: bool = False) -> Stepwise[Listing]:
+    """Lists an open directory, with kinds and inodes if it is ``detailed``.
 
-
-def begin_list(directory: int) -> Generator[None, None, Listing]:
-    """Lists an open directory; raises ``Problem`` if an error stays, or is none that may pass."""
-    for pause in PAUSES:
+    Raises ``Problem`` if an error stays, or is none that may pass.
+    """
+    for pause in (*PAUSES, None):
+        listed = yield from waited(kernel, kernel.submit(List(directory, NAMES_AT_ONCE, detailed)))
         try:
-            return _listing(directory)
+            _check(listed)
         except Problem as problem:
-            if problem.errno not in PASSING:
+            if problem.errno not in PASSING or pause is None:
                 raise
-        yield from naps(pause)
-        with failing("lseek", on_source=True):
-            os.lseek(directory, 0, os.SEEK_SET)
-    return _listing(directory)
+            yield from naps(pause)
+            with failing("lseek", on_source=True):
+                os.lseek(directory, 0, os.SEEK_SET)
+        else:
+            break
+    return Listing(kernel, listed)
 
 
-def _listing(directory: int) -> Listing:
-    names = list_names(directory)
-    return Listing(list(islice(names, NAMES_AT_ONCE + 1)), names)
+def _check(listed: Listed) -> None:
+    """Raises ``Problem`` if the names can't be read."""
+    if listed.verdicts.codes[0] != Code.DONE:
+        raise listed.verdicts.problem(0)
+
+
+_HEAD = struct.Struct("=I")
+
+
+def _pack_listed(listed: Listed) -> bytes:
+    """Names alone, or with kinds and inodes, for ``unpack_listed``."""
+    if not listed.kinds:
+        return listed.names
+    return b"".join((_HEAD.pack(listed.number), listed.kinds, listed.inodes.tobytes(), listed.names))
+
+
+def unpack_listed(packed: bytes) -> tuple[bytes, bytes, bytes]:
+    """Names, kinds and inodes of a directory that was listed with these."""
+    (number,) = _HEAD.unpack_from(packed)
+    inodes = _HEAD.size + number
+    names = inodes + 8 * number
+    return packed[names:], packed[_HEAD.size : inodes], packed[inodes:names]
 
 
 class NamesSpool:
@@ -59,8 +109,11 @@ class NamesSpool:
         self._open_spool = open_spool
         self._held: list[bytes] = []
         self._spool: BinaryIO | None = None
+        self.number = 0
+        """How many have come."""
 
     def append(self, packed: bytes) -> None:
+        self.number += 1
         if self._spool is None and len(self._held) >= IN_MEMORY:
             self._spool = self._open_spool()
         if self._spool is None:
@@ -77,22 +130,16 @@ class NamesSpool:
                     yield self._spool.read(int.from_bytes(head, "big"))
 
 
-def spread(listing: Listing, spool: NamesSpool) -> Generator[None, None, int]:
-    """Puts all names into ``spool``, in batches (joined by slashes); returns their number.
+def spread(listing: Listing, spool: NamesSpool) -> Stepwise[int]:
+    """Puts all names into ``spool``, in batches (joined by slashes; ``unpack_listed``); returns their number.
 
     Raises ``Problem``; then the names that were read before it are there.
     """
-    batch: list[bytes] = []
     number = 0
-    try:
-        for name in chain(listing.first, listing.rest):
-            number += 1
-            batch.append(name)
-            if len(batch) == NAMES_AT_ONCE:
-                spool.append(b"/".join(batch))
-                batch.clear()
-                yield
-    finally:
-        if batch:
-            spool.append(b"/".join(batch))
-    return number
+    while True:
+        if listing.number:
+            spool.append(_pack_listed(listing.listed))
+        number += listing.number
+        yield None
+        if not (yield from listing.go_on()):
+            return number

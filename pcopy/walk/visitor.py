@@ -1,4 +1,4 @@
-"""Looks at the names of a directory, slice by slice, and hands names and status to a visitor, in columns.
+"""Looks at the names of a directory, and hands them to a visitor with what each of them is, in columns.
 
 The walk knows no tool. The visitor decides what is done with the items (they are copied, read, removed). The kinds of
 tasks that list directories and look at names ask their tool for a visitor.
@@ -13,33 +13,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.columns import UNKNOWN
-from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.patience import PASSING, patiently
+from pcopy.fsio.kernel.batches import Stat, Stated
+from pcopy.fsio.kernel.columns import FOUND, LINKS, Code, Rows, unpack_names
+from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, waited
 from pcopy.fsio.problem import Problem
 
-NAMES_PER_SLICE = 32
-"""Names after each of which the rank looks up from its work."""
+LOOKED_AT = FOUND | LINKS
+"""The columns that a visitor gets."""
 
 
 class Found:
-    """Some names of one ``directory`` (open), and what each of them is. Every column has one number for each name.
+    """Some names of one ``directory`` (open), and what each of them is: ``rows`` has the columns of ``LOOKED_AT``.
 
-    ``status`` is all that stat(2) told of a row, for what is decided at once. ``problems``: rows that could not be
-    looked at, and why; their numbers mean nothing.
+    ``packed`` are the names, joined by slashes. ``problems``: rows that could not be looked at, and why; their numbers
+    mean nothing.
     """
 
-    __slots__ = ("device", "directory", "inode", "links", "mode", "names", "problems", "size", "status")
+    __slots__ = ("_names", "directory", "packed", "problems", "rows")
 
-    def __init__(
-        self, directory: int, names: Sequence[bytes], status: Sequence[os.stat_result], problems: Mapping[int, Problem]
-    ) -> None:
+    def __init__(self, directory: int, packed: bytes, rows: Rows, problems: Mapping[int, Problem]) -> None:
         self.directory = directory
-        self.names = names
-        self.status = status
+        self.packed = packed
+        self.rows = rows
         self.problems = problems
-        # A status is a tuple, too: all columns at once.
-        self.mode, self.inode, self.device, self.links, _, _, self.size, *_ = zip(*status, strict=True)
+        self._names: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def names(self) -> list[bytes]:
+        """Each by itself, for what is not done with all of them at once."""
+        if not self._names:
+            self._names = unpack_names(self.packed, len(self))
+        return self._names
 
 
 class Visitor(Protocol):
@@ -71,50 +78,38 @@ class Visitor(Protocol):
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         """Items with several names that are no directories."""
 
-    def settle(self, *, last: bool) -> Stepwise[None]:
-        """Goes on, in slices, with what was handed over; the ``last`` time all names have been."""
+    def settle(self) -> Stepwise[None]:
+        """Goes on, in slices, with what was handed over: that was all."""
 
     def finish(self) -> None:
         """All is settled."""
 
 
-def visit(directory: int, names: Sequence[bytes], visitor: Visitor, *, follow: bool) -> Stepwise[None]:
-    """Looks at ``names`` in an open directory, in their order; ``follow`` symbolic links, or see them as such."""
-    for start in range(0, len(names), NAMES_PER_SLICE):
-        yield None
-        hand_over(look_at(directory, names[start : start + NAMES_PER_SLICE], follow=follow), visitor)
-        yield from visitor.settle(last=start + NAMES_PER_SLICE >= len(names))
+def visit(kernel: Kernel, directory: int, packed: bytes, visitor: Visitor, *, follow: bool) -> Stepwise[None]:
+    """Looks at the names ``packed`` (joined by slashes; none is empty) in an open directory.
+
+    ``follow`` symbolic links, or see them as such.
+    """
+    if packed:
+        ticket = kernel.submit(Stat(directory, packed, LOOKED_AT, on_source=True, follow=follow))
+        stated = yield from waited(kernel, ticket)
+        hand_over(Found(directory, packed, stated.rows, _problems(directory, packed, stated, follow)), visitor)
+    yield from visitor.settle()
     visitor.finish()
 
 
-def look_at(directory: int, names: Sequence[bytes], *, follow: bool) -> Found:
-    """The status of each of ``names`` in a source: an error that may pass is waited for."""
-    look = os.stat
-    statuses: list[os.stat_result] = []
-    problems: dict[int, Problem] = {}
-    for name in names:
-        try:
-            status = look(name, dir_fd=directory, follow_symlinks=follow)
-        except OSError as first:
-            try:
-                status = _look_again(directory, name, first, follow)
-            except OSError as error:
-                problems[len(statuses)] = _unseen(directory, name, error, follow)
-                status = UNKNOWN
-        statuses.append(status)
-    return Found(directory, names, statuses, problems)
+def _problems(directory: int, packed: bytes, stated: Stated, follow: bool) -> dict[int, Problem]:
+    codes = stated.verdicts.codes
+    if codes.count(Code.DONE) == len(codes):
+        return {}
+    names, numbers = unpack_names(packed), stated.verdicts.errnos
+    unseen = [row for row, code in enumerate(codes) if code != Code.DONE]
+    return {row: _unseen(directory, names[row], numbers[row], follow) for row in unseen}
 
 
-def _look_again(directory: int, name: bytes, first: OSError, follow: bool) -> os.stat_result:
-    """The status of a name whose stat failed with an error that may pass; raises ``OSError``."""
-    if first.errno not in PASSING:
-        raise first
-    return patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
-
-
-def _unseen(directory: int, name: bytes, error: OSError, follow: bool) -> Problem:
+def _unseen(directory: int, name: bytes, number: int, follow: bool) -> Problem:
     """Why a name has no status: it is gone, or leads nowhere, or can't be asked for."""
-    gone = error.errno == errno.ENOENT
+    gone = number == errno.ENOENT
     if gone and follow:
         try:
             os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -122,7 +117,7 @@ def _unseen(directory: int, name: bytes, error: OSError, follow: bool) -> Proble
             pass  # the name itself
         else:
             return Problem("stat", errno.ENOENT, on_source=True, text="a symbolic link that leads nowhere")
-    return Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone)
+    return Problem("stat", number or errno.EIO, on_source=True, changed=gone)
 
 
 def hand_over(found: Found, visitor: Visitor) -> None:
@@ -130,7 +125,10 @@ def hand_over(found: Found, visitor: Visitor) -> None:
     for row, problem in found.problems.items():
         visitor.failed(found.names[row], problem)
     chosen = visitor.chosen(found)
-    sorts = ([], [], [], [], list(chosen)) if _are_small(found, visitor) else _sorted(found, visitor, chosen)
+    if _are_small(found, visitor):
+        sorts: tuple[Sequence[int], ...] = ((), (), (), (), chosen if isinstance(chosen, range) else list(chosen))
+    else:
+        sorts = _sorted(found, visitor, chosen)
     takes = visitor.directories, visitor.linked, visitor.nodes, visitor.large_files, visitor.small_files
     for rows, take in zip(sorts, takes, strict=True):
         if rows:
@@ -139,18 +137,20 @@ def hand_over(found: Found, visitor: Visitor) -> None:
 
 def _are_small(found: Found, visitor: Visitor) -> bool:
     """Are all of them small files, as most often? (This costs less than to sort them.)"""
+    rows = found.rows
     return (
         not found.problems
-        and set(map(stat.S_IFMT, found.mode)) == {stat.S_IFREG}
-        and max(found.size) <= SMALL_FILE
-        and set(found.device) == {visitor.device}
-        and not (visitor.links_apart and max(found.links) > 1)
+        and set(map(stat.S_IFMT, set(rows.mode))) == {stat.S_IFREG}
+        and max(rows.size) <= SMALL_FILE
+        and rows.device.count(rows.device[0]) == len(rows)
+        and rows.device[0] == visitor.device
+        and not (visitor.links_apart and max(rows.links) > 1)
     )
 
 
 def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
     """The rows that are directories, linked, nodes, large files, and small ones."""
-    modes, links, sizes, devices = found.mode, found.links, found.size, found.device
+    modes, links, sizes, devices = found.rows.mode, found.rows.links, found.rows.size, found.rows.device
     links_apart, device = visitor.links_apart, visitor.device
     sorts: tuple[list[int], ...] = ([], [], [], [], [])
     directories, linked, nodes, large, small = sorts
