@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import attrgetter
 
 from pcopy.fsio.half_written import SIDECAR, of_sidecar
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import FOUND, VERSION, Rows, pack_names
+from pcopy.fsio.kernel.columns import VERSION, Rows, pack_names, unpack_names
 from pcopy.fsio.problem import Problem, changed
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -20,9 +18,10 @@ from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import ATTEMPTS, Result, failed_or_retried
 from pcopy.tasks.base.values import NOWHERE, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
+from pcopy.tasks.directories.scan_dirs import spawn_scans
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
-from pcopy.tasks.files.deciding import decides_at_once, what_stays_at_once
+from pcopy.tasks.files.deciding import decides_at_once, what_goes
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links.group_links import LinkNote
 from pcopy.tasks.verify.read_items import ReadItems
@@ -32,8 +31,6 @@ BATCH_FILES = 256
 """Files of one task at most: more would stay with one rank for too long."""
 BATCH_BYTES = 4 << 20
 """Bytes with which a task gets no more files."""
-
-_SIZE = attrgetter("st_size")
 
 
 def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
@@ -60,14 +57,14 @@ class _Finding:
 
     def chosen(self, found: Found) -> Iterable[int]:
         """All but what is mounted where something else should be, and the marks of files that are being written."""
-        self._found += len(found.names)
+        self._found += len(found)
         mounted = self._mounted.names_in(self._place.path)
-        if not (mounted or b"/" + SIDECAR in b"/" + pack_names(found.names)):
-            return range(len(found.names))
-        return [row for row in range(len(found.names)) if self._is_chosen(found, row, mounted)]
+        if not (mounted or b"/" + SIDECAR in b"/" + found.packed):
+            return range(len(found))
+        return [row for row in range(len(found)) if self._is_chosen(found, row, mounted)]
 
     def _is_chosen(self, found: Found, row: int, mounted: set[bytes]) -> bool:
-        name, mode = found.names[row], found.mode[row]
+        name, mode = found.names[row], found.rows.mode[row]
         if row in found.problems:
             return True
         if name in mounted and not stat.S_ISDIR(mode):
@@ -83,6 +80,8 @@ class _Finding:
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
         place, result = self._place, self._result
+        inodes, devices = found.rows.inode, found.rows.device
+        beside: list[int] = []
         for row in rows:
             path = os.path.join(place.path, found.names[row])
             if result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
@@ -91,12 +90,17 @@ class _Finding:
             elif (place.root, path) in self._rank.job.own:
                 self._found -= 1
             else:
-                mount = self._mounts.code(path, found.device[row], place.source_id.mount)
-                task = ScanDir(place.root, path, Identity(mount, found.inode[row]), place, place.since)
+                mount = self._mounts.code(path, devices[row], place.source_id.mount)
+                if mount == place.source_id.mount:
+                    beside.append(row)
+                    continue
+                task = ScanDir(place.root, path, Identity(mount, inodes[row]), place, place.since)
                 result.spawn(task, SCAN_COST, expands=True)
                 result.count(counts.UNSCANNED)
+        names = found.names
+        spawn_scans(self._rank, result, place, [names[row] for row in beside], [inodes[row] for row in beside])
 
-    def settle(self, *, last: bool) -> Steps:
+    def settle(self) -> Steps:
         yield from ()
 
     def finish(self) -> None:
@@ -112,62 +116,58 @@ class _Copying(_Finding):
         super().__init__(rank, result, place, attempt)
         alone = len(rank.job.roots) == 1 and rank.job.roots[0].item
         self.links_apart = rank.options.preserve.links and not alone
-        self._names: list[bytes] = []
-        self._status: list[os.stat_result] = []
-        self._files_bytes = 0
-        self._decides = decides_at_once(rank, place)
+        self._files: tuple[bytes, Rows, int] | None = None
+        """Names, columns, and the sum of the sizes."""
         self._nodes: list[tuple[bytes, int]] = []
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
         """Name, mount, inode and size of each, by bucket."""
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
-        names, statuses = found.names, found.status
-        if len(rows) < len(names):
-            names, statuses = [names[row] for row in rows], [statuses[row] for row in rows]
-        size = sum(map(_SIZE, statuses))
+        columns, packed = found.rows, found.packed
+        if len(rows) < len(found):
+            columns, packed = columns.chosen(rows), pack_names(map(found.names.__getitem__, rows))
+        size = sum(columns.size)
         self._found_bytes += size
-        fits = len(self._names) + len(names) < BATCH_FILES and self._files_bytes + size < BATCH_BYTES
-        if self._decides or fits:
-            self._names += names
-            self._status += statuses
-            self._files_bytes += size
-        else:
-            self._add_files(names, statuses)
+        self._files = packed, columns, size
 
-    def _add_files(self, names: Sequence[bytes], statuses: Sequence[os.stat_result]) -> None:
-        """They are copied."""
-        for name, status in zip(names, statuses, strict=True):
-            self._names.append(name)
-            self._status.append(status)
-            self._files_bytes += status.st_size
-            if len(self._names) >= BATCH_FILES or self._files_bytes >= BATCH_BYTES:
-                self._spawn_files()
-
-    def settle(self, *, last: bool) -> Steps:
+    def settle(self) -> Steps:
         """A file that stays as it is makes no task."""
-        if self._decides and self._names and (last or len(self._names) >= BATCH_FILES):
-            names, statuses, self._names, self._status, self._files_bytes = self._names, self._status, [], [], 0
-            rows = Rows.of(statuses, FOUND)
-            stays = yield from what_stays_at_once(self._rank, self._result, self._place, names, rows)
-            goes = [not stay for stay in stays]
-            self._add_files([*compress(names, goes)], [*compress(statuses, goes)])
-            if self._names:
-                self._spawn_files()
+        if self._files is None:
+            return
+        packed, rows, size = self._files
+        if decides_at_once(self._rank, self._place):
+            goes = yield from what_goes(self._rank, self._result, self._place, packed, rows)
+            if len(goes) < len(rows):
+                names = unpack_names(packed)
+                packed, rows = pack_names(map(names.__getitem__, goes)), rows.chosen(goes)
+                size = sum(rows.size)
+        self._spawn_files(packed, rows, size)
 
-    def _spawn_files(self) -> None:
-        rows = Rows.of(self._status, VERSION)
-        task = CopyFiles(self._place, pack_names(self._names), rows.packed(), self._attempt)
-        self._result.spawn(task, self._files_bytes + len(rows) * CALL_COST)
-        self._names.clear()
-        self._status.clear()
-        self._files_bytes = 0
+    def _spawn_files(self, packed: bytes, rows: Rows, total: int) -> None:
+        """In batches; ``total`` is the sum of their sizes."""
+        if not len(rows):
+            return
+        if len(rows) <= BATCH_FILES and total < BATCH_BYTES:
+            self._spawn_batch(packed, rows, total)
+            return
+        names = unpack_names(packed)
+        start = size = 0
+        for row, each in enumerate(rows.size):
+            size += each
+            if row + 1 - start >= BATCH_FILES or size >= BATCH_BYTES or row + 1 == len(rows):
+                self._spawn_batch(pack_names(names[start : row + 1]), rows.part(start, row + 1), size)
+                start, size = row + 1, 0
+
+    def _spawn_batch(self, packed: bytes, rows: Rows, size: int) -> None:
+        task = CopyFiles(self._place, packed, rows.packed(VERSION), self._attempt)
+        self._result.spawn(task, size + len(rows) * CALL_COST)
 
     def large_files(self, found: Found, rows: Sequence[int]) -> None:
         for row in rows:
-            name, size = found.names[row], found.size[row]
-            mount = self._mount(name, found.device[row])
+            name, size = found.names[row], found.rows.size[row]
+            mount = self._mount(name, found.rows.device[row])
             self._found_bytes += size
-            item = Item(mount, found.inode[row], size, ((self._place, name),), self._attempt)
+            item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
             self._result.spawn(SplitFile(item), size)
 
     def _mount(self, name: bytes, device: int) -> int:
@@ -177,7 +177,7 @@ class _Copying(_Finding):
 
     def nodes(self, found: Found, rows: Sequence[int]) -> None:
         for row in rows:
-            self._nodes.append((found.names[row], found.inode[row]))
+            self._nodes.append((found.names[row], found.rows.inode[row]))
             if len(self._nodes) >= BATCH_FILES:
                 self._spawn_nodes()
 
@@ -190,14 +190,12 @@ class _Copying(_Finding):
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
         for row in rows:
-            name, inode = found.names[row], found.inode[row]
-            size = found.size[row] if stat.S_ISREG(found.mode[row]) else 0
-            link = name, self._mount(name, found.device[row]), inode, size
+            name, inode = found.names[row], found.rows.inode[row]
+            size = found.rows.size[row] if stat.S_ISREG(found.rows.mode[row]) else 0
+            link = name, self._mount(name, found.rows.device[row]), inode, size
             self._links.setdefault(bucket_of(inode), []).append(link)
 
     def finish(self) -> None:
-        if self._names:
-            self._spawn_files()
         if self._nodes:
             self._spawn_nodes()
         for bucket, links in self._links.items():
@@ -221,12 +219,12 @@ class _Reading(_Finding):
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         for row in rows:
-            kind = type_of(found.mode[row])
+            kind = type_of(found.rows.mode[row])
             if not kind:
                 self._result.count(counts.SKIPPED)
                 continue
-            size = found.size[row] if kind == FILE else 0
-            self._items.append((found.names[row], kind, found.inode[row]))
+            size = found.rows.size[row] if kind == FILE else 0
+            self._items.append((found.names[row], kind, found.rows.inode[row]))
             self._found_bytes += size
             self._bytes += size
             if len(self._items) >= BATCH_FILES or self._bytes >= BATCH_BYTES:

@@ -1,29 +1,34 @@
 """Unpacks and runs a task; at its end makes new tasks and notes of all that it has learned.
 
-A kind is known once it is loaded, and this module loads all kinds of a copy and of pverify.
+A kind is known once it is loaded, and this module loads all kinds of a copy and of pverify, those of a signature where
+there is one (``LATER`` in ``pcopy.tasks.base.codec``).
 """
 
 from __future__ import annotations
+
+import time
 
 from pcopy.engine.driver import Outcome, Slices
 from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.kernel.interface import Cancelled
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode, encode, load_later
+from pcopy.tasks.base.dividing import LEAST_COST, Paces, cuts
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
 from pcopy.tasks.base.values import Item, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanNames
+from pcopy.tasks.directories.scan_dirs import ScanDirs  # noqa: F401 (it is only loaded)
 from pcopy.tasks.directories.sync_files import FileSystems
 from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (it is only loaded)
 from pcopy.tasks.files.unmark import Unmark
 from pcopy.tasks.links.group_links import InodeCopied
+from pcopy.tasks.links.inodes_copied import notes_of
 from pcopy.tasks.links.link_group import LinkGroup
+from pcopy.tasks.links.link_groups import groups_of
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import StoredEntries
-from pcopy.tasks.sign.manifest_lines import WriteManifest  # noqa: F401 (as CopyFiles)
 from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.tasks.verify.verify_items import VerifyItems
 from pcopy.text import shown
@@ -53,26 +58,56 @@ class TaskRunner:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
+        self._paces = rank.own(Paces)
+        self._last: tuple[bytes, Kind | None] = b"", None
+        if rank.signs:
+            load_later()
         rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
 
     def __call__(self, task: Task) -> Slices:
         self._rank.begin(task.phase)
-        value = decode(task.payload)
+        value = self._unpacked(task)
         result = Result(self._rank, task.phase, task.id, value.about())
         result.attempt = value.attempt
         if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
             result.hold()
         result.running.task = task
         self._rank.go_on(result.running)
+        began = time.monotonic()
         try:
             steps = value.run(self._rank, result)
             if steps is not None:
                 yield from self._resumed(steps, result)
+            if value.items:
+                self._paces.took(value.code, value.items, time.monotonic() - began)
             return outcome_of(result, self._rank)
         except Cancelled:
             return Outcome([Spawn(*task[1:])])
         finally:
             self._rank.end(result.running)
+
+    def _unpacked(self, task: Task) -> Kind:
+        """What it packs. It is asked for twice: whether to divide it, and then to run it."""
+        payload, value = self._last
+        if value is None or payload is not task.payload:
+            unpacked: Kind = decode(task.payload)
+            self._last = task.payload, unpacked
+            return unpacked
+        return value
+
+    def divide(self, task: Task, hungry: bool) -> list[Spawn]:
+        """Its portions, if it takes so long that it is worth it to divide it (``pcopy.engine.victim``)."""
+        if task.cost < LEAST_COST or self._rank.size == 1:
+            return []
+        value = self._unpacked(task)
+        portions = self._paces.portions(value.code, value.items, value.least_items, hungry=hungry)
+        if portions < 2:
+            return []
+        costs = (each.stop - each.start for each in cuts(task.cost, portions))
+        return [
+            Spawn(task.phase, encode(portion), cost, task.expands)
+            for portion, cost in zip(value.divide(portions), costs, strict=True)
+        ]
 
     def _resumed(self, steps: Steps, result: Result) -> Steps:
         """The steps of a task, each with what the rank has to know of it."""
@@ -89,14 +124,12 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
     """All that a task has learned: what it has gathered of items becomes tasks, failures become a note for rank 0."""
     for names, phase in result.looks:
         result.spawn(ScanNames(*names), phase=phase, expands=True)
-    for item, phase in result.copies:
-        result.spawn(LinkGroup(item), item.size + len(item.names) * CALL_COST, phase=phase)
-    for item, copy in result.inodes:
-        copied = InodeCopied(item, copy)
-        result.spawn(copied, phase=max(Phase.FINISH, result.phase))
-    for (side, path), gathered in result.entries.items():
-        again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
-        result.spawn(StoredEntries(gathered.entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
+    for group, cost, phase in groups_of(result.copies):
+        result.spawn(group, cost, phase=phase)
+    for note in notes_of(InodeCopied(item, copy) for item, copy in result.inodes):
+        result.spawn(note, phase=max(Phase.FINISH, result.phase))
+    if result.entries:
+        _store_entries(result, rank)
     for (place, failed), files in result.over.items():
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
@@ -116,6 +149,14 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn(note, owner=0)
     rank.ended()
     return result.outcome()
+
+
+def _store_entries(result: Result, rank: Rank) -> None:
+    from pcopy.tasks.sign.digest_level import StoredEntries
+
+    again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
+    for (side, path), gathered in result.entries.items():
+        result.spawn(StoredEntries(gathered.entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
 
 
 def _packed(again: Kind | Item | Names | None) -> bytes:

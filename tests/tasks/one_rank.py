@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.engine.task import Spawn, Task
+from pcopy.fsio.kernel.choose import make_kernel
 from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.python import make_kernel
 from pcopy.fsio.preserve import Preserve
 from pcopy.launch import mounts
 from pcopy.launch.group import Group
@@ -27,11 +27,18 @@ from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
+from pcopy.tasks.directories.scan_dirs import ScanDirs
 from pcopy.tasks.files.split_file import ChunkLedger
 from pcopy.tasks.runner import TaskRunner
 
 Hook = Callable[[Any], None]
 """Is told of each task just before it runs."""
+
+
+def scans(value: object, path: bytes) -> bool:
+    """Is it a task that scans the directory ``path``?"""
+    each = value.each() if isinstance(value, ScanDirs) else [value]
+    return any(isinstance(scan, ScanDir) and scan.path == path for scan in each)
 
 
 class Told:

@@ -56,9 +56,9 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
             Item(0, 5, 10, ((PLACE, b"f"),), 0), VERSION, TemporaryNames("j", 1, rank).next(), Identity(0, 7), ()
         )
         opened = task_of(FileOpened(file, 3, 4), owner=rank)
-        chunk = readdress(task_of(CopyChunk(file, 0, 4, 0)), sizes[0])
+        chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, 0, 0, False)), sizes[0])
         assert chunk is not None
-        note = ChunkDone(file.temporary, None, 0, b"", 0)
+        note = ChunkDone(file.temporary, None, 0, 1, 1, b"", 0)
         told = task_of(note, owner=rank % sizes[told_in])
         assert note.home(sizes[told_in]) == told.owner
         assert told.owner == owner_after(opened, sizes[: told_in + 1])

@@ -10,15 +10,22 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Spawn, Task
+from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.kernel.batches import Listed
+from pcopy.fsio.kernel.columns import Code, Verdicts, pack_names
+from pcopy.fsio.kernel.interface import Kernel
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import Version
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import COPIED_BEFORE, Copy, Item, Known, Place, bucket_of, pack_numbers
+from pcopy.tasks.directories import scan_dir
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links import link_group
 from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
@@ -227,15 +234,20 @@ def test_names_in_several_roots_become_one_inode(area: Path) -> None:
     assert (targets[0] / "name").stat().st_ino == (targets[1] / "other").stat().st_ino
 
 
-def test_a_copy_that_was_replaced_by_another_is_not_linked(source: Path, target: Path) -> None:
+def test_a_copy_that_was_replaced_by_another_is_not_linked(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody puts a file of his own under the first name: the links would be to that."""
+    link = MakeLinks.run
 
-    def swap(task: MakeLinks) -> None:
+    def swap(task: MakeLinks, rank: Rank, result: Result) -> Steps:
         path = target / os.fsdecode(task.item.names[0][1])
         path.unlink()
         path.write_bytes(b"planted")
+        return link(task, rank, result)
 
-    totals = consistent(copied := copy(root_of(source, target), before=Once(MakeLinks, swap)))
+    monkeypatch.setattr(MakeLinks, "run", swap)
+    totals = consistent(copied := copy(root_of(source, target)))
     assert totals.failed == 2
     assert {failure.operation for failure in copied.failures} == {"link"}
 
@@ -257,7 +269,14 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
-    monkeypatch.setattr(listing, "list_names", lambda directory: iter(found))
+    listed = Listed(Verdicts(1), b"/".join(found), len(found))
+    listed.verdicts.codes[0] = Code.DONE
+
+    def begin_list(kernel: Kernel, directory: int) -> Stepwise[listing.Listing]:
+        yield None
+        return listing.Listing(kernel, listed)
+
+    monkeypatch.setattr(scan_dir, "begin_list", begin_list)
     consistent(copy(root_of(source, target), existing=existing))
     assert names_of_one_inode(target) == together
 

@@ -24,18 +24,21 @@ from pcopy.engine.task import Task
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.signature.algorithms import algorithm
-from pcopy.signature.manifest import ROOT, Entry, ManifestWriter, pack
+from pcopy.signature.items import ROOT
+from pcopy.signature.manifest import Entry, ManifestWriter, pack
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.hashing import split_digests
+from pcopy.tasks.base.gathered import split_digests
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.spreading import owner_of
 from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign import manifest_lines
+from pcopy.tasks.sign.children import Tally
 from pcopy.tasks.sign.digest_level import EntriesNote, FoundEntries
 from pcopy.tasks.sign.manifest_lines import ReadManifest, SendLines, WriteManifest
-from pcopy.tasks.sign.signing import Line, Merging, SignState, Tally, owner_of
+from pcopy.tasks.sign.signing import Line, Merging, SignState
 from tests.support import reference_signature as reference
 from tests.support.trees import random_tree
 from tests.tasks.one_rank import root_of, surroundings

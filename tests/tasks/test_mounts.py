@@ -21,7 +21,7 @@ from tests.support.autofs import automounted
 from tests.support.files import write
 from tests.support.filesystems import mounted
 from tests.support.users import require_root
-from tests.tasks.one_rank import Hook, copy, root_of
+from tests.tasks.one_rank import Hook, copy, root_of, scans
 
 
 class Bound:
@@ -57,7 +57,7 @@ def trees(area: Path) -> tuple[Path, Path]:
 
 def at(path: bytes, bound: Bound) -> Hook:
     def before(value: object) -> None:
-        if isinstance(value, ScanDir) and value.path == path:
+        if scans(value, path):
             bound.unmount()
 
     return before
@@ -157,7 +157,7 @@ def test_what_is_mounted_after_the_job_began_is_left_alone(
     with ExitStack() as stack:
 
         def before(value: object) -> None:
-            if isinstance(value, ScanDir) and value.path == when:
+            if scans(value, when):
                 stack.callback(Bound(other, source.parent / side / "m").unmount)
 
         copied = copy(root_of(source, target), before=before)

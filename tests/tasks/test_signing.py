@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -23,10 +24,12 @@ from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.spreading import depth_of, owner_of
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.runner import outcome_of
 from pcopy.tasks.sign import signing
-from pcopy.tasks.sign.signing import Digested, Row, Signing, Tally, depth_of, owner_of
+from pcopy.tasks.sign.children import Bundle, Tally, in_batches
+from pcopy.tasks.sign.signing import Digested, Signing
 from tests.support import reference_signature as reference
 from tests.tasks.one_rank import root_of, surroundings
 
@@ -100,6 +103,26 @@ def listed(area: Path) -> Any:
     return make
 
 
+class Row(NamedTuple):
+    """What is known of an item."""
+
+    kind: bytes
+    round: int
+    size: int
+    digest: bytes
+
+
+def bundle_of(side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence[Tally] = ()) -> Bundle:
+    """Items of one round and directory, with their names."""
+    names, rows = zip(*entries, strict=True)
+    (round_,) = {row.round for row in rows}
+    kinds, digests = b"".join(row.kind for row in rows), b"".join(row.digest for row in rows)
+    numbers = array("Q", [number for tally in tallies for number in tally]).tobytes()
+    return Bundle(
+        side, round_, b"/".join(names), kinds, array("Q", [row.size for row in rows]).tobytes(), digests, numbers
+    )
+
+
 class Found(NamedTuple):
     """An entry as a rank finds it."""
 
@@ -142,8 +165,14 @@ def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bo
     """What ``ranks`` make of it that each have the directories that are theirs."""
     spools = Spools()
     shares = [Signing(algorithm("xxh3-128"), spools, lines=lines, compares=compares) for _ in range(ranks)]
-    for side, path, name, row in rows:
-        shares[owner_of(path, ranks)].add(side, path, [(name, row)])
+    together: list[Found] = []  # what one task has found
+    for number, entry in enumerate(rows):
+        together.append(entry)
+        following = rows[number + 1] if number + 1 < len(rows) else None
+        if following is None or (*following[:2], following.row.round) != (*entry[:2], entry.row.round):
+            bundle = bundle_of(entry.side, [(each.name, each.row) for each in together])
+            shares[owner_of(entry.path, ranks)].add(entry.path, bundle)
+            together = []
     signed = Signed({}, [], [])
     for depth in reversed(range(max(depth_of(row.path) for row in rows) + 1)):
         for share in shares:
@@ -168,9 +197,9 @@ def _rise(part: Digested, shares: Sequence[Signing], depth: int, signed: Signed)
         assert depth_of(path) == depth
         signed.directories[side, path] = (digest, tally)
         if depth:
-            around = path.rpartition(b"/")[0]
-            row = Row(b"d", 0, 0, digest, tally)
-            shares[owner_of(around, len(shares))].add_directory(side, path, row.packed())
+            around, _, name = path.rpartition(b"/")
+            risen = bundle_of(side, [(name, Row(b"d", 0, 0, digest))], [tally])
+            shares[owner_of(around, len(shares))].add_directories(around, risen)
 
 
 def counted(listing: Listing) -> Tally:
@@ -313,15 +342,39 @@ def test_depths() -> None:
     assert [depth_of(path) for path in (b"", b"a", b"a/b", b"a/b/c")] == [0, 1, 2, 3]
 
 
-@given(
-    kind=st.sampled_from([b"f", b"d", b"l"]),
-    round_=st.integers(0, 2**32 - 1),
-    size=st.integers(0, 2**64 - 1),
-    tally=st.none() | st.builds(Tally, *[st.integers(0, 2**64 - 1)] * 5),
-    digest=st.sampled_from([bytes(16), bytes(range(32))]),
+BUNDLES = st.lists(
+    st.tuples(
+        st.sets(NAMES, min_size=1, max_size=4).map(sorted), st.integers(0, 1), st.integers(0, 2), st.integers(0, 255)
+    ),
+    min_size=1,
+    max_size=5,
 )
-def test_rows_come_back_as_they_were_packed(
-    kind: bytes, round_: int, size: int, tally: Tally | None, digest: bytes
-) -> None:
-    row = Row(kind, round_, size, digest, tally)
-    assert Row.unpacked(row.packed()) == row
+
+
+@given(BUNDLES, st.integers(1, 4), st.booleans())
+def test_bundles_come_back_from_their_rows(given: list[Any], names: int, tallied: bool) -> None:
+    """All rows of one name come at once, those of one round in the order in which they came."""
+    parts = []
+    for at, side, round_, byte in given:
+        rows = [Row(b"d" if tallied else b"f", round_, byte, bytes((byte,)) * 16)] * len(at)
+        tallies = [Tally(files=byte, directories=1)] * len(at) if tallied else ()
+        part = bundle_of(side, list(zip(at, rows, strict=True)), tallies)
+        assert Bundle.unpacked(part.packed()) == part
+        parts.append(part)
+    records = sorted((row for part in parts for row in part.rows()), key=lambda record: record[0])
+    batches = list(in_batches(iter(records), names))
+    told = [[name for part in batch for name in part.names.split(b"/")] for batch in batches]
+    assert sorted({name for at, *_ in given for name in at}) == [name for each in told for name in sorted({*each})]
+    assert all(len({*each}) <= names for each in told)
+
+    def rows_of(all_parts: Sequence[Bundle]) -> dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]]:
+        found: dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]] = {}
+        for part in all_parts:
+            for row, name in enumerate(part.names.split(b"/")):
+                rest = part.sizes[8 * row : 8 * row + 8] + part.digests[16 * row : 16 * row + 16]
+                found.setdefault((part.side, part.round, name), []).append(
+                    (rest, part.tallies[40 * row : 40 * row + 40])
+                )
+        return found
+
+    assert rows_of([part for batch in batches for part in batch]) == rows_of(parts)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio.kernel.choose import VARIABLE
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.files.copy_files import CopyFiles
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
-from tests.tasks.one_rank import consistent, copy, root_of
+from tests.tasks.one_rank import consistent, copy, root_of, scans
 
 
 @pytest.fixture
@@ -68,6 +68,7 @@ def test_one_name_that_cannot_be_looked_up(places: tuple[Path, Path], monkeypatc
             raise OSError(errno.ENAMETOOLONG, "File name too long")
         return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
+    monkeypatch.setenv(VARIABLE, "python")  # which calls it
     monkeypatch.setattr(os, "stat", stat)
     totals = consistent(copied := copy(root_of(source, target), existing="changed"))
     assert (totals.files, totals.failed) == (9, 1)
@@ -141,7 +142,7 @@ def test_a_directory_that_was_swapped_for_another_fails(places: tuple[Path, Path
     (source.parent / "inner").rename(source / "inner")
 
     def before(value: Any) -> None:
-        if isinstance(value, ScanDir) and value.path == b"inner":
+        if scans(value, b"inner"):
             (source / "inner").rmdir()
             (source.parent / "other").rename(source / "inner")
 

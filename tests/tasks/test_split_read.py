@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.choose import make_kernel
 from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.python import make_kernel
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import Version
 from pcopy.signature.items import FILE

@@ -16,15 +16,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import pcopy.tasks.remove.remove_tree
-import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
+import pcopy.tasks.runner  # noqa: F401 (makes most kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import LATER, decode, encode, load_later
 from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.links.group_links import GroupLinks
+
+load_later()
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,9 +130,26 @@ def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
 
     What prm runs is never stored: only that program loads it.
     """
-    program = f"import {module}\nfrom pcopy.tasks.base.kind import KINDS\nprint(*sorted(KINDS))\n"
+    program = (
+        f"import {module}\nfrom pcopy.tasks.base.codec import LATER\nfrom pcopy.tasks.base.kind import KINDS\n"
+        "print(*sorted({*KINDS, *LATER}))\n"
+    )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
     assert [int(code) for code in told.stdout.split()] == sorted(set(written_kinds()) - set(written_kinds("remove")))
+
+
+def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
+    assert LATER.keys() >= {50, 61}
+    for code, module in LATER.items():
+        program = (
+            "import pickle, sys\nfrom pcopy.tasks.base.codec import KINDS, decode\n"
+            f"assert {module!r} not in sys.modules\n"
+            f"try:\n    decode(pickle.dumps(({code}, *range(99))))\nexcept Exception as error:\n    print(error)\n"
+            f"print(KINDS[{code}].__module__)\n"
+        )
+        told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+        assert "99 fields of a task that has" in told.stdout
+        assert told.stdout.splitlines()[-1] == module
 
 
 def test_prm_knows_all_kinds_that_it_runs() -> None:

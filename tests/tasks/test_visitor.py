@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.fsio.kernel.choose import make_kernel
+from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 from pcopy.walk import visitor
 from pcopy.walk.visitor import Found, visit
@@ -22,7 +25,7 @@ class Noting:
         self.found: dict[str, list[bytes]] = {}
         self._but = but
         self.finished = 0
-        self.settled: list[bool] = []
+        self.settled = 0
 
     def _note(self, sort: str, found: Found, rows: Sequence[int]) -> None:
         assert rows
@@ -40,7 +43,7 @@ class Noting:
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         self._note("small", found, rows)
-        assert all(found.size[row] <= 3 for row in rows)
+        assert all(found.rows.size[row] <= 3 for row in rows)
 
     def large_files(self, found: Found, rows: Sequence[int]) -> None:
         self._note("large", found, rows)
@@ -51,8 +54,8 @@ class Noting:
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         self._note("linked", found, rows)
 
-    def settle(self, *, last: bool) -> Generator[None, None, None]:
-        self.settled.append(last)
+    def settle(self) -> Generator[None, None, None]:
+        self.settled += 1
         yield from ()
 
     def finish(self) -> None:
@@ -62,7 +65,6 @@ class Noting:
 @pytest.fixture
 def tree(area: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(visitor, "SMALL_FILE", 3)
-    monkeypatch.setattr(visitor, "NAMES_PER_SLICE", 3)
     (area / "below").mkdir()
     (area / "small").write_bytes(b"123")
     (area / "large").write_bytes(b"1234")
@@ -78,11 +80,14 @@ NAMES = (b"below", b"gone", b"small", b"large", b"link", b"again", b"twice", b"f
 
 def visited(tree: Path, noting: Noting, *, follow: bool = False) -> dict[str, list[bytes]]:
     descriptor = os.open(tree, os.O_RDONLY)
+    kernel = make_kernel(Settings(Preserve(), 0o022))
     try:
-        slices = sum(1 for _ in visit(descriptor, NAMES, noting, follow=follow))
+        for _ in visit(kernel, descriptor, b"/".join(NAMES), noting, follow=follow):
+            pass
     finally:
+        kernel.close()
         os.close(descriptor)
-    assert (slices, noting.finished, noting.settled) == (3, 1, [False, False, True])
+    assert (noting.finished, noting.settled) == (1, 1)
     return noting.found
 
 

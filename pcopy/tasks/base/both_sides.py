@@ -6,20 +6,21 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from pcopy.fsio.directories import Directories, OpenDirectories, Pins, affordable
+from pcopy.fsio.directories import Directories, OpenDirectories, affordable
+from pcopy.fsio.kernel.interface import Kernel
 from pcopy.fsio.mounted import MountRoot
 from pcopy.fsio.mounts import Followed
 from pcopy.tasks.base.job import Job, Mount, mount_codes
 
 
 def directories_of(
-    job: Job, descriptors: Sequence[tuple[int, int]], pins: Pins, *, one_host: bool
+    job: Job, descriptors: Sequence[tuple[int, int]], kernel: Kernel, *, one_host: bool
 ) -> tuple[list[Directories], list[Directories]]:
-    """Sources and targets of the roots, whose two directories are open as ``descriptors``; what of them is in ``pins``
-    stays open."""
+    """Sources and targets of the roots, whose two directories are open as ``descriptors``; what of them tickets of the
+    ``kernel`` work with stays open."""
     sources, targets = [], []
     capacity = affordable()
-    kept, kept_targets = OpenDirectories(capacity, pins), OpenDirectories(capacity, pins)
+    kept, kept_targets = (OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2))
     mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}

@@ -6,10 +6,10 @@ A task is packed as a tuple of its kind's code and its fields. Tuples within beg
 
 from __future__ import annotations
 
-import pickle
+from importlib import import_module
 from typing import Any
 
-from pcopy.engine.messages import load_primitives
+from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.identity import Identity
@@ -24,6 +24,12 @@ PARTS: dict[int, type[Any]] = {
 }  # fmt: skip
 """What tasks are made of. A code is never given to another part."""
 
+
+LATER = {
+    **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
+    **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),
+}
+"""Kinds that most jobs have none of, by the modules that they are in: these take a while to load."""
 
 _CODES = {part: code for code, part in PARTS.items()}
 
@@ -43,6 +49,8 @@ def _named(value: Any) -> Any:
     fields = [_named(field) if isinstance(field, tuple) else field for field in packed]
     if code < 0:
         return tuple(fields)
+    if code in LATER and code not in KINDS:
+        import_module(LATER[code])
     if code in KINDS:
         return KINDS[code].of(fields)
     if code in PARTS:
@@ -50,8 +58,14 @@ def _named(value: Any) -> Any:
     raise InvariantBroken(f"a task with the code {code!r}, which format {FORMAT} of tasks does not know")
 
 
+def load_later() -> None:
+    """Loads all kinds: a job that will need them does so before anything has become scarce."""
+    for module in set(LATER.values()):
+        import_module(module)
+
+
 def encode(task: Kind) -> bytes:
-    return pickle.dumps(_plain(task), 5)
+    return dump_primitives(_plain(task))
 
 
 def decode(payload: bytes) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pcopy.fsio.mounted import PlainRoot
 from pcopy.fsio.preserve import Preserve as Preserve
+from pcopy.named import NamedTuple
 
 DeviceInode = tuple[int, int]
 """A file's (device, inode), as rank 0 sees them."""
@@ -76,6 +77,8 @@ class Options(NamedTuple):
     direct: bool = False
     drop_cache: bool = False
     dry_run: bool = False
+    reflink: str = "auto"
+    fsync: bool = False
 
     @property
     def compares(self) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Stepwise
 from pcopy.errors import InvariantBroken
+from pcopy.named import NamedTuple
+from pcopy.tasks.base.dividing import cut_column, cut_names, cuts
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Item, Place
 
-FORMAT = 5
+FORMAT = 6
 """The version of what tasks are packed as."""
 
 Steps = Stepwise[None]
@@ -45,6 +47,8 @@ class Kind(tuple[Any, ...]):
     """What a rank does with it, for people: ``copying files of``. The path follows, if it is about a directory."""
     is_note: ClassVar[bool]
     """Does it end at once and only tell one rank something, so that a job that stops still runs it?"""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Of ``Divisible``: the fields that have as many bytes for each of the names."""
     waits_for_others: ClassVar[bool] = False
     """Is it only of use if other tasks find something, so that a resumed job begins no earlier phase for it?"""
 
@@ -103,6 +107,18 @@ class Kind(tuple[Any, ...]):
     def attempt(self) -> int:
         """Which attempt at its items it is, counted from 0."""
         return 0
+
+    least_items: ClassVar[int] = 4
+    """How many items a portion has at least when it is divided: so many share what a task costs by itself."""
+
+    @property
+    def items(self) -> int:
+        """How many items it can be divided between; 0 if it can't be divided."""
+        return 0
+
+    def divide(self, portions: int) -> list[Self]:
+        """The same in so many tasks (from 1 up to ``items``), with about as many items each, in their order."""
+        raise NotImplementedError
 
     def places(self) -> Iterator[Place]:
         """The directories that are named in it, however deep."""
@@ -182,6 +198,27 @@ class OfPlace(Kind):
 
     def about(self) -> tuple[Place, bytes]:
         return self.place, b""
+
+
+class Divisible(OfPlace):
+    """It is about items of the directory ``place``: ``names``, joined by slashes, and ``columns`` beside them.
+
+    What is done with an item does not depend on the others, so that it can be divided between them.
+    """
+
+    names: bytes
+
+    @property
+    def items(self) -> int:
+        return self.names.count(b"/") + 1
+
+    def divide(self, portions: int) -> list[Self]:
+        at = cuts(self.items, portions)
+        divided = {"names": cut_names(self.names, at)}
+        divided |= {field: cut_column(getattr(self, field), at) for field in self.columns}
+        return [
+            self._replace(**dict(zip(divided, fields, strict=True))) for fields in zip(*divided.values(), strict=True)
+        ]
 
 
 class OfItem(Kind):

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import Halt
@@ -21,18 +21,20 @@ from pcopy.fsio.half_written import drop_all_stale
 from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel
 from pcopy.fsio.layout import Layout
 from pcopy.fsio.naming import Namer
+from pcopy.fsio.passage import Manner
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status, status_of
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
 from pcopy.fsio.temporary import TemporaryNames, had_a_name, remove_leftovers
-from pcopy.signature.manifest import ROOT
+from pcopy.named import NamedTuple
+from pcopy.signature.items import ROOT
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import directories_of
 from pcopy.tasks.base.hashing import Hashing
-from pcopy.tasks.base.job import Failure, Job, Sink
+from pcopy.tasks.base.job import Failure, Job, Options, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.spreading import Hosts, chunk_size
 from pcopy.tasks.base.values import OpenFile, Place
@@ -52,7 +54,10 @@ CLOCK_GRACE = 5 * 10**9
 """Nanoseconds that the clocks of a file server and its clients may differ."""
 
 _FULL = (errno.ENOSPC, errno.EROFS)
-_FILLING = ("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close")
+_FILLING = (
+    *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
+    *("fallocate", "sync_file_range"),
+)
 _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""
 
@@ -115,7 +120,7 @@ class Rank:
         self.size = size
         self.kernel = kernel
         self.visitor = visitor
-        self.mover = Mover(sparse=job.options.preserve.sparse)
+        self.mover = mover_of(job.options)
         self.descriptors = descriptors
         self.layout = Layout()
         self.sink = sink
@@ -128,7 +133,7 @@ class Rank:
         self.leaders = leaders
         self.open_spool = open_spool
         one_host = len(leaders) == 1
-        self.sources, self.targets = directories_of(job, descriptors, kernel.pins, one_host=one_host)
+        self.sources, self.targets = directories_of(job, descriptors, kernel, one_host=one_host)
         self.temporary_names = TemporaryNames(job.name, job.run, number)
         self.unknown: set[str] = set()
         """The attributes of which this rank has told rank 0 that a file system doesn't know them."""
@@ -260,7 +265,7 @@ class Rank:
 
     def syncs_items(self, place: Place) -> bool:
         """Is each file in this target directory synced before it is closed? (``pcopy.fsio.storage``)"""
-        if self.keeps and self.phase >= Phase.NAME:
+        if self.options.fsync or (self.keeps and self.phase >= Phase.NAME):
             return True  # it gets its name before the next sync
         storage = self.storage
         return storage is not None and bool(storage.one_by_one) and self.target_device(place) in storage.one_by_one
@@ -372,6 +377,12 @@ class Rank:
                 state.close()
         for directories in (*self.sources, *self.targets):
             directories.close()
+
+
+def mover_of(options: Options) -> Mover:
+    """What moves contents as the user wants it."""
+    manner = Manner(options.direct, options.drop_cache)
+    return Mover(sparse=options.preserve.sparse, reflink=options.reflink, manner=manner)
 
 
 def is_since(job: Job, place: Place, moment: int) -> bool:

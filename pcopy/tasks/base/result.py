@@ -10,16 +10,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import chain, compress, count
-from typing import NamedTuple
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import ANYBODY, Share, Spawn, TaskId
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.patience import INTERRUPTED
 from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.hashing import SOCKET, Gathered
+from pcopy.tasks.base.gathered import Gathered
+from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.job import Failure
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.phases import Phase
@@ -54,9 +55,9 @@ class Names(NamedTuple):
 
 class Result:
     __slots__ = (
-        "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "attempt", "copies",
-        "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase", "running",
-        "unknown", "verifications",
+        "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "_turned", "attempt",
+        "copies", "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase",
+        "running", "unknown", "verifications",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
@@ -71,7 +72,8 @@ class Result:
         self._held = False
         self._settled: list[TaskId] = []
         self._counts = [0] * counts.COUNTERS
-        self._elsewhere: dict[bytes, list[int]] = {}
+        self._turned: bytes | None = None
+        self._elsewhere: dict[bytes, dict[int, int]] = {}
         self._own: list[Spawn] = []
         self._spawned: Iterable[Spawn] = self._own
         self.failures: list[Failure] = []
@@ -137,19 +139,33 @@ class Result:
         self._settled += (task for task in tasks if task != self.id)
         self._held = False
 
+    def turn_to(self, directory: tuple[int, bytes]) -> None:
+        """From now on what is counted is counted in this one (``Place.directory``) of several that the task goes
+        through."""
+        self._turned = b"%d/%b" % directory if self._rank.job.began else None
+
+    def turn_back(self) -> None:
+        """From now on it is counted in that which the task is about."""
+        self._turned = None
+
     def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
         """``place`` is the directory of the item, where that may be another than the task's."""
         self._counts[counter] += number
-        here = self._place
-        if place is not None and place is not here and (here is None or place.directory != here.directory):
-            self._elsewhere.setdefault(label_of(place), [0] * counts.COUNTERS)[counter] += number
+        here, label = self._place, self._turned
+        if place is not None:
+            is_here = place is here or (here is not None and place.directory == here.directory)
+            label = None if is_here else label_of(place)
+        if label is not None:
+            elsewhere = self._elsewhere.setdefault(label, {})
+            elsewhere[counter] = elsewhere.get(counter, 0) + number
 
     def _shares(self) -> Iterator[Share]:
         """What was counted in which directory: if that has gone when the job is resumed, it counts no more."""
-        here = self._counts
+        here = self._counts[:]
         for label, elsewhere in self._elsewhere.items():
-            here = [one - other for one, other in zip(here, elsewhere, strict=True)]
-            yield label, _shared(elsewhere)
+            for counter, number in elsewhere.items():
+                here[counter] -= number
+            yield label, tuple(each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DUE)
         if self._place is not None:
             yield label_of(self._place), _shared(here)
 
@@ -192,16 +208,19 @@ class Result:
         else:
             self.verifications[place, writers[0] if writers else rank.hosts.here].add(name, known, counter)
 
-    def digested_files(self, place: Place, files: Gathered) -> None:
+    def digested_files(self, place: Place, files: Gathered, *, verify: bool = True) -> None:
+        """As ``digested``, for regular files of one directory; those that are copied were written by this host."""
         rank = self._rank
+        if not files:
+            return
         if rank.signs:
             side, path, _ = rank.entry(place, b"")
             item = rank.job.roots[place.root].item
-            names = [rank.entry(place, name)[2] for name in files.names] if item else files.names
+            names = [rank.entry(place, name)[2] for name in files.packed_names.split(b"/")] if item else None
             self.entries[side, path].extend(files, names)
-        if rank.options.verify:
-            self.to_verify(len(files.names), files.bytes, place)
-            self.verifications[place, rank.hosts.here].extend(files, files.names)
+        if verify and rank.options.verify:
+            self.to_verify(len(files), files.bytes, place)
+            self.verifications[place, rank.hosts.here].extend(files)
 
     def to_verify(self, items: int, size: int, place: Place) -> None:
         """So many items in a directory, with ``size`` bytes together, will be read back."""

@@ -1,10 +1,12 @@
-"""How work is spread: a large file over ranks, and what is read back over other hosts than those that have written it.
+"""How work is spread: a large file over ranks, directories over those that own them, and what is read back over other
+hosts than those that have written it.
 
 A chunk is a power of two of blocks, and so a whole subtree of the digest tree.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from itertools import cycle
 
@@ -14,6 +16,8 @@ CHUNKS_PER_RANK = 64
 """The bytes of the job that are known, divided by so many chunks for each rank, are a chunk: ranks end together."""
 SMALLEST_CHUNK = 16 << 20
 """Bytes; below that a chunk's own calls and messages would count."""
+SMALLEST_IN_TURN = 256 << 20
+"""Bytes of chunks that follow one another: enough that beginning one takes nothing, and a killed job loses little."""
 LARGEST_CHUNK = 1 << 30
 """Bytes; so much is copied again at most when a rank is killed."""
 MOST_CHUNKS = 1 << 16
@@ -39,6 +43,16 @@ class Hosts:
             if self._numbers[rank] != host:
                 return rank
         return ANYBODY
+
+
+def depth_of(path: bytes) -> int:
+    """How many names the path of a directory has; the root's (``b""``) has none."""
+    return path.count(b"/") + 1 if path else 0
+
+
+def owner_of(path: bytes, size: int) -> int:
+    """The rank that digests the directory ``path``, whichever side it is on."""
+    return zlib.crc32(path) % size
 
 
 def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
 
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Plain
 from pcopy.fsio.source import Version
+from pcopy.named import NamedTuple
 
 NOWHERE = Identity(-1, -1)
 """The target of a directory that is only read; the source of one that nobody has looked at yet."""

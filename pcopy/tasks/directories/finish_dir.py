@@ -17,14 +17,15 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from pcopy.engine.task import TaskId
 from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs, read_attributes
+from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import count_entries, list_names
 from pcopy.fsio.existing import alike
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
-from pcopy.fsio.problem import Plain, Problem
+from pcopy.fsio.problem import Plain, Problem, failing
 from pcopy.fsio.source import source_status, status_of
 from pcopy.fsio.temporary import PREFIX, is_undressed
 from pcopy.tasks.base import counts
@@ -32,12 +33,16 @@ from pcopy.tasks.base.kind import Again, Kind, Left, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.spreading import depth_of, owner_of
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
 from pcopy.tasks.files.existing import Existing, look
-from pcopy.tasks.sign.signing import depth_of, owner_of
 from pcopy.text import shown
-from pcopy.walk.visitor import NAMES_PER_SLICE
+
+NAMES_PER_SLICE = 32
+"""Names after each of which the rank looks up from its work."""
+
+_ENTERED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _KEEPING = ("skip", "newer")
 """Values of ``--existing`` that leave files alone which are no copies: what is there may be one of those."""
@@ -298,13 +303,36 @@ def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) ->
         present = look(target, new_name)
     except Problem:
         return False
-    if stat.S_ISDIR(wanted.st_mode) or rank.is_touched(wanted):
+    is_own = (place.root, os.path.join(place.path, name)) in rank.job.own
+    if rank.is_touched(wanted) or is_own:
         return False
     if present is None:
         return True
+    if stat.S_ISDIR(wanted.st_mode):
+        return rank.options.existing == "changed" and _lacks(rank, place, source, target, name)
     if rank.options.existing in _KEEPING or alike(wanted, present, 0, contents=True):
         return False
     return rank.options.existing == "fail" or Existing(rank, place, target, new_name, present).is_made()
+
+
+def _lacks(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
+    """Is a name gone from the directory ``name``? One in which nothing was left to do is finished when it is scanned:
+    no task names it any more."""
+    try:
+        with failing("open"), ExitStack() as stack:
+            there, here = (
+                stack.enter_context(held_open(os.open(name, _ENTERED, dir_fd=at))) for at in (source, target)
+            )
+            if os.fstat(there).st_dev != os.fstat(source).st_dev:
+                return False  # what is mounted may be left out
+            return any(
+                look(here, each) is None
+                and not rank.is_touched(source_status(there, each))
+                and (place.root, os.path.join(place.path, name, each)) not in rank.job.own
+                for each in list_names(there)
+            )
+    except Problem:
+        return False  # what can't be entered is told where it has to be
 
 
 def finish_again(rank: Rank, result: Result, place: Place, phase: int) -> None:

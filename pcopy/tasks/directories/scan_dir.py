@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterator
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterator
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Stepwise
@@ -24,8 +24,10 @@ from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Gone, Kind, Left, OfPlace, Steps
+from pcopy.tasks.base.dividing import Paces
+from pcopy.tasks.base.kind import Divisible, Gone, Kind, Left, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank, is_since
 from pcopy.tasks.base.result import Result, Tried
@@ -35,8 +37,14 @@ from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_fai
 from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
 from pcopy.tasks.files.existing import Existing, look, looked_at_again
 from pcopy.walk.link_loops import check_outside, check_repetition
-from pcopy.walk.listing import NAMES_AT_ONCE, NOTHING, Listing, NamesSpool, begin_list, spread
+from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
 from pcopy.walk.visitor import visit
+
+IN_PLACE = 64
+"""Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
+
+FinishLater = Callable[[Result, FinishDir], None]
+"""Takes the task that gives a directory its metadata when everything in it is there."""
 
 
 class ScanDir(Kind, code=1, doing="scanning", is_note=False):
@@ -52,62 +60,63 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
     since: tuple[int, int] = (0, 0)
 
     def about(self) -> tuple[Place, bytes]:
-        return self._only_read, b""
+        return self.only_read, b""
 
     @property
-    def _only_read(self) -> Place:
+    def only_read(self) -> Place:
         """The directory, as long as nothing is made of it."""
         return Place(self.root, self.path, self.source_id, NOWHERE, False, False)
 
     def places(self) -> Iterator[Place]:
         """Not the one around it: that is only entered."""
-        yield self._only_read
+        yield self.only_read
 
     def tell(self, task: Task, gone: Gone) -> None:
         if task.phase == Phase.COPY:
             gone.scans()
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
+
+    def scan(self, rank: Rank, result: Result, finish_later: FinishLater, *, made: bool = False) -> Steps:
+        """Does it; ``finish_later`` gets what finishes the directory. ``made``: its target was made just now."""
         result.count(counts.UNSCANNED, -1)
         task = self
         try:
             task = self._as_mounted(rank)
             if self.source_id == NOWHERE and task.parent is not None:
                 finish_again(rank, result, task.parent, result.phase)
-            begun = yield from task._begin(rank)
+            begun = yield from task._begin(rank, made=made)
         except Problem as problem:
             # If the source is not the one that was found, nothing of it has been copied: any is taken then.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
             retry = task._replace(source_id=NOWHERE) if is_another else task
-            result.fail(self._only_read, b"", problem, retry=retry)
+            result.fail(self.only_read, b"", problem, retry=retry)
             return
         if begun is None:
             result.count(counts.SKIPPED)
             return
-        place, made = begun.place, begun.place.target_id != NOWHERE
+        place, is_copied = begun.place, begun.place.target_id != NOWHERE
         result.found_directory(place)
-        if made:
+        if is_copied:
             _note_device(rank, result, place)
-        complete, entries = True, len(begun.listing.first)
+        complete, entries = True, begun.listing.number
         try:
             entries = yield from _look_into(rank, result, begun)
         except Problem as problem:  # the rest of its names can't be read
-            if made:
+            if is_copied:
                 result.count(counts.DIRECTORIES)
                 directory_failed(result, place, problem)
             else:
                 result.fail(place, b"", problem, retry=Tried.NEVER)
             complete = False
-        if made:
-            finish = FinishDir(place, begun.attributes, complete, entries if rank.signs else -1)
-            if begun.attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
-                result.spawn(finish, phase=Phase.FINISH)
-            else:  # once its owner can't enter it, nothing below it can be finished
-                result.spawn(SealDir(finish), owner=0)
+        if is_copied:
+            entries = entries if rank.signs else -1
+            to_be_finished(result, place, begun.attributes, finish_later, complete=complete, entries=entries)
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
 
-    def _begin(self, rank: Rank) -> Generator[None, None, _Begun | None]:
+    def _begin(self, rank: Rank, *, made: bool) -> Stepwise[_Begun | None]:
         """Opens the source, begins to list it, and makes the target, unless the directory is only read.
 
         None if what exists is to stay, and nobody wants to read the source. Raises ``Problem``.
@@ -120,18 +129,18 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         if rank.options.dereference and self.parent is not None:
             self._check_followed(rank, self.parent, source, status)
         handle: Handle = source
-        listing = NOTHING
+        listing = Listing()
         if self._is_left_out(rank):
             handle = handle_of(source)  # it may be open for searching only
         else:
-            listing = yield from begin_list(source)  # an unreadable one fails before its copy is made
-            if not listing.first:
+            listing = yield from begin_list(rank.kernel, source)  # an unreadable one fails before its copy is made
+            if not listing.number:
                 source = handle = self._still_there(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
-        made = None if reads else _make_target(self, rank, status, rank.layout.of_directory(handle))
-        if made is None and not rank.signs:
+        target = None if reads else _make_target(self, rank, status, rank.layout.of_directory(handle), made=made)
+        if target is None and not rank.signs:
             return None
-        return _Begun(made or self._only_read, attributes, source, listing)
+        return _Begun(target or self.only_read, attributes, source, listing)
 
     def _as_mounted(self, rank: Rank) -> ScanDir:
         """The task with the identity of what is mounted there, if that was mounted after the directory was found.
@@ -165,7 +174,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
 
     def _check_followed(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
         """Raises ``Problem`` if what a link has led to would have no end (``pcopy.walk.link_loops``)."""
-        sources, place = rank.sources[self.root], self._only_read
+        sources, place = rank.sources[self.root], self.only_read
         check_repetition(
             sources, self.path, status, lambda path: rank.shown(place._replace(path=path), b"", on_source=True)
         )
@@ -183,18 +192,19 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         return self._replace(since=since)
 
     def try_again(self, rank: Rank, result: Result, phase: int) -> None:
-        result.count(counts.UNSCANNED, 1, self._only_read)
+        result.count(counts.UNSCANNED, 1, self.only_read)
         super().try_again(rank, result, phase)
 
     def puts_into(self) -> set[Place]:
         return {self.parent} if self.parent else set()
 
 
-class ScanNames(OfPlace, code=2, doing="scanning", is_note=False):
+class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
     """Stats ``names`` (joined by slashes) of a directory; ``attempt`` counts from 0, or is ``COPIED_BEFORE``."""
 
-    names: bytes
     attempt: int
+
+    least_items = 16  # as a task for the files among them comes of it
 
     def tell(self, task: Task, gone: Gone) -> None:
         if task.phase == Phase.COPY:
@@ -205,7 +215,6 @@ class ScanNames(OfPlace, code=2, doing="scanning", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """A part of a large directory, or names that are tried again (and were found before)."""
-        names = unpack_names(self.names)
         place = self.place
         try:
             source = rank.open_source(place)
@@ -213,13 +222,14 @@ class ScanNames(OfPlace, code=2, doing="scanning", is_note=False):
             if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NOWHERE:
                 place = looked_at_again(rank, place)
         except Problem as problem:
+            names = unpack_names(self.names)
             for name in names:
                 result.fail(self.place, name, problem)
             if not self.attempt:
                 result.count(counts.FOUND, len(names))
             return
         visitor = rank.visitor(rank, result, place, self.attempt)
-        yield from visit(source, names, visitor, follow=rank.options.dereference)
+        yield from visit(rank.kernel, source, self.names, visitor, follow=rank.options.dereference)
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
         """A name may be that of a directory."""
@@ -244,15 +254,21 @@ class _Begun(NamedTuple):
 
 
 def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
-    """Looks at all names, or spreads them over the ranks if they are very many; returns their number.
+    """Looks at the names if they are few, and leaves them to any rank if not; returns their number.
 
     Raises ``Problem`` if they can't all be read: those that could are looked at all the same.
     """
     place, listing = begun.place, begun.listing
+    number, paces = listing.number, rank.own(Paces)
+    if not listing.is_large and (number <= IN_PLACE or paces.are_quick(ScanNames.code, number)):
+        visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
+        yield from visit(rank.kernel, begun.source, listing.names, visitor, follow=rank.options.dereference)
+        if number:
+            paces.took(ScanNames.code, number, time.monotonic() - began)
+        return number
     if not listing.is_large:
-        visitor = rank.visitor(rank, result, place, 0)
-        yield from visit(begun.source, listing.first, visitor, follow=rank.options.dereference)
-        return len(listing.first)
+        result.spawn(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
+        return number
     spool = NamesSpool(rank.open_spool)
     try:
         return (yield from spread(listing, spool))
@@ -260,8 +276,26 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
         result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
 
 
-def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Recipe) -> Place | None:
-    """The target directory, made unless it exists; None if what exists is to stay. Raises ``Problem``."""
+def to_be_finished(
+    result: Result,
+    place: Place,
+    attributes: Attributes,
+    finish_later: FinishLater,
+    *,
+    complete: bool = True,
+    entries: int = -1,
+) -> None:
+    """The directory gets its metadata in a later phase. If it is not ``complete``, it has failed already."""
+    finish = FinishDir(place, attributes, complete, entries)
+    if attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
+        finish_later(result, finish)
+    else:  # once its owner can't enter it, nothing below it can be finished
+        result.spawn(SealDir(finish), owner=0)
+
+
+def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Recipe, *, made: bool) -> Place | None:
+    """The target directory, which was ``made`` just now, or is made unless it exists; None if what exists is to stay.
+    Raises ``Problem``."""
     targets = rank.targets[task.root]
     path = rank.below_target(task.root, task.path)
     fresh = False
@@ -270,7 +304,7 @@ def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Reci
         parent = rank.open_above(task.parent, task.root)
         around = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
         around = around._replace(since=task.since)
-        fresh = _make_directory(rank, around, parent, name, source)
+        fresh = made or _make_directory(rank, around, parent, name, source)
         if not fresh or not capable(CAP_DAC_OVERRIDE):  # what it has inherited may keep us out of a new one, too
             present = look(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):

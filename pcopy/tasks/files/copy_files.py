@@ -16,8 +16,9 @@ from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.temporary import remove
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import Gathered
-from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.dividing import cut_names, cuts
+from pcopy.tasks.base.gathered import Gathered
+from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, failed_or_retried
 from pcopy.tasks.base.values import Item, Known, Place, Unnamed
@@ -32,33 +33,38 @@ _SOURCE = (Code.UNREAD, Code.CHANGED)
 _DONE = int(Code.DONE)  # without a look-up for each file
 
 
-class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
+class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
     """Small regular files of one directory; ``rows`` are the packed columns of ``VERSION`` as they were found."""
 
-    names: bytes
     rows: bytes
     attempt: int
 
+    def divide(self, portions: int) -> list[CopyFiles]:
+        found, at = self.found(), cuts(self.items, portions)
+        rows = [found.chosen(range(each.start, each.stop)).packed() for each in at]
+        parts = zip(cut_names(self.names, at), rows, strict=True)
+        return [self._replace(names=names, rows=rows) for names, rows in parts]
+
     def found(self) -> Rows:
         """What a scan has found: a column for each field of a ``Version``."""
-        return Rows.unpacked(self.rows, self.names.count(b"/") + 1, VERSION)
+        return Rows.unpacked(self.rows, self.items, VERSION)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """Plain cases go through the kernel, those that need care one by one after it."""
         place = self.place
-        names = unpack_names(self.names)
         rows = self.found()
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
         except Problem as problem:
-            for name, size in zip(names, rows.size, strict=True):
+            for name, size in zip(unpack_names(self.names), rows.size, strict=True):
                 result.fail(place, name, problem, size)
             return
         waiting = Waiting(rank, place, self.attempt)
         with waiting.spawned(result):
-            batch = yield from _planned(self, rank, source, target, names, rows, inherits=inherits)
-            careful = yield from _copy(self, rank, result, names, batch, waiting)
+            batch = yield from _planned(self, rank, source, target, rows, inherits=inherits)
+            careful = yield from _copy(self, rank, result, batch, waiting)
+            names = unpack_names(self.names) if careful else []
             for row in careful:
                 item = _item(self, names, rows, row)
                 try:
@@ -70,32 +76,29 @@ class CopyFiles(OfPlace, code=10, doing="copying files of", is_note=False):
 
 
 def _planned(
-    task: CopyFiles, rank: Rank, source: int, target: int, names: list[bytes], rows: Rows, *, inherits: bool
+    task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool
 ) -> Stepwise[batches.Copy]:
     """The batch that copies them, with a plan for each."""
     place = task.place
     renames = rank.job.roots[place.root].item
-    new_names = [rank.new_name(place, name) for name in names] if renames else names
+    new_names = pack_names([rank.new_name(place, name) for name in unpack_names(task.names)]) if renames else task.names
     rows.mask |= DEVICE
-    rows.device = array("Q", [rank.source_device(place) or 0]) * len(names)
+    rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
     plans = yield from plans_for(rank, place, target, new_names, rows)
     temporaries = []
     if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
         temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
-    renamed, recipe = pack_names(new_names) if renames else b"", rank.layout.of_small_files(source)
+    renamed, recipe = new_names if renames else b"", rank.layout.of_small_files(source)
     return batches.Copy(
         source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits, recipe=recipe
     )
 
 
-def _copy(
-    task: CopyFiles, rank: Rank, result: Result, names: list[bytes], batch: batches.Copy, waiting: Waiting
-) -> Stepwise[list[int]]:
+def _copy(task: CopyFiles, rank: Rank, result: Result, batch: batches.Copy, waiting: Waiting) -> Stepwise[list[int]]:
     """Copies the plain cases; returns the rows that want care."""
     place = task.place
-    temporaries = unpack_names(batch.temporaries)
     if rank.keeps:
-        waiting.expect(temporaries)
+        waiting.expect(unpack_names(batch.temporaries))
     ticket = rank.kernel.submit(batch)
     done = ticket.result
     verdicts, codes = done.verdicts, done.verdicts.codes
@@ -111,8 +114,19 @@ def _copy(
     if _DONE in codes:
         rank.succeeded()
         _tell_copied(place, rank, result, batch, done, waiting)
+    if codes.count(_DONE) == len(codes) and not done.applied:
+        return []
+    return _tell_others(task, rank, result, batch, done, waiting)
+
+
+def _tell_others(
+    task: CopyFiles, rank: Rank, result: Result, batch: batches.Copy, done: batches.Copied, waiting: Waiting
+) -> list[int]:
+    """Counts what was skipped and what has failed, and spawns again what was not begun; returns as ``_copy``."""
+    place, verdicts = task.place, done.verdicts
+    names = unpack_names(batch.names)
     careful, left = [], []
-    for row, code in enumerate(codes):
+    for row, code in enumerate(verdicts.codes):
         if code == _DONE:
             continue
         if code == Code.SKIPPED:
@@ -122,7 +136,7 @@ def _copy(
         elif code == Code.CANCELLED:
             left.append(row)
         elif code == Code.LACKS and rank.keeps:  # better a file with wrong metadata, and told so, than none
-            made = Unnamed(temporaries[row], done.made[row], done.marks[row])
+            made = Unnamed(unpack_names(batch.temporaries)[row], done.made[row], done.marks[row])
             known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
@@ -133,7 +147,8 @@ def _copy(
         result.applied(place, names[row], applied)
     if left:
         left += careful
-        part = task._replace(names=pack_names(names[row] for row in left), rows=task.found().chosen(left).packed())
+        rows = batch.rows.chosen(left).packed(VERSION)
+        part = task._replace(names=pack_names(names[row] for row in left), rows=rows)
         result.spawn(part, sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
         return []
     return careful
@@ -143,8 +158,9 @@ def _tell_copied(
     place: Place, rank: Rank, result: Result, batch: batches.Copy, done: batches.Copied, waiting: Waiting
 ) -> None:
     """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
-    names, verdicts = unpack_names(batch.names), done.verdicts
+    verdicts = done.verdicts
     rows = verdicts.rows(Code.DONE)
+    names = unpack_names(batch.names) if rank.keeps or rank.options.inplace or rank.signs or rank.options.verify else []
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
@@ -157,12 +173,15 @@ def _tell_copied(
             waiting.add_file(names[row], made, batch.rows.version(row), verdicts.bytes[row], done.digests[row])
         return
     result.count(counts.FILES, len(rows))
-    result.count(counts.BYTES, sum(map(verdicts.bytes.__getitem__, rows)))
+    is_all = len(rows) == len(batch.rows)
+    result.count(counts.BYTES, verdicts.moved if is_all else sum(map(verdicts.bytes.__getitem__, rows)))
     if rank.signs or rank.options.verify:
         digested = Gathered()
-        for row in rows:
-            version = batch.rows.version(row)
-            digested.add_file(names[row], version, verdicts.bytes[row], done.digests[row], counts.FILES)
+        columns = batch.rows, verdicts.bytes, done.digests.data, counts.FILES
+        if len(rows) == len(names):
+            digested.add_rows(batch.names, *columns)
+        else:
+            digested.add_chosen(rows, names, *columns)
         result.digested_files(place, digested)
 
 

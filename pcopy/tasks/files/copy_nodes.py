@@ -13,7 +13,7 @@ from pcopy.fsio.nodes import read_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, source_status
 from pcopy.tasks.base.hashing import kind_of
-from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, failed_or_retried
 from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
@@ -23,12 +23,13 @@ from pcopy.tasks.files.whole_file import Settled
 from pcopy.tasks.verify.read_items import skipped
 
 
-class CopyNodes(OfPlace, code=11, doing="copying links and nodes of", is_note=False):
+class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=False):
     """Symbolic links, FIFOs, sockets and devices of one directory."""
 
-    names: bytes
     inodes: bytes
     attempt: int
+
+    columns = ("inodes",)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """One after the other; each is made in one system call, so a new one needs no temporary name, but for what is

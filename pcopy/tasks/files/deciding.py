@@ -5,12 +5,16 @@ If that does not suffice, files are decided about one by one (``pcopy.tasks.file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Decide, Plan, Policy, Stat, Stated
-from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, Rows, pack_names
+from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.decide import make_plan
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import Result
@@ -44,17 +48,24 @@ def policy_of(rank: Rank, place: Place) -> Policy:
     )
 
 
-def plans_for(rank: Rank, place: Place, target: int, new_names: list[bytes], sources: Rows) -> Stepwise[bytearray]:
-    """A plan for each row of ``sources``, which are to be copied as ``new_names`` into the open directory ``target``.
+def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: Rows) -> Stepwise[bytearray]:
+    """A plan for each row of ``sources``, which are to be copied as ``new_names`` (joined by slashes) into the open
+    directory ``target``.
 
     In a directory that this job has made nobody is asked what is there: as a rule that is nothing.
     """
+    policy = policy_of(rank, place)
+    if place.fresh and rank.options.reflink != "always":
+        return bytearray((make_plan(policy),)) * len(sources)
     targets: Stated | None = None
     if not place.fresh:
-        batch = Stat(target, pack_names(new_names), PRESENT, on_source=False)
+        batch = Stat(target, new_names, PRESENT, on_source=False)
         targets = yield from waited(rank.kernel, rank.kernel.submit(batch))
-    ticket = rank.kernel.submit(Decide(policy_of(rank, place), sources, targets))
-    return (yield from waited(rank.kernel, ticket)).plans
+    ticket = rank.kernel.submit(Decide(policy, sources, targets))
+    plans = (yield from waited(rank.kernel, ticket)).plans
+    if rank.options.reflink == "always":  # the kernel clones nothing
+        return bytearray(plan if plan in (Plan.SKIP, Plan.REFUSE) else Plan.CARE for plan in plans)
+    return plans
 
 
 def decides_at_once(rank: Rank, place: Place) -> bool:
@@ -64,17 +75,26 @@ def decides_at_once(rank: Rank, place: Place) -> bool:
     return policy_of(rank, place).existing in ("changed", "newer", "skip")
 
 
-def what_stays_at_once(
-    rank: Rank, result: Result, place: Place, names: list[bytes], rows: Rows
-) -> Stepwise[list[bool]]:
-    """Which of ``names``, of which a scan has found the ``rows``, stay as they are: those are counted as skipped."""
+def what_goes(rank: Rank, result: Result, place: Place, packed: bytes, rows: Rows) -> Stepwise[Sequence[int]]:
+    """Which rows of the names ``packed``, which a scan has found, have to be copied. Those that stay as they are count
+    as skipped."""
+    everything = range(len(rows))
     try:
         target = rank.open_target(place)
     except Problem:  # which those tell that would copy them
-        return [False] * len(names)
-    plans = yield from plans_for(rank, place, target, [rank.new_name(place, name) for name in names], rows)
-    stays = [plan == Plan.SKIP for plan in plans]
-    for row, stay in enumerate(stays):
-        if stay:
+        return everything
+    renames = rank.job.roots[place.root].item
+    new_names = pack_names([rank.new_name(place, name) for name in unpack_names(packed)]) if renames else packed
+    plans = yield from plans_for(rank, place, target, new_names, rows)
+    staying = plans.count(Plan.SKIP)
+    if not staying:
+        return everything
+    if staying == len(plans) and not (rank.signs or rank.verifies_skipped):
+        result.count(counts.SKIPPED, staying, place)
+        result.count(counts.SKIPPED_BYTES, sum(rows.size), place)
+        return ()
+    names = unpack_names(packed)
+    for row, plan in enumerate(plans):
+        if plan == Plan.SKIP:
             skipped(rank, result, place, names[row], Known(FILE, rows.size[row], b"", rows.version(row)))
-    return stays
+    return [row for row, plan in enumerate(plans) if plan != Plan.SKIP]

@@ -22,7 +22,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple
 
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
@@ -33,6 +32,7 @@ from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import REPLACED, is_undressed
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since
 from pcopy.tasks.base.values import Place

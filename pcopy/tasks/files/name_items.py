@@ -17,8 +17,9 @@ from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import MetadataProblem, Plain, Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import made_by, remove
-from pcopy.tasks.base.hashing import Gathered, split_digests, unpack_known
-from pcopy.tasks.base.kind import Gone, OfItem, OfPlace, Steps
+from pcopy.tasks.base.dividing import cut_names, cuts
+from pcopy.tasks.base.gathered import Gathered, cut_versions, split_digests, unpack_known
+from pcopy.tasks.base.kind import Divisible, Gone, OfItem, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import Result, is_tried_again
@@ -42,13 +43,12 @@ from pcopy.tasks.links.make_links import after_representative, all_failed, copy_
 from pcopy.tasks.verify.read_items import skipped
 
 
-class NameItems(OfPlace, code=18, doing="naming copies of", is_note=False):
+class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
     """Gives items of one directory their names. One column for each field of ``Unnamed`` and of ``Known``.
 
     ``writer`` is the host that has written them.
     """
 
-    names: bytes
     temporaries: bytes
     inodes: bytes
     marks: tuple[bytes, ...]
@@ -58,6 +58,17 @@ class NameItems(OfPlace, code=18, doing="naming copies of", is_note=False):
     digests: bytes
     attempt: int
     writer: int
+
+    columns = ("inodes", "kinds", "sizes", "digests")
+
+    def divide(self, portions: int) -> list[NameItems]:
+        at = cuts(self.items, portions)
+        versions = cut_versions(self.versions, self.items, at)
+        parts = zip(super().divide(portions), at, cut_names(self.temporaries, at), versions, strict=True)
+        return [
+            part._replace(temporaries=temporaries, marks=self.marks[each], versions=version)
+            for part, each, temporaries, version in parts
+        ]
 
     def unnamed(self) -> list[Unnamed]:
         return [*map(Unnamed, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import closing, contextmanager
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
@@ -14,6 +13,7 @@ from pcopy.fsio.in_place import open_over
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
+from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
@@ -120,9 +120,10 @@ def _write(
         made = new.identity(place.target_id.mount) if linked else None
         devices = status.st_dev, new.status.st_dev
         hasher = rank.hasher()
-        for moved in rank.mover.fill(reading, new.descriptor, status, devices, hasher):
-            rank.counters[counts.MOVED] += moved
-            yield
+        with closing(rank.mover.fill(reading, new.descriptor, status, devices, hasher)) as steps:
+            for moved in steps:  # what is done beside ends before the files are closed
+                rank.counters[counts.MOVED] += moved
+                yield
         attributes = read_attributes(reading, status, options.preserve)
         check_unchanged(reading, version)
         inherits = over is None and inherits_acl(rank, place, target)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
@@ -17,6 +16,7 @@ from pcopy.fsio.close import let_go
 from pcopy.fsio.half_written import find
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
+from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.kind import Again, Gone, Kind, OfItem, OfPlace, Steps

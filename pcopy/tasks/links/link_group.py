@@ -15,7 +15,10 @@ from pcopy.tasks.files.copy_nodes import copy_one_node
 from pcopy.tasks.files.existing import looked_at_again
 from pcopy.tasks.files.split_file import SplitFile, after_settled
 from pcopy.tasks.files.whole_file import Settled, copy_whole, what_stays
-from pcopy.tasks.links.make_links import left_behind, pass_on
+from pcopy.tasks.links.make_links import MakeLinks, copy_here, left_behind, pass_on
+
+AT_ONCE = 64
+"""Links that are made by the task that copies the file; more are a task of their own, for any rank."""
 
 
 class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
@@ -40,7 +43,7 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
                     result.spawn(SplitFile(rest), rest.size)
                     return
                 if not (settled.is_kept and rest.links):
-                    after_settled(rank, result, rest, settled)
+                    yield from _after(rank, result, rest, settled)
                     return
                 failed: tuple[FailedName, ...] | None = rest.failed
             except Problem as problem:
@@ -52,6 +55,14 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
                 return
             rest = rest._replace(names=rest.links, failed=failed)
             yield None
+
+
+def _after(rank: Rank, result: Result, item: Item, settled: Settled) -> Steps:
+    """As ``after_settled``; a few links are made by this task."""
+    if settled.unnamed is None and settled.made is not None and not item.failed and 0 < len(item.links) <= AT_ONCE:
+        yield from MakeLinks(item, copy_here(rank, settled.made, settled.known), False).run(rank, result)
+    else:
+        after_settled(rank, result, item, settled)
 
 
 def _copied(item: Item, rank: Rank, result: Result) -> Generator[None, None, Settled | None]:

@@ -16,30 +16,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import NamedTuple
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Remove
-from pcopy.fsio.kernel.columns import DEVICE, INODE, MODE, Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.batches import Listed, Remove, Removed
+from pcopy.fsio.kernel.columns import INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.kernel.item_rows import Removing
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
-from pcopy.signature.items import type_of
+from pcopy.named import NamedTuple
+from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
+from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
+from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import Found, visit
-
-BATCH_ITEMS = 256
-"""Items that are handed to the kernel together."""
 
 NOBODY = (-1, -1)
 """A PATH of the command line: nobody waits for it."""
@@ -66,22 +65,24 @@ class _Part(OfPlace):
 
 class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
     """Removes ``names`` (joined by slashes) of a directory, with all that is below them. ``awaited``: the rank that
-    waits for their end, and the number under which it does."""
+    waits for their end, and the number under which it does. ``kinds`` and ``inodes`` as in ``Listed``, or empty."""
 
     names: bytes
+    kinds: bytes = b""
+    inodes: bytes = b""
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        names = unpack_names(self.names)
         try:
             directory, device = _enter(rank, self.place)
         except Problem as problem:
             has_gone = problem.errno == errno.ENOENT
-            for name in () if has_gone else names:
+            for name in () if has_gone else unpack_names(self.names):
                 result.count(counts.FOUND)
                 result.fail(self.place, name, problem, retry=Tried.NEVER)
             self.end(result, left=not has_gone)
             return
-        if (yield from _remove_names(rank, result, directory, device, names, self)):
+        listed = Listed(Verdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
+        if (yield from _remove_names(rank, result, directory, device, listed, self)):
             self.end(result, left=False)
 
 
@@ -98,7 +99,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             result.count(counts.UNSCANNED, -1)
             try:
                 directory, device = _enter(rank, self.place)
-                listing = yield from begin_list(directory)
+                listing = yield from begin_list(rank.kernel, directory, detailed=True)
                 if listing.is_large:
                     yield from _spread(rank, result, listing, self)
                     return
@@ -108,7 +109,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
                     return
                 unread = problem  # what can't be read may be empty
             else:
-                if not (yield from _remove_names(rank, result, directory, device, listing.first, self)):
+                if not (yield from _remove_names(rank, result, directory, device, listing.listed, self)):
                     return
         problem_met = unread if rank.options.dry_run else (yield from self._remove(rank))
         if problem_met is None:
@@ -121,14 +122,14 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
         place, parent = self.place, self.parent
         sources = rank.sources[place.root]
         sources.forget(place.path)
-        rows = Rows(1, MODE | INODE)
-        rows.mode[0], rows.inode[0] = stat.S_IFDIR, place.source_id.inode
         try:
             around = sources.open(parent.path, parent.source_id)
         except Problem as problem:
             return problem
-        (problem_met,) = yield from _removed(rank, around, [os.path.basename(place.path)], rows)
-        return problem_met
+        rows = Rows(1, MODE | INODE)
+        rows.mode[0], rows.inode[0] = stat.S_IFDIR, place.source_id.inode
+        removed = yield from _removed(rank, around, os.path.basename(place.path), rows)
+        return _problem(removed.verdicts, 0)
 
     def _failed(self, result: Result, problem: Problem) -> None:
         """It could not be removed, unless it has gone by itself."""
@@ -198,11 +199,14 @@ def _enter(rank: Rank, place: Place) -> tuple[int, int]:
 
 
 def _remove_names(
-    rank: Rank, result: Result, directory: int, device: int, names: Sequence[bytes], part: _Part
+    rank: Rank, result: Result, directory: int, device: int, listed: Listed, part: _Part
 ) -> Stepwise[bool]:
-    """Removes what is no directory at once; the directories among the ``names`` are waited for. Has all gone now?"""
+    """Removes what is no directory at once; the directories among the names are waited for. Has all gone now?"""
     visitor = _Removing(rank, result, part.place, directory, device)
-    yield from visit(directory, names, visitor, follow=False)
+    packed = listed.names
+    if listed.kinds and not rank.options.dry_run:
+        packed = yield from visitor.remove_plain(listed)
+    yield from visit(rank.kernel, directory, packed, visitor, follow=False)
     if visitor.below:
         awaited = rank.own(PartLedger).wait(part, len(visitor.below), result, left=visitor.left)
         for place in visitor.below:
@@ -216,25 +220,31 @@ def _remove_names(
 def _spread(rank: Rank, result: Result, listing: Listing, part: RemoveDir) -> Steps:
     """All ranks remove the names of a large directory; raises ``Problem`` if it can't be read to its end."""
     spool = NamesSpool(rank.open_spool)
-    found = yield from spread(listing, spool)
-    awaited = rank.own(PartLedger).wait(part, -(-found // NAMES_AT_ONCE), result)
-    tasks = (RemoveNames(part.place, awaited, packed) for packed in spool)
+    yield from spread(listing, spool)
+    awaited = rank.own(PartLedger).wait(part, spool.number, result)
+    tasks = (RemoveNames(part.place, awaited, *each) for each in map(unpack_listed, spool))
     result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
 
 
-def _removed(rank: Rank, directory: int, names: list[bytes], rows: Rows) -> Stepwise[list[Problem | None]]:
-    """Why each of the ``names`` was not removed; None if it was."""
-    ticket = rank.kernel.submit(Remove(directory, pack_names(names), rows))
-    verdicts = (yield from waited(rank.kernel, ticket)).verdicts
-    problems: list[Problem | None] = [None] * len(names)
-    for row, code in enumerate(verdicts.codes):
-        if code != Code.DONE:
-            problems[row] = Problem("unlink", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
-    return problems
+def _removed(rank: Rank, directory: int, packed: bytes, rows: Rows) -> Stepwise[Removed]:
+    batch = Remove(directory, packed, rows)
+    if len(rows) == 1 and rank.kernel.works_here:  # a directory, as a rule: a batch would take longer than the call
+        alone = Removing(batch)
+        alone.run(0, 1)
+        return alone.result
+    return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
 
 
-def _size(status: os.stat_result) -> int:
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+def _problem(verdicts: Verdicts, row: int) -> Problem | None:
+    """Why that row was not removed; None if it was."""
+    code = verdicts.codes[row]
+    if code == Code.DONE:
+        return None
+    return Problem("unlink", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+
+
+_PLAIN = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
+"""What the directory itself tells enough of, and what is counted."""
 
 
 class _Removing:
@@ -250,8 +260,7 @@ class _Removing:
         self.device: int | None = device
         self.below: list[Place] = []
         self.left = False
-        self._names: list[bytes] = []
-        self._status: list[os.stat_result] = []
+        self._items: list[tuple[Found, Sequence[int]]] = []
 
     def failed(self, name: bytes, problem: Problem) -> None:
         if problem.errno != errno.ENOENT:
@@ -263,48 +272,86 @@ class _Removing:
         self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
 
     def chosen(self, found: Found) -> Iterable[int]:
-        return range(len(found.names))
+        return range(len(found))
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
         self._result.count(counts.FOUND, len(rows))
         for row in rows:
             name = found.names[row]
-            if found.device[row] != self.device:
+            if found.rows.device[row] != self.device:
                 self._fail(name, Problem("stat", 0, text=_OTHER_DEVICE))
                 continue
             path = os.path.join(self._place.path, name)
-            identity = Identity(self._place.source_id.mount, found.inode[row])
+            identity = Identity(self._place.source_id.mount, found.rows.inode[row])
             self.below.append(Place(self._place.root, path, identity, NOWHERE, False, False))
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
-        self._result.count(counts.FOUND, len(rows))
-        for row in rows:
-            self._names.append(found.names[row])
-            self._status.append(found.status[row])
-            self._result.count(counts.FOUND_BYTES, _size(found.status[row]))
+        self._items.append((found, rows))
 
     large_files = nodes = linked = small_files
 
-    def settle(self, *, last: bool) -> Steps:
-        if self._names and (last or len(self._names) >= BATCH_ITEMS):
-            yield from self._remove()
-
-    def _remove(self) -> Steps:
-        names, statuses, self._names, self._status = self._names, self._status, [], []
-        problems: list[Problem | None] = [None] * len(names)
-        if not self._rank.options.dry_run:
-            rows = Rows.of(statuses, MODE | INODE | DEVICE)
-            problems = yield from _removed(self._rank, self._directory, names, rows)
-        for name, status, problem in zip(names, statuses, problems, strict=True):
-            size = _size(status)
-            if problem is None:
-                self._result.count(counts.of_kind(type_of(status.st_mode)))
-                self._result.count(counts.BYTES, size)
-            elif problem.errno == errno.ENOENT:
-                self._result.count(counts.FOUND, -1)
-                self._result.count(counts.FOUND_BYTES, -size)
+    def settle(self) -> Steps:
+        for found, rows in self._items:
+            if len(rows) == len(found):
+                yield from self._remove(found.packed, found.rows)
             else:
-                self._fail(name, problem, size)
+                yield from self._remove(pack_names(map(found.names.__getitem__, rows)), found.rows.chosen(rows))
+
+    def remove_plain(self, listed: Listed) -> Stepwise[bytes]:
+        """Removes files and symbolic links by the inodes that the directory tells; returns the other names.
+
+        So does one that has another inode: something is mounted there, or another item has taken its name.
+        """
+        kinds, names = listed.kinds, listed.names
+        plain = [row for row, kind in enumerate(kinds) if kind in _PLAIN]
+        if not plain:
+            return names
+        rows, others = Rows(len(kinds), INODE), b""
+        rows.inode = listed.inodes
+        if len(plain) < len(kinds):
+            each = unpack_names(names)
+            others = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _PLAIN)
+            names, rows = pack_names(map(each.__getitem__, plain)), rows.chosen(plain)
+            kinds = bytes(map(kinds.__getitem__, plain))
+        removed = yield from _removed(self._rank, self._directory, names, rows)
+        verdicts, sizes = removed.verdicts, removed.seen.size
+        done = verdicts.rows(Code.DONE)
+        result, size = self._result, sum(map(sizes.__getitem__, done))
+        result.count(counts.FOUND, len(done))
+        result.count(counts.FOUND_BYTES, size)
+        result.count(counts.BYTES, size)
+        for kind, number in Counter(map(kinds.__getitem__, done)).items():
+            result.count(_PLAIN[kind], number)
+        if len(done) == len(rows):
+            return others
+        each, left = unpack_names(names), [others] if others else []
+        for row, code in enumerate(verdicts.codes):
+            if code == Code.ANEW:
+                left.append(each[row])
+            elif code != Code.DONE:
+                self.failed(each[row], verdicts.problem(row))
+        return pack_names(left)
+
+    def _remove(self, packed: bytes, rows: Rows) -> Steps:
+        result = self._result
+        kinds = [type_of(mode) for mode in rows.mode]
+        sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
+        result.count(counts.FOUND, len(rows))
+        result.count(counts.FOUND_BYTES, sum(sizes))
+        problems: dict[int, Problem] = {}
+        if not self._rank.options.dry_run:
+            verdicts = (yield from _removed(self._rank, self._directory, packed, rows)).verdicts
+            problems = {row: problem for row in range(len(rows)) if (problem := _problem(verdicts, row)) is not None}
+        for row, problem in problems.items():
+            if problem.errno == errno.ENOENT:
+                result.count(counts.FOUND, -1)
+                result.count(counts.FOUND_BYTES, -sizes[row])
+            else:
+                self._fail(unpack_names(packed)[row], problem, sizes[row])
+        gone = [row for row in range(len(rows)) if row not in problems] if problems else range(len(rows))
+        result.count(counts.BYTES, sum(map(sizes.__getitem__, gone)))
+        for kind, number in Counter(map(kinds.__getitem__, gone)).items():
+            result.count(counts.of_kind(kind), number)
 
     def finish(self) -> None:
         """What was handed over has gone."""

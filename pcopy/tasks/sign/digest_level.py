@@ -7,27 +7,32 @@ a task of its own, so that a rank takes what it is sent between two parts, and n
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain
 
 from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.columns import unpack_names
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import order_key
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.hashing import split_digests
 from pcopy.tasks.base.kind import Again, Gone, Note, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Entries, unpack_numbers
-from pcopy.tasks.sign.signing import Row, SignState, Tally, depth_of, owner_of
+from pcopy.tasks.base.spreading import depth_of, owner_of
+from pcopy.tasks.base.values import Entries
+from pcopy.tasks.sign.children import Bundle, Tally
+from pcopy.tasks.sign.signing import SignState
 
 DIRECTORIES_AT_ONCE = 1024
 """Directories that one task digests."""
 DIFFERENCES_AT_ONCE = 4096
 """In one message; a single part of a directory may bring some more."""
+ROWS_PER_SLICE = 512
+"""Entries of directories after which a rank looks up from its work."""
 
 
 class StoredEntries(Note, code=50, doing="keeping entries of the signature"):
@@ -69,12 +74,10 @@ class EntriesNote(Again, code=52, doing="noting entries of the signature"):
     parts: tuple[Entries, ...]
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        signing, digest_size = rank.own(SignState).signing, rank.hashing.algorithm.size
+        signing = rank.own(SignState).signing
         for entries in self.parts:
-            columns = (unpack_names(entries.names), entries.kinds, unpack_numbers(entries.sizes))
-            items = zip(*columns, split_digests(entries.digests, digest_size), strict=True)
-            rows = ((name, Row(bytes((kind,)), entries.round, size, digest)) for name, kind, size, digest in items)
-            signing.add(entries.side, entries.path, rows)
+            bundle = Bundle(entries.side, entries.round, entries.names, entries.kinds, entries.sizes, entries.digests)
+            signing.add(entries.path, bundle)
             yield None
 
 
@@ -114,24 +117,25 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
         sign = rank.own(SignState)
         if sign.level is None:
             sign.level = sign.signing.level(self.depth)
-        rising: dict[int, list[tuple[int, bytes, bytes]]] = {}
+        rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, Tally]]] = defaultdict(list)
         differences: list[tuple[str, bytes]] = []
-        more = False
-        for number, done in enumerate(islice(sign.level, DIRECTORIES_AT_ONCE), 1):
+        rows, more = 0, False
+        for number, done in enumerate(sign.level, 1):
             differences += done.differences
             for side, path, digest, tally in done.directories:
                 if self.depth:
-                    owner = owner_of(path.rpartition(b"/")[0], rank.size)
-                    row = Row(DIRECTORY, 0, 0, digest, tally).packed()
-                    rising.setdefault(owner, []).append((side, path, row))
+                    around, _, name = path.rpartition(b"/")
+                    rising[side, around].append((name, digest, tally))
                 else:
                     result.spawn(SignatureNote(side, digest, tally), owner=0)
+            rows += done.rows
             more = number == DIRECTORIES_AT_ONCE or len(differences) >= DIFFERENCES_AT_ONCE
-            yield None
+            if more or rows >= ROWS_PER_SLICE:
+                rows = 0
+                yield None
             if more:
                 break
-        for owner, rows in rising.items():
-            result.spawn(DirectoriesNote(tuple(rows)), owner=owner)
+        _rise(rising, rank, result)
         if differences:
             result.spawn(DifferencesNote(tuple(differences)), owner=0)
         if more:
@@ -140,18 +144,34 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
             sign.level = None
 
 
-class DirectoriesNote(Again, code=55, doing="noting digested directories"):
-    """Digested directories: (side, path, packed entry) each, for the owner of the directory around them."""
+def _rise(rising: dict[tuple[int, bytes], list[tuple[bytes, bytes, Tally]]], rank: Rank, result: Result) -> None:
+    """Sends digested directories, by side and the directory around them, to the owners of those."""
+    shares: defaultdict[int, list[tuple[int, bytes, bytes, bytes, bytes]]] = defaultdict(list)
+    for (side, around), directories in rising.items():
+        names, digests, tallies = zip(*directories, strict=True)
+        numbers = array("Q", chain.from_iterable(tallies)).tobytes()
+        shares[owner_of(around, rank.size)].append((side, around, pack_names(names), b"".join(digests), numbers))
+    for owner, parts in shares.items():
+        result.spawn(DirectoriesNote(tuple(parts)), owner=owner)
 
-    rows: tuple[tuple[int, bytes, bytes], ...]
+
+class DirectoriesNote(Again, code=55, doing="noting digested directories"):
+    """Digested directories for the owners of the directories around them: the side and path of that directory, and the
+    columns of those in it each: names, digests and tallies (five numbers of 8 bytes)."""
+
+    parts: tuple[tuple[int, bytes, bytes, bytes, bytes], ...]
 
     def run(self, rank: Rank, result: Result) -> None:
-        for row in self.rows:
-            rank.own(SignState).signing.add_directory(*row)
+        signing = rank.own(SignState).signing
+        for side, path, names, digests, tallies in self.parts:
+            number = names.count(b"/") + 1
+            signing.add_directories(
+                path, Bundle(side, 0, names, DIRECTORY * number, bytes(8 * number), digests, tallies)
+            )
 
 
 class SignatureNote(Again, code=56, doing="noting the signature"):
-    """Tells rank 0 the digest of a whole dataset, and its counts (``pcopy.tasks.sign.signing.Tally``)."""
+    """Tells rank 0 the digest of a whole dataset, and its counts (``pcopy.tasks.sign.children.Tally``)."""
 
     side: int
     digest: bytes

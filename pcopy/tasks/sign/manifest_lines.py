@@ -10,9 +10,10 @@ from collections import defaultdict
 from itertools import islice
 
 from pcopy.errors import Refused
-from pcopy.signature.items import DIRECTORY
-from pcopy.signature.manifest import ROOT, Entry, ManifestReader, ManifestWriter
-from pcopy.tasks.base.hashing import NO_VERSION, Gathered
+from pcopy.signature.items import DIRECTORY, ROOT
+from pcopy.signature.manifest import Entry, ManifestReader, ManifestWriter
+from pcopy.tasks.base.gathered import Gathered
+from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Again, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result

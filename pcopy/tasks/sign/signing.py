@@ -8,98 +8,39 @@ subdirectories with their digests among them. Memory holds a part of the entries
 from __future__ import annotations
 
 import heapq
-import struct
-import zlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from operator import add
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import BinaryIO
 
+from pcopy.named import NamedTuple
 from pcopy.signature.algorithms import Algorithm
-from pcopy.signature.items import DIRECTORY, FILE, SYMLINK, DirectoryHasher
-from pcopy.signature.manifest import ROOT, Entry, ManifestWriter, pack, unpack
-from pcopy.signature.sorting import ExternalSorter
+from pcopy.signature.items import DIRECTORY, ROOT, DirectoryHasher
+from pcopy.signature.manifest import Entry, ManifestWriter, pack, unpack
+from pcopy.signature.sorting import ExternalSorter, KeyValue
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.spreading import depth_of
+from pcopy.tasks.sign.children import Bundle, Siblings, Tally, in_batches, total
 
 SORT_BUDGET = 8 << 20
-"""Bytes of memory for each of the three sorters of a rank."""
+"""Bytes of memory for each of the four sorters of a rank."""
 
-ROWS_AT_ONCE = 2048
-"""Entries of one directory between two looks up from the work."""
+ROWS_AT_ONCE = 4096
+"""Entries of one directory that are in memory at once, but for those that a sorter holds."""
 
 Line = tuple[bytes, bytes]
 """The key that lines are sorted by, and the packed entry."""
 
+_key = itemgetter(0)
+_NONE = Siblings(False, [], b"", [], [], Tally())
 _DEEPEST = 1 << 32
 """A level is taken from it, so that the deepest directories are sorted first."""
-_ROW = struct.Struct(">cIQB")  # type, round, size, bytes of the digest
-_TALLY = struct.Struct(">5Q")
-_COLUMNS = {FILE: 0, DIRECTORY: 1, SYMLINK: 2}  # of a tally
-_SPECIAL = 3
-"""The column of a tally for all other types."""
-_BYTES = 4
-"""That of the sizes."""
-_NAME_FOLLOWS = b"\0\0"  # no path has an empty name in it
 
 
-class Tally(NamedTuple):
-    """What a dataset holds: numbers of items, the root among the directories, and the bytes of its files."""
-
-    files: int = 0
-    directories: int = 0
-    symlinks: int = 0
-    special: int = 0
-    bytes: int = 0
-
-
-class Row(NamedTuple):
-    """An entry as it is sorted; that of a digested directory has the ``tally`` of all below it and itself."""
-
-    kind: bytes
-    round: int
-    size: int
-    digest: bytes
-    tally: Tally | None = None
-
-    def packed(self) -> bytes:
-        tally = _TALLY.pack(*self.tally) if self.tally else b""
-        return _ROW.pack(self.kind, self.round, self.size, len(self.digest)) + self.digest + tally
-
-    def count_in(self, sums: list[int]) -> None:
-        if self.tally is None:
-            sums[_COLUMNS.get(self.kind, _SPECIAL)] += 1
-            sums[_BYTES] += self.size if self.kind == FILE else 0
-        else:
-            sums[:] = map(add, sums, self.tally)
-
-    @classmethod
-    def unpacked(cls, value: bytes) -> Row:
-        kind, round_, size, length = _ROW.unpack_from(value)
-        end = _ROW.size + length
-        tally = Tally(*_TALLY.unpack_from(value, end)) if len(value) > end else None
-        return cls(kind, round_, size, value[_ROW.size : end], tally)
-
-
-def depth_of(path: bytes) -> int:
-    """How many names the path of a directory has; the root's (``b""``) has none."""
-    return path.count(b"/") + 1 if path else 0
-
-
-def owner_of(path: bytes, size: int) -> int:
-    """The rank that digests the directory ``path``, whichever side it is on."""
-    return zlib.crc32(path) % size
-
-
-def _directory_key(path: bytes) -> bytes:
-    """What the keys of all entries of the directory ``path`` begin with."""
-    level = (_DEEPEST - 1 - depth_of(path)).to_bytes(4, "big")
-    return level + path.replace(b"/", b"\0") + _NAME_FOLLOWS
-
-
-def _side_key(side: int) -> bytes:
-    """What the keys of all entries of one side end with."""
-    return bytes((0, side))
+def _level_key(depth: int) -> bytes:
+    """What the keys of all directories of a level begin with."""
+    return (_DEEPEST - 1 - depth).to_bytes(4, "big")
 
 
 Directory = tuple[int, bytes, bytes, Tally]
@@ -110,10 +51,11 @@ Difference = tuple[str, bytes]
 
 
 class Digested(NamedTuple):
-    """Directories of which all is known, and differences found on the way."""
+    """Directories of which all is known, and differences found on the way; ``rows`` were looked at for this."""
 
     directories: list[Directory]
     differences: list[Difference]
+    rows: int = 0
 
 
 class Signing:
@@ -122,24 +64,25 @@ class Signing:
     ) -> None:
         """``lines``: all entries are kept for a manifest. ``compares``: the two sides are compared."""
         self._algorithm = algorithm
+        self._open_spool = open_spool
         self._found = ExternalSorter(open_spool, SORT_BUDGET)
         self._risen: defaultdict[int, ExternalSorter] = defaultdict(lambda: ExternalSorter(open_spool, SORT_BUDGET))
         """What belongs to a level, and has come from the one below it."""
-        self._sorted: Iterator[tuple[bytes, bytes]] | None = None
-        self._head: tuple[bytes, bytes] | None = None
+        self._sorted: Iterator[KeyValue] | None = None
+        self._head: KeyValue | None = None
         self._compares = compares
+        self._large: ExternalSorter | None = None
+        """The children of the directory that is digested now, if they are many."""
         self.lines = ExternalSorter(open_spool, SORT_BUDGET) if lines else None
 
-    def add(self, side: int, path: bytes, rows: Iterable[tuple[bytes, Row]]) -> None:
-        """Entries of the directory ``path``, with their names; with an empty one that directory itself."""
-        begin, end = _directory_key(path), _side_key(side)
-        for name, row in rows:
-            self._found.add(begin + name + end, row.packed())
+    def add(self, path: bytes, bundle: Bundle) -> None:
+        """Entries of the directory ``path``."""
+        self._found.add(_level_key(depth_of(path)) + path, bundle.packed())
 
-    def add_directory(self, side: int, path: bytes, packed: bytes) -> None:
-        """The digest of the directory ``path``, which lies in a directory of this rank's."""
-        around, _, name = path.rpartition(b"/")
-        self._risen[depth_of(around)].add(_directory_key(around) + name + _side_key(side), packed)
+    def add_directories(self, path: bytes, bundle: Bundle) -> None:
+        """Digested directories that lie in the directory ``path``, which is this rank's."""
+        depth = depth_of(path)
+        self._risen[depth].add(_level_key(depth) + path, bundle.packed())
 
     def level(self, depth: int) -> Iterator[Digested]:
         """The directories of ``depth``, each with all sides that it is on, and how these differ.
@@ -148,56 +91,95 @@ class Signing:
         """
         risen = self._risen.pop(depth, None)
         found = self._level_found(depth)
-        merged = heapq.merge(found, risen.sorted()) if risen else found
-        for path, rows in groupby(merged, _path_of):
-            yield from self._digest(path.replace(b"\0", b"/"), rows)
+        merged = heapq.merge(found, risen.sorted(), key=_key) if risen else found
+        for key, records in groupby(merged, _key):
+            yield from self._digest(key[4:], (Bundle.unpacked(packed) for _, packed in records))
         if risen:
             risen.close()
 
-    def _level_found(self, depth: int) -> Iterator[tuple[bytes, bytes]]:
+    def _level_found(self, depth: int) -> Iterator[KeyValue]:
         if self._sorted is None:
             self._sorted = self._found.sorted()
             self._head = next(self._sorted, None)
-        level = (_DEEPEST - 1 - depth).to_bytes(4, "big")
+        level = _level_key(depth)
         while self._head is not None and self._head[0][:4] == level:
             yield self._head
             self._head = next(self._sorted, None)
 
-    def _digest(self, path: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[Digested]:
-        hashers: dict[int, DirectoryHasher] = {}
-        tallies: dict[int, list[int]] = {}
-        done = Digested([], [])
-        for number, (name, group) in enumerate(groupby(rows, _name_of), 1):
-            sides = _latest(group)
-            if not name:
-                for side in sides:
-                    hashers[side] = DirectoryHasher(self._algorithm)
-                    tallies[side] = [*Tally(directories=1)]
-                continue
-            child = path + b"/" + name if path else name
-            for side, row in sides.items():
-                if name == ROOT:  # the dataset is this one item
-                    alone = [*Tally()]
-                    row.count_in(alone)
-                    done.directories.append((side, path, row.digest, Tally(*alone)))
-                else:
-                    hashers[side].add(row.kind, name, row.digest)
-                    row.count_in(tallies[side])
-            if self.lines is not None:
-                self.lines.add(*pack(Entry(sides[0].kind, sides[0].digest, sides[0].size, child)))
-            if self._compares:
-                done.differences.extend(_compared(child, sides))
-            if not number % ROWS_AT_ONCE:
-                yield done
-                done = Digested([], [])
-        for side, hasher in hashers.items():
-            done.directories.append((side, path, hasher.digest(), Tally(*tallies[side])))
-        yield done
+    def _digest(self, path: bytes, bundles: Iterator[Bundle]) -> Iterator[Digested]:
+        digested = _Directory(self._algorithm, path)
+        held: list[Bundle] = []
+        rows = 0
+        for bundle in bundles:
+            held.append(bundle)
+            rows += bundle.number
+            if rows > ROWS_AT_ONCE:
+                break
+        else:
+            differences = self._take(digested, held)
+            yield Digested(digested.all_sides(), differences, rows)
+            return
+        self._large = ExternalSorter(self._open_spool, SORT_BUDGET)
+        for bundle in chain(held, bundles):
+            for row in bundle.rows():
+                self._large.add(*row)
+            yield Digested([], [], bundle.number)
+        for batch in in_batches(self._large.sorted(), ROWS_AT_ONCE):
+            yield Digested([], self._take(digested, batch), sum(bundle.number for bundle in batch))
+        self._large.close()
+        self._large = None
+        yield Digested(digested.all_sides(), [])
+
+    def _take(self, digested: _Directory, bundles: list[Bundle]) -> list[Difference]:
+        """The next children of a directory, on all sides; returns how these differ."""
+        sides = {bundle.side for bundle in bundles}
+        children = {side: Siblings.of([bundle for bundle in bundles if bundle.side == side]) for side in sides}
+        taken = {side: digested.take(side, some) for side, some in children.items()}
+        if self.lines is not None:
+            some = children[0]
+            for path, kind, digest, size in zip(
+                digested.paths(some.names), some.kinds, some.digests, some.sizes, strict=True
+            ):
+                self.lines.add(*pack(Entry(bytes((kind,)), digest, size, path)))
+        if self._compares and not (len(taken) > 1 and taken[0] == taken[1]):
+            return list(_compared(digested, children))
+        return []
 
     def close(self) -> None:
-        for sorter in (self._found, self.lines, *self._risen.values()):
+        for sorter in (self._found, self.lines, self._large, *self._risen.values()):
             if sorter is not None:
                 sorter.close()
+
+
+class _Directory:
+    """One directory, or the dataset that is one item, on all sides on which it is."""
+
+    def __init__(self, algorithm: Algorithm, path: bytes) -> None:
+        self._algorithm = algorithm
+        self._path = path
+        self._hashers: dict[int, DirectoryHasher] = {}
+        self._tallies: dict[int, Tally] = {}
+        self._items: list[Directory] = []
+
+    def paths(self, names: list[bytes]) -> list[bytes]:
+        return [b"%b/%b" % (self._path, name) for name in names] if self._path else names
+
+    def take(self, side: int, children: Siblings) -> bytes:
+        """The next children of one side; returns what their digests are made from."""
+        if children.names == [ROOT]:
+            digest = children.digests[0]
+            self._items.append((side, self._path, digest, children.tally))
+            return children.kinds + digest
+        if children.is_there:
+            self._hashers[side] = DirectoryHasher(self._algorithm)
+            self._tallies[side] = Tally()
+        self._tallies[side] = total((self._tallies[side], children.tally))
+        return self._hashers[side].add_all(children.kinds, children.names, children.digests)
+
+    def all_sides(self) -> list[Directory]:
+        """Once all children were taken."""
+        done = [(side, self._path, hasher.digest(), self._tallies[side]) for side, hasher in self._hashers.items()]
+        return self._items + done
 
 
 class Merging:
@@ -281,30 +263,21 @@ class SignState:
         self.differences.close()
 
 
-def _path_of(record: tuple[bytes, bytes]) -> bytes:
-    return record[0][4 : record[0].index(_NAME_FOLLOWS, 4)]
-
-
-def _name_of(record: tuple[bytes, bytes]) -> bytes:
-    return record[0][record[0].index(_NAME_FOLLOWS, 4) + 2 : -2]
-
-
-def _latest(group: Iterator[tuple[bytes, bytes]]) -> dict[int, Row]:
-    """Each side's row; of several that of the last round."""
-    sides: dict[int, Row] = {}
-    for key, value in group:
-        side, row = key[-1], Row.unpacked(value)
-        if side not in sides or row.round >= sides[side].round:
-            sides[side] = row
-    return sides
-
-
-def _compared(path: bytes, sides: dict[int, Row]) -> list[Difference]:
-    if len(sides) == 1:
-        if path == ROOT:  # the other dataset is a directory
-            return [("changed", path)]
-        return [("missing" if 0 in sides else "extra", path)]
-    one, other = sides[0], sides[1]
-    if one.kind != other.kind or (one.kind != DIRECTORY and one.digest != other.digest):
-        return [("changed", path)]
-    return []  # directories: what differs in them is told where their entries are
+def _compared(directory: _Directory, children: dict[int, Siblings]) -> Iterator[Difference]:
+    """How the two sides differ; in which items of a directory they do is told where its entries are."""
+    one, other = (
+        {
+            path: (kind, b"" if kind == DIRECTORY[0] else digest)
+            for path, kind, digest in zip(directory.paths(some.names), some.kinds, some.digests, strict=True)
+        }
+        for some in (children.get(side, _NONE) for side in (0, 1))
+    )
+    for path in {**one, **other}:
+        if path == ROOT and (path not in one or path not in other):  # the other dataset is a directory
+            yield "changed", path
+        elif path not in other:
+            yield "missing", path
+        elif path not in one:
+            yield "extra", path
+        elif one[path] != other[path]:
+            yield "changed", path

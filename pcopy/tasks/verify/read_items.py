@@ -5,11 +5,12 @@ These are the items that a copy has skipped and a signature describes, and all t
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from array import array
+from collections.abc import Generator, Sequence
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.close import held_open
-from pcopy.fsio.half_written import is_marked, refuse_marked
+from pcopy.fsio.half_written import refuse_marked
 from pcopy.fsio.kernel.batches import Read
 from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
 from pcopy.fsio.nodes import open_node
@@ -17,26 +18,30 @@ from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, check_found, status_of
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.gathered import Gathered
 from pcopy.tasks.base.hashing import SOCKET, kind_of
-from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Contents, Known, Place, pack_numbers, unpack_numbers
-from pcopy.tasks.verify.reading import digested_part, node_known, read_failed, read_rows, was_read
+from pcopy.tasks.verify.reading import count_read, digested_part, node_known, read_failed, read_rows, verifies, was_read
 from pcopy.tasks.verify.split_read import SplitRead
 
+_DONE = bytes((Code.DONE,))
 
-class ReadItems(OfPlace, code=40, doing="reading files of", is_note=False):
+
+class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
     """Items of a source directory, of the types ``kinds`` (a byte each).
 
     ``counter`` is where they have been counted, -1 if they are to be.
     """
 
-    names: bytes
     kinds: bytes
     inodes: bytes
     attempt: int
     counter: int
+
+    columns = ("kinds", "inodes")
 
     def run(self, rank: Rank, result: Result) -> Steps:
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
@@ -69,22 +74,36 @@ class ReadItems(OfPlace, code=40, doing="reading files of", is_note=False):
         if rank.options.direct or rank.options.drop_cache:
             return list(range(len(names)))
         inodes = unpack_numbers(self.inodes)
-        plain: list[int] = []
-        careful: list[int] = []
-        for index, kind in enumerate(self.kinds):  # a signature must not vouch for what is half written
-            is_plain = kind == FILE[0] and not (rank.options.signs and is_marked(source, names[index]))
-            (plain if is_plain else careful).append(index)
-        if not plain:
-            return careful
-        read = yield from read_rows(rank, Read(source, pack_names([names[index] for index in plain])), counts.MOVED)
-        for row, index in enumerate(plain):
-            if read.verdicts.codes[row] != Code.DONE or read.seen.inode[row] != inodes[index]:
-                careful.append(index)
-                continue
-            version = read.seen.version(row)
-            known = Known(FILE, version.size, read.digests[row], version)
-            was_read(rank, result, self.place, names[index], known, self.counter)
+        plain: Sequence[int]
+        if self.kinds.strip(FILE):
+            plain = [index for index, kind in enumerate(self.kinds) if kind == FILE[0]]
+            if not plain:
+                return list(range(len(names)))
+            inodes, packed = array("Q", map(inodes.__getitem__, plain)), pack_names(map(names.__getitem__, plain))
+        else:
+            plain, packed = range(len(names)), self.names
+        whole = rank.options.signs  # a signature must not vouch for what is half written
+        read = yield from read_rows(rank, Read(source, packed, whole=whole), counts.MOVED)
+        careful = [] if len(plain) == len(names) else sorted({*range(len(names))}.difference(plain))
+        gathered = Gathered()
+        if read.verdicts.codes.strip(_DONE) or read.seen.inode != inodes:
+            done: list[int] = []
+            for row, index in enumerate(plain):
+                is_done = read.verdicts.codes[row] == Code.DONE and read.seen.inode[row] == inodes[row]
+                (done if is_done else careful).append(row if is_done else index)
+            counter = self._count(rank, result, [read.seen.size[row] for row in done])
+            plain_names = [names[index] for index in plain]
+            gathered.add_chosen(done, plain_names, read.seen, read.seen.size, read.digests.data, counter)
+        else:
+            counter = self._count(rank, result, read.seen.size)
+            gathered.add_rows(packed, read.seen, read.seen.size, read.digests.data, counter)
+        result.digested_files(self.place, gathered, verify=verifies(rank, self.place))
         return careful
+
+    def _count(self, rank: Rank, result: Result, sizes: Sequence[int]) -> int:
+        """Counts regular files that were read, of these ``sizes``, where they are counted already; returns where."""
+        counter = self.counter
+        return count_read(rank, result, self.place, FILE, len(sizes), sum(sizes)) if counter < 0 else counter
 
     def _read_file(self, rank: Rank, result: Result, name: bytes, inode: int) -> Generator[None, None, Known | None]:
         """None for a large one, which is read in parts by tasks of their own."""

@@ -99,8 +99,8 @@ def digested_part(
         yield
     if on_source:
         check_unchanged(reading, Version.of(status))
-        if options.drop_cache:
-            drop_pages(reading, start, end - start)
+    if options.drop_cache:
+        drop_pages(reading, start, end - start)
     return hasher
 
 
@@ -145,10 +145,21 @@ def check_source(rank: Rank, copy: Contents) -> None:
 def was_read(rank: Rank, result: Result, place: Place, name: bytes, known: Known, counter: int) -> None:
     """The item's digest is known now; in a copy that counts as skipped, where it doesn't count already."""
     if counter < 0:
-        counter = counts.SKIPPED if rank.job.copies else counts.of_kind(known.kind)
-        result.count(counter, 1, place)
-        result.count(counts.SKIPPED_BYTES if rank.job.copies else counts.BYTES, known.size, place)
-    result.digested(place, name, known, counter, verify=rank.verifies_skipped and place.target_id != NOWHERE)
+        counter = count_read(rank, result, place, known.kind, 1, known.size)
+    result.digested(place, name, known, counter, verify=verifies(rank, place))
+
+
+def count_read(rank: Rank, result: Result, place: Place, kind: bytes, items: int, size: int) -> int:
+    """Counts so many items of one kind that were read, of ``size`` bytes together; returns where."""
+    counter = counts.SKIPPED if rank.job.copies else counts.of_kind(kind)
+    result.count(counter, items, place)
+    result.count(counts.SKIPPED_BYTES if rank.job.copies else counts.BYTES, size, place)
+    return counter
+
+
+def verifies(rank: Rank, place: Place) -> bool:
+    """Is what was read of a directory of the source read back from the target, too?"""
+    return rank.verifies_skipped and place.target_id != NOWHERE
 
 
 def read_failed(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import NamedTuple
 
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.fsio.problem import Plain, Problem
+from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.kind import Gone, Kind, Note, Steps

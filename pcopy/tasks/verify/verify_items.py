@@ -7,31 +7,35 @@ failed; with ``--repair`` it is copied again the first time.
 from __future__ import annotations
 
 import os
+from array import array
+from collections.abc import Callable, Sequence
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Read, Stat
+from pcopy.fsio.kernel.batches import Read, ReadBack, Stat, Stated
 from pcopy.fsio.kernel.columns import VERSION, Code, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, waited
 from pcopy.fsio.problem import Problem, failing
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import split_digests, unpack_known
-from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.dividing import cuts
+from pcopy.tasks.base.gathered import cut_versions, split_digests, unpack_known
+from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Known, unpack_numbers
+from pcopy.tasks.base.values import Contents, unpack_numbers
 from pcopy.tasks.verify.reading import compare, not_verified, read_rows, unlike, unlike_contents, verified
 from pcopy.tasks.verify.split_read import OfContents, SplitRead
 
+_DONE = bytes((Code.DONE,))
 
-class VerifyItems(OfPlace, code=41, doing="reading back the copies of", is_note=False):
+
+class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_note=False):
     """Items of a target directory (the name ``b""``: the directory itself).
 
-    One byte of ``kinds`` and of ``counters`` (where each has been counted), 8 of ``sizes``, 32 of ``versions`` and one
-    digest of ``digests`` for each of ``names``. ``writer`` is the host that wrote them.
+    One byte of ``kinds`` and of ``counters`` (where each has been counted), 8 of ``sizes`` and one digest of
+    ``digests`` for each of ``names``; ``versions`` are packed ``Versions``. ``writer`` is the host that wrote them.
     """
 
-    names: bytes
     kinds: bytes
     counters: bytes
     sizes: bytes
@@ -39,17 +43,23 @@ class VerifyItems(OfPlace, code=41, doing="reading back the copies of", is_note=
     digests: bytes
     writer: int
 
+    columns = ("kinds", "counters", "sizes", "digests")
+
+    def divide(self, portions: int) -> list[VerifyItems]:
+        versions = cut_versions(self.versions, self.items, cuts(self.items, portions))
+        return [part._replace(versions=each) for part, each in zip(super().divide(portions), versions, strict=True)]
+
     def run(self, rank: Rank, result: Result) -> Steps:
         """Small files go through the kernel; other items, and those that want care, one by one after them.
 
         Large files become tasks of their own.
         """
-        names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
-        digests = split_digests(self.digests, rank.hashing.algorithm.size)
-        known = unpack_known(self.kinds, sizes, self.versions, digests)
-        careful = yield from self._verify_small_files(rank, result, names, known)
+        careful = yield from self._verify_small_files(rank, result)
+        if not careful:
+            return
+        copies = self._copies(rank)
         for index in careful:
-            copy = self._copy(names, known, index)
+            copy = copies(index)
             if copy.known.kind == FILE and rank.splits(copy.known.size):
                 result.spawn_elsewhere(SplitRead(copy), copy.known.size, self.writer)
                 continue
@@ -61,39 +71,69 @@ class VerifyItems(OfPlace, code=41, doing="reading back the copies of", is_note=
                 verified(result, copy)
             yield None
 
-    def _copy(self, names: list[bytes], known: list[Known], index: int) -> Contents:
-        counter, writers = self.counters[index], bytes((self.writer,))
-        return Contents(self.place, names[index], known[index], False, 0, counter, writers=writers)
+    def _copies(self, rank: Rank) -> Callable[[int], Contents]:
+        """Makes an object of an item, by its index."""
+        digests = split_digests(self.digests, rank.hashing.algorithm.size)
+        known = unpack_known(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
+        names, writers = unpack_names(self.names), bytes((self.writer,))
 
-    def _verify_small_files(
-        self, rank: Rank, result: Result, names: list[bytes], known: list[Known]
-    ) -> Stepwise[list[int]]:
+        def copy(index: int) -> Contents:
+            return Contents(self.place, names[index], known[index], False, 0, self.counters[index], writers=writers)
+
+        return copy
+
+    def _verify_small_files(self, rank: Rank, result: Result) -> Stepwise[list[int]]:
         """Which items want care: all but small files, what can't be read just so, and copies of what has changed."""
-        place = self.place
+        place, number = self.place, len(self.kinds)
+        everything, sizes = list(range(number)), unpack_numbers(self.sizes)
+        plain = self._plain(sizes) if not rank.options.direct else []
+        if not plain:
+            return everything
         try:
             source, target = rank.open_source(place), rank.open_target(place)
         except Problem:
-            return list(range(len(names)))
-        plain: list[int] = []
-        careful: list[int] = []
-        for index, (kind, size, *_) in enumerate(known):
-            is_plain = kind == FILE and size <= SMALL_FILE and not rank.options.direct
-            (plain if is_plain else careful).append(index)
-        if not plain:
-            return careful
-        packed = pack_names(rank.new_name(place, names[index]) for index in plain)
-        read = yield from read_rows(rank, Read(target, packed, copies=True), counts.VERIFIED_BYTES)
-        packed = pack_names(names[index] for index in plain)
-        stat = Stat(source, packed, VERSION, follow=rank.options.dereference)
+            return everything
+        names, digests, versions = self.names, self.digests, self.versions
+        if len(plain) < number:
+            all_names, digest_size = unpack_names(names), rank.hashing.algorithm.size
+            names = pack_names(map(all_names.__getitem__, plain))
+            sizes = array("Q", map(sizes.__getitem__, plain))
+            digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in plain])
+            versions = b""  # each is looked at
+        copies = names
+        if rank.job.roots[place.root].item:
+            copies = pack_names(rank.new_name(place, name) for name in names.split(b"/"))
+        read = yield from read_rows(rank, Read(target, copies, copies=True), counts.VERIFIED_BYTES)
+        stat = Stat(source, names, VERSION, follow=rank.options.dereference)
         sources = yield from waited(rank.kernel, rank.kernel.submit(stat))
+        is_read = not read.verdicts.codes.strip(_DONE) and not sources.verdicts.codes.strip(_DONE)
+        are_equal = read.digests.data == digests and read.verdicts.bytes == sizes
+        if is_read and are_equal and sources.rows.packed() == versions:
+            result.count(counts.VERIFIED, number)
+            result.count(counts.CONFIRMED_BYTES, sum(sizes))
+            return []
+        return self._row_by_row(rank, result, plain, read, sources)
+
+    def _plain(self, sizes: array[int]) -> Sequence[int]:
+        """The small files."""
+        if not self.kinds.strip(FILE) and max(sizes) <= SMALL_FILE:
+            return range(len(sizes))
+        of_kind = zip(self.kinds, sizes, strict=True)
+        return [index for index, (kind, size) in enumerate(of_kind) if kind == FILE[0] and size <= SMALL_FILE]
+
+    def _row_by_row(
+        self, rank: Rank, result: Result, plain: Sequence[int], read: ReadBack, sources: Stated
+    ) -> list[int]:
+        """What became of each of the small files; returns what wants care, with all that is no small file."""
+        copies = self._copies(rank)
+        careful = sorted({*range(len(self.kinds))}.difference(plain))
         for row, index in enumerate(plain):
-            expected = known[index]
             if read.verdicts.codes[row] != Code.DONE:
                 careful.append(index)
                 continue
-            size = read.verdicts.bytes[row]
+            copy, size = copies(index), read.verdicts.bytes[row]
+            expected = copy.known
             if (size, read.digests[row]) != (expected.size, expected.digest):
-                copy = self._copy(names, known, index)
                 not_verified(rank, result, copy, unlike_contents(size, expected.size))
             elif sources.verdicts.codes[row] == Code.DONE and sources.rows.version(row) == expected.version:
                 result.count(counts.VERIFIED)

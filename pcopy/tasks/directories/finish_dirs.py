@@ -1,0 +1,153 @@
+"""FinishDirs: the metadata of directories that lie beside each other, in columns. What it means stands in
+``FinishDir``."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.attributes import Attributes, has_common_times
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import DRESSED, Common, Finish
+from pcopy.fsio.kernel.interface import waited
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.directories.finish_dir import FinishDir
+from pcopy.tasks.directories.plain import open_plain
+from pcopy.tasks.directories.siblings import OfSiblings
+
+
+class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=False):
+    """As ``FinishDir``, for the directories ``names`` of ``place``; each is counted. One column for each field.
+
+    ``states`` has 1 for a directory that this job has made, and 2 for one in which ACLs are inherited. ``attributes``
+    are packed columns of ``DRESSED``.
+    """
+
+    sources: bytes
+    targets: bytes
+    marks: tuple[bytes, ...]
+    states: bytes
+    attributes: bytes
+
+    def chosen(self, rows: Sequence[int]) -> FinishDirs:
+        names, number = unpack_names(self.names), self.items
+        sources, targets = unpack_numbers(self.sources), unpack_numbers(self.targets)
+        return FinishDirs(
+            self.place,
+            pack_names(names[row] for row in rows),
+            pack_numbers([sources[row] for row in rows]),
+            pack_numbers([targets[row] for row in rows]),
+            tuple(self.marks[row] for row in rows),
+            bytes(self.states[row] for row in rows),
+            Rows.unpacked(self.attributes, number, DRESSED).chosen(rows).packed(),
+        )
+
+    def each(self) -> list[FinishDir]:
+        columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
+        rows = Rows.unpacked(self.attributes, self.items, DRESSED)
+        dressed = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
+        around, source_mount, target_mount = self.place, self.place.source_id.mount, self.place.target_id.mount
+        finishes = []
+        for name, source, target, mark, state, one in zip(*columns, self.states, dressed, strict=True):
+            place = Place(
+                around.root,
+                os.path.join(around.path, name),
+                Identity(source_mount, source),
+                Identity(target_mount, target, mark),
+                bool(state & 1),
+                bool(state & 2),
+                around.since,
+            )
+            finishes.append(FinishDir(place, Attributes(*one), True, -1))
+        return finishes
+
+    def held(self) -> Iterator[FinishDir]:
+        return iter(self.each())
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        codes = yield from self._finish_plain(rank)
+        done = codes.count(Code.DONE)
+        if done == self.items and not rank.job.began:
+            result.count(counts.DIRECTORIES, done)
+            return
+        place = self.place
+        above = place.path + b"/" if place.path else b""
+        care = {} if done == self.items else dict(enumerate(self.each()))
+        for row, name in enumerate(unpack_names(self.names)):
+            result.turn_to((place.root, above + name))
+            if codes[row] == Code.DONE:
+                result.count(counts.DIRECTORIES)
+            else:
+                yield from care[row].run(rank, result)
+                yield None
+        result.turn_back()
+
+    def _finish_plain(self, rank: Rank) -> Stepwise[bytes]:
+        """Finishes those that are plain cases; tells the code of each."""
+        place, number = self.place, self.items
+        target = open_plain(rank, place, unpack_names(self.names))
+        if target is None:
+            return bytes(number)
+        rows = Rows.unpacked(self.attributes, number, DRESSED)
+        rows.mask |= INODE
+        rows.inode = unpack_numbers(self.targets)
+        fresh = bytes(state & 1 for state in self.states)
+        common = Common(*rank.devices(place))
+        batch = Finish(target, self.names, rows, self.marks, fresh, common)
+        finished = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        return bytes(finished.verdicts.codes)
+
+
+class Finishes:
+    """Gathers the directories in ``place`` that are to be finished."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._names: list[bytes] = []
+        self._sources: list[int] = []
+        self._targets: list[int] = []
+        self._marks: list[bytes] = []
+        self._states = bytearray()
+        self._rows = Rows(0, DRESSED)
+
+    def add(self, result: Result, finish: FinishDir) -> None:
+        """What is no plain case is a task of its own."""
+        around, place, attributes = self._place, finish.place, finish.attributes
+        above, _, name = place.path.rpartition(b"/")
+        mounts = place.source_id.mount, place.target_id.mount
+        if (
+            attributes is None
+            or attributes.xattrs
+            or not has_common_times(attributes.atime, attributes.mtime)
+            or (finish.counted, finish.entries, finish.again) != (True, -1, False)
+            or (above, *mounts) != (around.path, around.source_id.mount, around.target_id.mount)
+            or place.since != around.since
+        ):
+            result.spawn(finish, phase=Phase.FINISH)
+            return
+        self._names.append(name)
+        self._sources.append(place.source_id.inode)
+        self._targets.append(place.target_id.inode)
+        self._marks.append(place.target_id.mark)
+        self._states.append(place.fresh + 2 * place.inherits)
+        rows = self._rows
+        columns: tuple[array[int], ...] = rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime
+        for column, number in zip(columns, attributes[:5], strict=True):
+            column.append(number)
+        rows.number += 1
+
+    def spawn(self, result: Result) -> None:
+        """All that were gathered, as one task."""
+        if not self._names:
+            return
+        sources, targets = pack_numbers(self._sources), pack_numbers(self._targets)
+        columns = sources, targets, tuple(self._marks), bytes(self._states), self._rows.packed()
+        result.spawn(FinishDirs(self._place, pack_names(self._names), *columns), phase=Phase.FINISH)

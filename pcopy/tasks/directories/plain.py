@@ -1,0 +1,66 @@
+"""Which directories may be plain cases, that the kernel does whole (``pcopy.fsio.kernel.directory_batches``)?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from pcopy.fsio.kernel.directory_batches import NEVER, Common
+from pcopy.fsio.layout import Layout
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base.dividing import Paces
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.directories.scan_dir import IN_PLACE, ScanNames
+from pcopy.tasks.files.deciding import policy_of
+from pcopy.walk.listing import NAMES_AT_ONCE
+
+
+def open_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> int | None:
+    """The target of ``place``, if the kernel may do the directories ``names`` in it; None if they want care."""
+    if not _are_plain(rank, place, names):
+        return None
+    try:
+        target = rank.open_target(place)
+    except Problem:  # which each tells by itself
+        return None
+    return None if rank.storage is not None and rank.storage.one_by_one else target
+
+
+def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
+    """As far as that can be told before they are opened."""
+    job, options = rank.job, rank.options
+    if not (rank.kernel.enters and job.copies and job.run == 1) or place.target_id == NOWHERE:
+        return False  # what an earlier run has left is looked at with care
+    if rank.signs or options.verify or options.dereference or options.preserve.chown != (-1, -1):
+        return False
+    if job.roots[place.root].item or type(rank.layout) is not Layout:
+        return False
+    sides = (
+        (rank.sources[place.root].mounted, place.path),
+        (rank.targets[place.root].mounted, rank.below_target(place.root, place.path)),
+    )
+    return not any(side.concerns(os.path.join(path, name)) for side, path in sides if side.any for name in names)
+
+
+def in_common(rank: Rank, place: Place) -> Common:
+    """What the directories in ``place``, which is open on both sides, have in common."""
+    policy = policy_of(rank, place)
+    targets = rank.targets[place.root]
+    is_quick = rank.kernel.works_here or rank.own(Paces).are_quick(ScanNames.code, NAMES_AT_ONCE)
+    shunned = 0, 0
+    try:
+        made = targets.identity(rank.below_target(place.root, b""))
+        shunned = targets.mounts.device(made.mount) or 0, made.inode
+    except Problem:
+        pass  # it is not there yet
+    return Common(
+        *rank.devices(place),
+        shunned,
+        NEVER if policy.touched is None else policy.touched,
+        policy.modify_window,
+        NAMES_AT_ONCE - 1 if is_quick else IN_PLACE,
+        in_new=place.fresh,
+        compares=policy.existing == "changed" and not (policy.contents or policy.in_place),
+        links_apart=rank.options.preserve.links,
+    )

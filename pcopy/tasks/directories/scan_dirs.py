@@ -1,0 +1,172 @@
+"""ScanDirs: directories that lie beside each other are scanned one after the other, by one task.
+
+What a directory costs by itself is so shared by many. What is a plain case is done whole by the kernel; ``ScanDir``
+does the others, and tells what it all means.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+
+from pcopy.engine.task import Task
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import Enter, Entered, Sibling
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.dividing import Paces
+from pcopy.tasks.base.kind import Gone, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.directories.finish_dirs import Finishes
+from pcopy.tasks.directories.plain import in_common, open_plain
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, to_be_finished
+from pcopy.tasks.directories.siblings import OfSiblings
+from pcopy.walk.visitor import Found, hand_over
+
+MOST = 64
+"""Directories of one task."""
+AT_ONCE = 16
+"""Directories that the kernel is given at a time."""
+LONG = 0.05
+"""Seconds after which a task leaves the rest to others."""
+
+
+class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
+    """As ``ScanDir``, for the directories ``names`` of ``place``, which have these ``inodes``, one after the other."""
+
+    inodes: bytes
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.place, self.names.partition(b"/")[0]
+
+    def chosen(self, rows: Sequence[int]) -> ScanDirs:
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        return ScanDirs(self.place, pack_names(names[row] for row in rows), pack_numbers([inodes[row] for row in rows]))
+
+    def each(self) -> Iterator[ScanDir]:
+        return map(self.one, unpack_names(self.names), unpack_numbers(self.inodes))
+
+    def one(self, name: bytes, inode: int) -> ScanDir:
+        """The same, of one of them."""
+        around = self.place
+        path = around.path + b"/" + name if around.path else name
+        return ScanDir(around.root, path, Identity(around.source_id.mount, inode), around, around.since)
+
+    def tell(self, task: Task, gone: Gone) -> None:
+        if task.phase == Phase.COPY:
+            gone.scans()
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        names, inodes, finishes = unpack_names(self.names), unpack_numbers(self.inodes), Finishes(self.place)
+        at, end, left = 0, time.monotonic() + LONG, list[int]()
+        while at < len(names):
+            some = slice(at, at + AT_ONCE)
+            rows = yield from self._scan(rank, result, names[some], inodes[some], finishes)
+            left += [at + row for row in rows]
+            at += AT_ONCE
+            if rank.stop_reason is not None:
+                break  # what has failed is told: a task between two slices would be dropped
+            yield None
+            if time.monotonic() > end:
+                break
+        result.turn_back()
+        finishes.spawn(result)
+        left += range(at, len(names))
+        if left:
+            rest = self.chosen(left)
+            for task in rest.divide(min(2, rest.items)):
+                spawn_scan(result, task)
+
+    def _scan(
+        self, rank: Rank, result: Result, names: list[bytes], inodes: array[int], finishes: Finishes
+    ) -> Stepwise[list[int]]:
+        """Some of them, with whatever the kernel can do of them; tells which are left, since this rank stops."""
+        entered = yield from self._enter(rank, result, names, inodes)
+        if entered is not None:
+            result.turn_back()
+            _count(result, entered)
+        left = []
+        for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
+            code = Code.CARE if entered is None else entered.verdicts.codes[row]
+            if rank.stop_reason is not None and (entered is None or code != Code.DONE or row in entered.left):
+                left.append(row)
+            elif entered is None or code != Code.DONE:
+                scan = self.one(name, inode)
+                result.turn_to((scan.root, scan.path))
+                yield from scan.scan(rank, result, finishes.add, made=code == Code.ANEW)
+            elif row in entered.left:
+                yield from _go_on(rank, result, self.one(name, inode), entered.left[row], finishes)
+        return left
+
+    def _enter(self, rank: Rank, result: Result, names: list[bytes], inodes: array[int]) -> Stepwise[Entered | None]:
+        """Enters some of them; None if they want care."""
+        place = self.place
+        target = open_plain(rank, place, names) if result.phase == Phase.COPY else None
+        if target is None:
+            return None
+        try:
+            source = rank.open_source(place)
+        except Problem:  # which each tells by itself
+            return None
+        batch = Enter(source, pack_names(names), target, inodes, in_common(rank, place))
+        began = time.monotonic()
+        entered = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        names_seen = entered.skipped + sum(len(found.rows) + found.skipped for found in entered.left.values())
+        if names_seen:
+            rank.own(Paces).took(ScanNames.code, names_seen, time.monotonic() - began)
+        return entered
+
+
+def _count(result: Result, entered: Entered) -> None:
+    """What is done counts in the directory around: no task names these directories any more."""
+    done = entered.verdicts.codes.count(Code.DONE) - len(entered.left)
+    result.count(counts.DIRECTORIES, done)
+    result.count(counts.UNSCANNED, -done)
+    _count_skipped(result, entered.skipped, entered.skipped_bytes)
+
+
+def _count_skipped(result: Result, items: int, size: int) -> None:
+    if items:
+        for counter in (counts.FOUND, counts.SKIPPED):
+            result.count(counter, items)
+        for counter in (counts.FOUND_BYTES, counts.SKIPPED_BYTES):
+            result.count(counter, size)
+
+
+def _go_on(rank: Rank, result: Result, scan: ScanDir, found: Sibling, finishes: Finishes) -> Steps:
+    """What is left in a directory goes to the visitor, and the directory is to be finished."""
+    around = scan.parent
+    assert around is not None
+    made = Identity(around.target_id.mount, found.inode, found.mark)
+    place = Place(scan.root, scan.path, scan.source_id, made, found.fresh, found.inherits, scan.since)
+    result.turn_to((scan.root, scan.path))
+    result.count(counts.UNSCANNED, -1)
+    _count_skipped(result, found.skipped, found.skipped_bytes)
+    if found.names:
+        visitor = rank.visitor(rank, result, place, 0)
+        hand_over(Found(-1, found.names, found.rows, {}), visitor)
+        yield from visitor.settle()
+        visitor.finish()
+    to_be_finished(result, place, found.attributes, finishes.add)
+
+
+def spawn_scan(result: Result, scan: ScanDirs) -> None:
+    result.spawn(scan, scan.items * SCAN_COST, expands=True)
+
+
+def spawn_scans(rank: Rank, result: Result, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+    """The directories ``names`` of ``place`` are to be scanned. Few of them make several tasks, if there are several
+    ranks: else one would hold a whole tree."""
+    number = len(names)
+    size = MOST if rank.size == 1 else max(1, min(MOST, -(-number // (2 * rank.size))))
+    for start in range(0, number, size):
+        end = start + size
+        spawn_scan(result, ScanDirs(place, pack_names(names[start:end]), pack_numbers([*inodes[start:end]])))
+    result.count(counts.UNSCANNED, number)

@@ -1,0 +1,164 @@
+"""The children of a directory, in columns: bundles of them as they come from tasks, and all of one side, sorted.
+
+Nothing is done with one child by itself, unless one of its kind is there twice, or is compared with another one.
+"""
+
+from __future__ import annotations
+
+import marshal
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, groupby, islice
+from operator import add
+
+from pcopy.named import NamedTuple
+from pcopy.signature.items import DIRECTORY, FILE, SYMLINK
+
+_COUNTED = (FILE, DIRECTORY, SYMLINK)
+"""What has a column of a tally for itself, in its order."""
+
+
+class Tally(NamedTuple):
+    """What a dataset holds: numbers of items, the root among the directories, and the bytes of its files."""
+
+    files: int = 0
+    directories: int = 0
+    symlinks: int = 0
+    special: int = 0
+    bytes: int = 0
+
+
+class Bundle(NamedTuple):
+    """Some children of a directory on one ``side``, of one ``round``; the name ``b""``: the directory itself.
+
+    ``kinds`` holds a type byte each, ``sizes`` 8 bytes each, ``digests`` one digest each, ``tallies`` five numbers of 8
+    bytes each. All of them are digested directories, or none is; then ``tallies`` is empty.
+    """
+
+    side: int
+    round: int
+    names: bytes
+    kinds: bytes
+    sizes: bytes
+    digests: bytes
+    tallies: bytes = b""
+
+    def packed(self) -> bytes:
+        return marshal.dumps(tuple(self))
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Bundle:
+        return cls(*marshal.loads(packed))
+
+    @property
+    def number(self) -> int:
+        """How many they are."""
+        return len(self.kinds)
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each child by itself: a key that sorts it to the others of its name, and the rest."""
+        end, size = bytes((0, self.side)), len(self.digests) // self.number
+        for row, name in enumerate(self.names.split(b"/")):
+            digest = self.digests[row * size : (row + 1) * size]
+            tally = self.tallies[40 * row : 40 * (row + 1)]
+            sizes = self.sizes[8 * row : 8 * (row + 1)]
+            yield name + end, marshal.dumps((self.round, self.kinds[row : row + 1], sizes, digest, tally))
+
+    def chosen(self, rows: Sequence[int]) -> Bundle:
+        """Some of them."""
+        names, size = self.names.split(b"/"), len(self.digests) // self.number
+        return self._replace(
+            names=b"/".join([names[row] for row in rows]),
+            kinds=bytes(map(self.kinds.__getitem__, rows)),
+            sizes=b"".join([self.sizes[8 * row : 8 * (row + 1)] for row in rows]),
+            digests=b"".join([self.digests[size * row : size * (row + 1)] for row in rows]),
+            tallies=b"".join([self.tallies[40 * row : 40 * (row + 1)] for row in rows]),
+        )
+
+
+def in_batches(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[Bundle]]:
+    """Bundles made of sorted ``Bundle.rows``, at most so many names at once; all rows of a name come together."""
+    by_name = groupby(records, lambda record: record[0][:-2])
+    while batch := [(name, list(rows)) for name, rows in islice(by_name, names)]:
+        columns: dict[tuple[int, int, bool], list[list[bytes]]] = {}
+        for name, rows in batch:
+            for key, packed in rows:
+                round_, *values = marshal.loads(packed)
+                lists = columns.setdefault((key[-1], round_, bool(values[-1])), [[], [], [], [], []])
+                for column, value in zip(lists, (name, *values), strict=True):
+                    column.append(value)
+        yield [
+            Bundle(side, round_, b"/".join(found), *map(b"".join, rest))
+            for (side, round_, _), (found, *rest) in columns.items()
+        ]
+
+
+class Siblings(NamedTuple):
+    """Siblings of a directory on one side, sorted by name, each once. ``is_there``: the directory itself is among them.
+
+    ``tally`` counts them all, with what is below them.
+    """
+
+    is_there: bool
+    names: list[bytes]
+    kinds: bytes
+    sizes: Sequence[int]
+    digests: list[bytes]
+    tally: Tally
+
+    @classmethod
+    def of(cls, bundles: Sequence[Bundle]) -> Siblings:
+        """All ``bundles`` of one side; of several children of one name the one of the last round counts, and of those
+        the last one."""
+        names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
+        if len({*names}) < len(names):
+            bundles = _latest(bundles)
+            names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
+        kinds = b"".join([bundle.kinds for bundle in bundles])
+        sizes = array("Q", b"".join([bundle.sizes for bundle in bundles]))
+        digests, size = b"".join([bundle.digests for bundle in bundles]), len(bundles[0].digests) // bundles[0].number
+        order = sorted(range(len(names)), key=names.__getitem__)
+        is_there = not names[order[0]]
+        if is_there:
+            del order[0]
+        return cls(
+            is_there,
+            [names[row] for row in order],
+            bytes([kinds[row] for row in order]),
+            [sizes[row] for row in order],
+            [digests[size * row : size * (row + 1)] for row in order],
+            total(map(_tally_of, bundles)),
+        )
+
+
+def _latest(bundles: Sequence[Bundle]) -> list[Bundle]:
+    """Without those of an earlier round than others of their name."""
+    latest: dict[bytes, tuple[int, int, int]] = {}
+    for number, bundle in enumerate(bundles):
+        for row, name in enumerate(bundle.names.split(b"/")):
+            if name not in latest or bundle.round >= latest[name][0]:
+                latest[name] = bundle.round, number, row
+    rows: list[list[int]] = [[] for _ in bundles]
+    for _, number, row in latest.values():
+        rows[number].append(row)
+    return [bundle.chosen(chosen) for bundle, chosen in zip(bundles, rows, strict=True) if chosen]
+
+
+def _tally_of(bundle: Bundle) -> Tally:
+    """Without the directory itself, which ``b""`` means."""
+    if bundle.tallies:
+        numbers = array("Q", bundle.tallies)
+        return Tally(*(sum(numbers[column::5]) for column in range(5)))
+    counted = [bundle.kinds.count(kind) for kind in _COUNTED]
+    sizes: Iterable[int] = array("Q", bundle.sizes)
+    if counted[0] < bundle.number:
+        sizes = compress(sizes, map(FILE[0].__eq__, bundle.kinds))
+    files, directories, symlinks = counted
+    return Tally(files, directories, symlinks, bundle.number - sum(counted), sum(sizes))
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    sums = list(Tally())
+    for tally in tallies:
+        sums = list(map(add, sums, tally))
+    return Tally(*sums)

@@ -1,0 +1,175 @@
+"""Who copies the chunks of a file when: one after the other between local file systems, all at once elsewhere."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from pcopy.engine.task import Task
+from pcopy.fsio import ways
+from pcopy.fsio.identity import identity_of
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.source import Version
+from pcopy.tasks.base import spreading
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.values import Item, OpenFile, Place
+from pcopy.tasks.files.split_file import ChunkDone, ChunkLedger, CopyChunk, FileOpened
+from pcopy.tasks.runner import TaskRunner
+from tests.support.filesystems import Place as PlaceOn
+from tests.support.reference_signature import of_file
+from tests.tasks.one_rank import consistent, copy, root_of, surroundings
+
+BLOCK = 1 << 20
+SIZE = 12 * BLOCK + 12_345
+
+
+@pytest.fixture
+def places(area: Path) -> tuple[Path, Path]:
+    """A source with one file of ``SIZE`` bytes, and its target."""
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "large").write_bytes(random.Random(1).randbytes(SIZE))
+    return source, target
+
+
+class Order:
+    """Notes how many chunks were spawned before each ran."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.starts: list[int] = []
+        self.waiting: list[int] = []
+        self._made = 0
+        real = CopyChunk.__new__
+
+        def made(cls: type[CopyChunk], *values: Any, **named: Any) -> CopyChunk:
+            self._made += 1
+            return real(cls, *values, **named)
+
+        monkeypatch.setattr(CopyChunk, "__new__", made)
+
+    def __call__(self, value: Any) -> None:
+        if isinstance(value, CopyChunk):
+            self.starts.append(value.start)
+            self.waiting.append(self._made - len(self.starts))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("known", [True, False], ids=["local", "of servers"])
+@pytest.mark.parametrize("hash_", ["", "blake3"])
+def test_local_chunks_follow_one_another(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, ranks: int, known: bool, hash_: str
+) -> None:
+    source, target = places
+    if not known:
+        monkeypatch.setattr(ways, "WAYS", {})
+    order = Order(monkeypatch)
+    options: dict[str, Any] = {"chunk_size": 2 * BLOCK, "block_size": BLOCK, "hash": hash_}
+    totals = consistent(copied := copy(root_of(source, target), ranks=ranks, before=order, **options))
+    assert totals.files == 1, copied.failures
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
+    assert sorted(order.starts) == list(range(0, SIZE, 2 * BLOCK))
+    if known or ranks == 1:
+        assert order.starts == sorted(order.starts)
+        assert set(order.waiting) == {0}
+    else:
+        assert max(order.waiting) == len(order.starts) - 1
+
+
+@pytest.mark.parametrize("served", ["source", "target"])
+def test_with_a_server_on_one_side_all_copy_at_once(
+    on: PlaceOn, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, served: str
+) -> None:
+    ext4 = on("ext4")
+    source, target = (ext4, places[1]) if served == "source" else (places[0], ext4)
+    if served == "source":
+        (source / "large").write_bytes((places[0] / "large").read_bytes())
+    monkeypatch.delitem(ways.WAYS, 0xEF53)
+    order = Order(monkeypatch)
+    consistent(copy(root_of(source, target), ranks=2, before=order, chunk_size=BLOCK, block_size=BLOCK))
+    assert max(order.waiting) == len(order.starts) - 1
+    assert (target / "large").read_bytes() == (source / "large").read_bytes()
+
+
+def test_a_problem_ends_the_chunks_that_follow(places: tuple[Path, Path]) -> None:
+    source, target = places
+
+    def steal(value: Any) -> None:
+        if isinstance(value, CopyChunk) and value.part == 2:
+            for path in target.iterdir():
+                path.unlink()
+
+    options = {"chunk_size": BLOCK, "block_size": BLOCK}
+    totals = consistent(copied := copy(root_of(source, target), ranks=2, before=steal, **options))
+    assert (totals.files, totals.failed) == (0, 1), copied.failures
+    assert list(target.iterdir()) == []
+
+
+def test_chunks_in_turn_are_larger_unless_a_size_is_asked_for(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places
+    monkeypatch.setattr(spreading, "SMALLEST_CHUNK", BLOCK)
+    monkeypatch.setattr("pcopy.tasks.files.split_file.SMALLEST_IN_TURN", 4 * BLOCK)
+    for asked, chunk in ((0, 4 * BLOCK), (2 * BLOCK, 2 * BLOCK)):
+        order = Order(monkeypatch)
+        consistent(copy(root_of(source, target), ranks=2, before=order, chunk_size=asked, block_size=BLOCK))
+        assert order.starts == list(range(0, SIZE, chunk))
+
+
+@pytest.fixture
+def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, OpenFile, Path]]:
+    """A rank with digests, and a file whose temporary file is there and empty."""
+    source, target = places
+    with surroundings([root_of(source, target)], Options(Preserve(), hash="blake3", block_size=BLOCK), 2) as (rank, _):
+        status = (source / "large").stat()
+        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        temporary = rank.temporary_names.next()
+        path = target / os.fsdecode(temporary)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        os.ftruncate(descriptor, SIZE)
+        made = identity_of(descriptor, os.fstat(descriptor), place.target_id.mount, made=True)
+        os.close(descriptor)
+        item = Item(0, status.st_ino, SIZE, ((place, b"large"),), 0)
+        yield rank, OpenFile(item, Version.of(status), temporary, made), path
+
+
+def run(rank: Any, value: Any, number: int) -> list[Any]:
+    """Runs a task; returns what it spawns."""
+    slices = TaskRunner(rank)(Task((1, 0, number), int(Phase.COPY), encode(value), 0))
+    try:
+        while True:
+            next(slices)
+    except StopIteration as end:
+        return [decode(spawn.payload) for spawn in end.value.spawned]
+
+
+def test_a_chunk_may_be_every_third_run(places: tuple[Path, Path], opened: tuple[Any, OpenFile, Path]) -> None:
+    """As the stripes of one server are; the file's digest is what it is by any other division."""
+    rank, file, path = opened
+    contents = (places[0] / "large").read_bytes()
+    run(rank, FileOpened(file, 3, BLOCK), 1)
+    finishes = []
+    for first in (1, 0, 2):
+        chunk = CopyChunk(file, first * BLOCK, SIZE, first, 3 * BLOCK, BLOCK, False)
+        (note,) = run(rank, chunk, 2 + first)
+        assert isinstance(note, ChunkDone) and note.problem is None
+        assert (note.part, note.step, note.runs) == (first, 3, len(range(first * BLOCK, SIZE, 3 * BLOCK)))
+        if first == 1:  # only its own runs are written
+            for at in range(0, SIZE, BLOCK):
+                expected = contents[at : at + BLOCK] if at // BLOCK % 3 == 1 else bytes(len(contents[at : at + BLOCK]))
+                assert path.read_bytes()[at : at + BLOCK] == expected
+        finishes += run(rank, note, 10 + first)
+    (finish,) = finishes
+    assert path.read_bytes() == contents
+    assert finish.digest == of_file(contents, BLOCK, lambda data: blake3(data).digest())
+    assert len(finish.writers) == -(-SIZE // BLOCK)
+    assert not rank.own(ChunkLedger).awaited

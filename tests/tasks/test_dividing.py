@@ -1,0 +1,209 @@
+"""Each kind whose items do not depend on each other can be divided between them, and then does the same."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.engine.task import ANYBODY, Task
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import VERSION, Rows
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.base import dividing
+from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.dividing import GUESS, LEAST_COST, PORTION_SECONDS, UNASKED_SECONDS, Paces, cuts
+from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.kind import KINDS, Divisible, Kind
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
+from pcopy.tasks.files.copy_files import CopyFiles
+from pcopy.tasks.files.copy_nodes import CopyNodes
+from pcopy.tasks.files.name_items import NameItems
+from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.verify.read_items import ReadItems
+from pcopy.tasks.verify.verify_items import VerifyItems
+from tests.tasks.one_rank import root_of, surroundings
+
+PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
+WIDTHS = {
+    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16,
+}  # fmt: skip
+"""Bytes of an item in each packed column, as the formats of the kinds say."""
+
+
+def column(width: int, items: int) -> bytes:
+    """Another value for each item."""
+    return b"".join(number.to_bytes(width, "little") for number in range(items))
+
+
+def names(items: int, prefix: str = "n") -> bytes:
+    return b"/".join(f"{prefix}{number}".encode() for number in range(items))
+
+
+def made(kind: type[Divisible], items: int) -> Divisible:
+    """A task of the kind, in which each item can be told from the others in each column."""
+    values: dict[str, Any] = {"place": PLACE, "names": names(items), "attempt": 1, "counter": -1, "writer": 7}
+    values |= {field: column(width, items) for field, width in WIDTHS.items()}
+    values["temporaries"] = names(items, "t")
+    values["marks"] = tuple(b"m%d" % number for number in range(items))
+    rows = Rows(items, VERSION)
+    for field in ("inode", "size", "mtime", "ctime"):
+        getattr(rows, field)[:] = type(rows.inode)(getattr(rows, field).typecode, range(10, 10 + items))
+    values["rows"] = values["versions"] = rows.packed()
+    return kind(**{field: values[field] for field in kind.fields})
+
+
+def items_of(task: Divisible) -> list[tuple[object, ...]]:
+    """What the task says of each item; read without what divides tasks."""
+    number = task.names.count(b"/") + 1
+    columns: list[list[object]] = [[*task.names.split(b"/")]]
+    for field, width in WIDTHS.items():
+        if field in task.fields:
+            packed = getattr(task, field)
+            assert len(packed) == width * number
+            columns.append([packed[at : at + width] for at in range(0, len(packed), width)])
+    if isinstance(task, NameItems):
+        columns += [[*task.temporaries.split(b"/")], [*task.marks]]
+    if "versions" in task.fields:
+        times = struct.unpack(f"{4 * number}q", task.versions)  # type: ignore[attr-defined]
+        columns.append([*zip(*(times[at : at + number] for at in range(0, 4 * number, number)), strict=True)])
+    if isinstance(task, CopyFiles):
+        columns.append([*task.found().versions()])
+    return [*zip(*columns, strict=True)]
+
+
+DIVISIBLE = [ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems]
+
+
+def test_these_kinds_can_be_divided_and_no_others() -> None:
+    assert {kind for kind in KINDS.values() if issubclass(kind, Divisible)} == set(DIVISIBLE)
+
+
+@pytest.mark.parametrize("kind", DIVISIBLE)
+@pytest.mark.parametrize(("items", "portions"), [(1, 1), (2, 2), (7, 3), (256, 16)])
+def test_the_portions_are_the_task(kind: type[Divisible], items: int, portions: int) -> None:
+    task = made(kind, items)
+    assert task.items == items
+    divided = task.divide(portions)
+    assert len(divided) == portions
+    assert [item for portion in divided for item in items_of(portion)] == items_of(task)
+    assert max(each.items for each in divided) - min(each.items for each in divided) <= 1
+    for portion in divided:
+        assert type(portion) is kind
+        same = set(kind.fields) - {"names", "rows", "temporaries", "marks", "versions", *WIDTHS}
+        assert all(getattr(portion, field) == getattr(task, field) for field in same)
+
+
+def test_columns_that_are_empty_stay_so() -> None:
+    task = made(NameItems, 6)._replace(digests=b"")
+    assert [getattr(each, "digests", None) for each in task.divide(3)] == [b""] * 3
+
+
+# When it is worth it.
+
+
+def test_what_has_been_quick_is_not_divided() -> None:
+    paces = Paces()
+    assert paces.portions(1, 256, 4, hungry=True) == min(dividing.MOST_PORTIONS, int(256 * GUESS / PORTION_SECONDS))
+    paces.took(1, 256, 0.010)
+    assert paces.portions(1, 256, 4, hungry=True) == 0
+    assert paces.are_quick(1, 256)
+    assert paces.portions(2, 256, 4, hungry=True) > 1
+
+
+def test_portions_take_long_enough_and_have_enough_items() -> None:
+    paces = Paces()
+    paces.took(1, 100, 100 * PORTION_SECONDS)
+    assert paces.portions(1, 12, 4, hungry=True) == 3
+    assert paces.portions(1, 12, 1, hungry=True) == 12
+    assert paces.portions(1, 12, 1, hungry=False) == int(12 * PORTION_SECONDS / UNASKED_SECONDS)
+    assert paces.portions(1, 10_000, 4, hungry=True) == dividing.MOST_PORTIONS
+
+
+def test_what_was_learned_long_ago_is_forgotten() -> None:
+    paces = Paces()
+    paces.took(1, 100, 100.0)
+    for _ in range(100):
+        paces.took(1, 100, 0.001)
+    assert paces.are_quick(1, 256)
+
+
+@pytest.mark.parametrize(("items", "portions"), [(1, 1), (7, 3), (100, 32)])
+def test_cuts_are_whole(items: int, portions: int) -> None:
+    rows = [*range(items)]
+    assert [row for at in cuts(items, portions) for row in rows[at]] == rows
+    assert all(rows[at] for at in cuts(items, portions))
+
+
+def task_of(value: Kind, cost: int, expands: bool = False) -> Task:
+    return Task((1, 0, 5), 0, encode(value), cost, expands, ANYBODY)
+
+
+def test_the_portions_cost_what_the_task_does(tmp_path: Path) -> None:
+    with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
+        runner = TaskRunner(rank)
+        for expands in (False, True):
+            portions = runner.divide(task_of(made(CopyFiles, 100), 64 * LEAST_COST + 3, expands), True)
+            assert len(portions) > 2
+            assert sum(each.cost for each in portions) == 64 * LEAST_COST + 3
+            assert {(each.phase, each.expands, each.owner) for each in portions} == {(0, expands, ANYBODY)}
+            assert b"/".join(decode(each.payload).names for each in portions) == names(100)
+
+
+def test_what_is_cheap_or_no_batch_is_not_divided(tmp_path: Path) -> None:
+    with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
+        runner = TaskRunner(rank)
+        assert runner.divide(task_of(made(CopyFiles, 100), LEAST_COST - 1), True) == []
+        assert runner.divide(task_of(ScanDir(0, b"d", Identity(1, 2), None), 64 * LEAST_COST), True) == []
+
+
+def test_a_rank_alone_divides_nothing(tmp_path: Path) -> None:
+    with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=1) as (rank, _):
+        assert TaskRunner(rank).divide(task_of(made(CopyFiles, 100), 64 * LEAST_COST), True) == []
+
+
+@pytest.mark.parametrize("existing", ["replace", "skip", "changed"])
+def test_a_copy_whose_tasks_are_all_divided_is_the_same(tmp_path: Path, existing: str) -> None:
+    """Each task of a whole copy is divided down to single items before it runs."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    expected = {}
+    for number in range(90):
+        expected[f"f{number}"] = random.Random(number).randbytes(number)
+        (source / f"f{number}").write_bytes(expected[f"f{number}"])
+    for number in range(9):
+        (source / f"l{number}").symlink_to(f"f{number}")
+    options = Options(preserve=Preserve(), existing=existing, sync=False)
+    with surroundings([root_of(source, target)], options) as (rank, told):
+        runner, phase = TaskRunner(rank), 0
+        waiting = [task_of(ScanDir(0, b"", rank.sources[0].identity(b""), None), 0, True)]
+        ran = []
+        while waiting:
+            phase = min(each.phase for each in waiting)
+            task = next(each for each in waiting if each.phase == phase)
+            waiting.remove(task)
+            value = decode(task.payload)
+            if value.items > 1:
+                waiting += [task._replace(payload=encode(each)) for each in value.divide(value.items)]
+                continue
+            ran.append(type(value))
+            steps = runner(task)
+            try:
+                while True:
+                    next(steps)
+            except StopIteration as end:
+                spawned = list(end.value.spawned)
+            waiting += [Task((1, 0, 6), *spawn) for spawn in spawned]
+        assert told.failed == []
+    assert ran.count(CopyFiles) == 90
+    assert ran.count(CopyNodes) == 9
+    copied = {each.name: each.read_bytes() for each in target.iterdir() if not each.is_symlink()}
+    assert copied == expected
+    assert {each.name: str(each.readlink()) for each in target.iterdir() if each.is_symlink()} == {
+        f"l{number}": f"f{number}" for number in range(9)
+    }
