@@ -6,10 +6,12 @@ Ranks that a launcher has started meet here. Ranks that are forked later are one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pcopy.errors import OK, STOPPED, Refused
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch.watch.signals import StoppedBefore
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.kind import FORMAT
 
 _Value = TypeVar("_Value")
@@ -17,7 +19,8 @@ _Value = TypeVar("_Value")
 
 class Hello(NamedTuple):
     """What a rank says of itself. ``machine`` is its running kernel; the namespaces are as /proc/self/ns shows them,
-    ``tasks`` the version of what its tasks are packed as (``pcopy.tasks.base.kind.FORMAT``)."""
+    ``tasks`` the version of what its tasks are packed as (``pcopy.tasks.base.kind.FORMAT``). ``kernel`` is empty if
+    the one that it has to have is not there."""
 
     version: str
     host: str
@@ -27,6 +30,7 @@ class Hello(NamedTuple):
     pid: int
     arguments: str
     tasks: int = FORMAT
+    kernel: str = ""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -55,6 +59,16 @@ def leaders(hellos: Sequence[Hello]) -> list[int]:
     """The first rank of each host."""
     hosts = [hello.host for hello in hellos]
     return [hosts.index(host) for host in dict.fromkeys(hosts)]
+
+
+def kernels(hellos: Sequence[Hello]) -> str:
+    """Which kernel runs, for people; with the hosts if not all have the same."""
+    hosts: dict[str, dict[str, None]] = {}
+    for hello in hellos:
+        hosts.setdefault(hello.kernel or kernel_name(), {})[hello.host] = None
+    if len(hosts) == 1:
+        return f"kernel {next(iter(hosts))}"
+    return "; ".join(f"kernel {kernel} on {', '.join(those)}" for kernel, those in hosts.items())
 
 
 def on_root(group: Group, action: Callable[[], _Value]) -> _Value | None:

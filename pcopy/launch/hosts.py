@@ -19,6 +19,7 @@ from typing import Any
 
 from pcopy import __version__
 from pcopy.errors import Refused
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch.group import Group, Hello
 from pcopy.text import shown
 
@@ -33,7 +34,11 @@ def introduce(words: Sequence[str]) -> Hello:
     host = socket.gethostname()
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
     places = _machine() or host, _namespace("mnt"), _namespace("pid")
-    return Hello(__version__, host, *places, os.getpid(), arguments)
+    try:
+        kernel = kernel_name()
+    except Refused:  # which is told when all have met
+        kernel = ""
+    return Hello(__version__, host, *places, os.getpid(), arguments, kernel=kernel)
 
 
 def read_hellos(told: Sequence[Sequence[Any]]) -> list[Hello]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
 
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from pcopy.engine.transports.local import LocalTransport, allow_descriptors, fork_ranks
-from pcopy.errors import INTERNAL, Hindered, JobAborted, PcopyError
+from pcopy.errors import INTERNAL, Hindered, JobAborted, PcopyError, story
 from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import Ranks, run
 from pcopy.launch.tool import Command, Ended, Tool
@@ -80,7 +79,7 @@ def _run_child(setup: RankSetup) -> NoReturn:
         status = error.status
         sys.stderr.write(_told(setup.tool.name, error))
     except Exception:
-        traceback.print_exc()
+        sys.stderr.write(story())
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import let_go
@@ -23,6 +22,7 @@ from pcopy.fsio.mounted import LEFT_OUT, MountRoot, PlainRoot, is_of_one_machine
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.job_file import JobFile
 from pcopy.launch.group import Group, Hello
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import DeviceInode, Job, Mount, Options, Root
 from pcopy.tasks.base.rank import RootDescriptors
 from pcopy.text import shown
@@ -40,7 +40,7 @@ def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptor
             opened[path, on_source] = _open_directory(path, on_source)
         status = os.fstat(opened[path, on_source])
         if status.st_ino != identity[1] or (compare_devices and status.st_dev != identity[0]):
-            raise Refused(f"{shown(path)}: is not the same directory on {socket.gethostname()}")
+            raise Refused(f"{shown(path)}: is not the same directory on {os.uname().nodename}")
         return opened[path, on_source]
 
     return [

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import NamedTuple
 
 from pcopy.checkpoint.journal import FactJournal
 from pcopy.checkpoint.record import Window
@@ -19,17 +17,20 @@ from pcopy.engine.phase_end import Director
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
+from pcopy.engine.victim import Divide
 from pcopy.errors import HINDRANCES, OK, UNSYNCED, Hindered, NotPutAside, Refused, hindrance
-from pcopy.fsio.kernel.interface import Kernel, Settings, Wake
-from pcopy.fsio.kernel.python import make_kernel
+from pcopy.fsio.kernel.choose import make_kernel
+from pcopy.fsio.kernel.interface import Doing, Kernel, Settings, Wake
 from pcopy.fsio.storage import Storage
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
 from pcopy.jobs.spool import database_in, no_room, spool_in
+from pcopy.launch.in_flight import InFlight, modifying_at_once
 from pcopy.launch.tool import Ended, Settle, Tool
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe, Pulse, Voice, Watchdog
 from pcopy.libc import type_of_file_system
+from pcopy.named import NamedTuple
 from pcopy.report.streams import tell as tell_line
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import Hashing
@@ -38,7 +39,7 @@ from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.runner import TaskRunner, is_work, whereabouts
 
 SLOTS = 8
-"""Tasks that a rank may have under way, where a kernel with threads does for one what another one waits for."""
+"""Tasks that a rank may have under way where its kernel has something to wake it, and no pool of threads that grows."""
 
 JOURNAL_PATIENCE = 1.0
 """Seconds that a rank which ends waits for its journal; by then all that was waited for is recorded."""
@@ -51,10 +52,10 @@ class RankSetup(NamedTuple):
     """What a rank needs for its share of a job.
 
     A job with ``keeping`` can be gone on with. The directories of its ``roots`` are open; one of the ``leaders`` is on
-    each host. ``hosts`` names each rank's, and is empty if all ranks are on one; ``notices`` lead to rank 0 then. Only
-    rank 0 has the rest. ``settle`` is asked at the end of a job whose items are all there. ``kept`` makes the job's
-    directory before the first task. ``advice`` is told once there is a record, if the ranks may all be killed without a
-    word.
+    each host. ``hosts`` names each rank's, and is empty if all ranks are on one; ``notices`` lead to rank 0 then. The
+    user wants so many operations ``in_flight`` (0: automatic). Only rank 0 has the rest. ``settle`` is asked at the end
+    of a job whose items are all there. ``kept`` makes the job's directory before the first task. ``advice`` is told
+    once there is a record, if the ranks may all be killed without a word.
     """
 
     tool: Tool
@@ -66,6 +67,7 @@ class RankSetup(NamedTuple):
     hosts: Sequence[str]
     signals: StopSignals
     notices: NoticePipe | None = None
+    in_flight: int = 0
     sink: Sink | None = None
     settle: Settle = lambda rank, totals: OK
     kept: KeptJob | None = None
@@ -73,7 +75,7 @@ class RankSetup(NamedTuple):
 
     @property
     def itself(self) -> str:
-        return f"rank {self.transport.rank} on {socket.gethostname()}"
+        return f"rank {self.transport.rank} on {os.uname().nodename}"
 
 
 def run_rank(setup: RankSetup) -> Ended:
@@ -91,7 +93,10 @@ def make_rank(setup: RankSetup) -> Rank:
     """What all tasks of this rank share."""
     options = setup.job.options
     digest = Hashing(options.hash, options.block_size).whole if options.hash else None
-    kernel = make_kernel(Settings(options.preserve, options.umask, options.dereference, digest))
+    settings = Settings(
+        options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
+    )
+    kernel = make_kernel(settings)
     return Rank(
         setup.job,
         setup.transport.rank,
@@ -121,12 +126,12 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
     return FactJournal(Window(setup.job.run, rank.number, rank.size), store, rank.storage.sync), store
 
 
-def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJournal | None) -> Node:
+def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJournal | None, divide: Divide) -> Node:
     """The engine's view of this rank, which has what there is to begin with."""
     tool, job, keeping = setup.tool, setup.job, setup.keeping
     size, on_host = rank.size, rank.size / len(setup.leaders)
     limits = limits_of(size, on_host, keeping)._replace(durable_before=tool.durable_before)
-    if rank.kernel.wake is not None:
+    if rank.kernel.wake is not None and rank.kernel.pool is None:
         limits = limits._replace(slots=SLOTS)
     overflow = None if keeping.store == "pickle" else database_in(keeping.spool)
     node = Node(
@@ -140,6 +145,7 @@ def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJou
         limits=limits,
         termination=job.options.termination,
         journal=journal,
+        divide=divide,
     )
     node.queue.remembers = rank.keeps
     rank.counters, rank.begun_with = node.counters, lambda: node.begun_with
@@ -163,10 +169,23 @@ def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:
     return limits._replace(
         steal_backoff=limits.steal_backoff * crowd,
         steal_backoff_cap=limits.steal_backoff_cap * min(4.0, max(crowd, 2.0 if size == on_host else 1.0)),
-        scan_ahead=2 * limits.scan_ahead // size,
+        scan_ahead=min(limits.scan_ahead // 2, 2 * limits.scan_ahead // size),
         in_core=int(keeping.memory / on_host) if keeping.memory else in_core,
         cut_interval=keeping.interval,
     )
+
+
+def in_flight_of(setup: RankSetup, rank: Rank, node: Node) -> InFlight | None:
+    """What finds out how many operations are best under way, where there may be several."""
+    on_host = -(-rank.size // len(setup.leaders))
+
+    def modifying() -> int:
+        places = [root.target if setup.tool.writes else root.source for root in setup.roots]
+        return modifying_at_once(map(type_of_file_system, places), on_host)
+
+    if rank.kernel.pool is None:
+        return None
+    return InFlight(rank.kernel.pool, node.under_way, setup.in_flight, on_host, modifying)
 
 
 class KernelWake:
@@ -190,8 +209,9 @@ class _Running:
         self._rank = make_rank(setup)
         self._journal, self._store = open_store(setup, self._rank)
         self._director = setup.tool.director(self._rank, setup.settle, setup.tool.unfinished)
-        self._node = make_node(setup, self._rank, self._director, self._journal)
         self._run_task = TaskRunner(self._rank)
+        self._node = make_node(setup, self._rank, self._director, self._journal, self._run_task.divide)
+        self._in_flight = in_flight_of(setup, self._rank, self._node)
         self._pulse = Pulse()
         self._advice = setup.advice
 
@@ -201,7 +221,7 @@ class _Running:
             self._node,
             setup.transport,
             self._run,
-            host=socket.gethostname(),
+            host=os.uname().nodename,
             program=setup.tool.name,
             hindered=setup.tool.unfinished,
             on_report=self._tell if setup.sink else None,
@@ -214,7 +234,8 @@ class _Running:
         elif setup.notices is not None:
             say = partial(setup.notices.send, self._rank.number)
         voice = Voice(self._rank.number, setup.hosts, say, setup.notices)
-        watchdog = Watchdog(voice, self._pulse, lambda: whereabouts(self._rank))
+        oldest: Callable[[], Doing | None] = kernel.pool.oldest if kernel.pool is not None else lambda: None
+        watchdog = Watchdog(voice, self._pulse, lambda: whereabouts(self._rank), oldest=oldest)
         if setup.kept is not None and journal is not None:
             try:
                 setup.kept.note()
@@ -245,6 +266,8 @@ class _Running:
         """Asked between slices."""
         setup, journal, trouble = self._setup, self._journal, self._node.queue.trouble
         self._pulse.beats += 1
+        if self._in_flight is not None:
+            self._in_flight.look()
         if journal is not None:
             self._tell_of_record(journal)
         reason = setup.signals.reason or self._rank.stop_reason

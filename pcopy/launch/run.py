@@ -15,15 +15,18 @@ from functools import partial
 from typing import Any
 
 from pcopy.errors import HINDRANCES, INCOMPLETE, Hindered, JobAborted, Refused, hindrance
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.jobs.lifecycle import Keeping, options_as_primitives, options_from_primitives, resuming
 from pcopy.jobs.rank_store import check_shared
-from pcopy.launch.group import Group, leaders, on_all, on_root
+from pcopy.launch.group import Group, kernels, leaders, on_all, on_root
 from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots, show_same_targets
 from pcopy.launch.rank import RankSetup
 from pcopy.launch.tool import Command, Ended, Preparation, Tool
 from pcopy.launch.watch.signals import StoppedBefore, StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe
+from pcopy.named import NamedTuple
 from pcopy.report.bar import open_screen
+from pcopy.report.screen import Screen
 from pcopy.report.streams import tell
 from pcopy.report.unexpected import missing_package
 from pcopy.tasks.base.job import Job, Root
@@ -59,12 +62,22 @@ class Ranks(Group):
         """Rank 0 has told how the job ended: all may end."""
 
 
+class _Begun(NamedTuple):
+    """The job as it is on all ranks, how many they are, and what the user wants each to keep under way."""
+
+    job: Job
+    keeping: Keeping
+    size: int
+    in_flight: int
+
+
 def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
     """Runs the job, on this process's ranks; returns the exit status on which all ranks agree."""
     signals = StopSignals()
     prepared: list[Preparation] = []  # on rank 0, from then on
     try:
         ranks.meet(words)
+        on_all(ranks, kernel_name)
         on_root(ranks, lambda: prepared.append(_prepare(command, words, ranks)))
         return _run(command.tool, prepared[0] if prepared else None, ranks, signals)
     except (Refused, StoppedBefore) as refusal:
@@ -89,7 +102,7 @@ def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparatio
 
 
 def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> int:
-    job, keeping, size = _begin(preparation, ranks, signals)
+    job, keeping, size, in_flight = _begin(preparation, ranks, signals)
     roots = on_all(
         ranks, partial(open_roots, job, compare_devices=ranks.hellos[ranks.rank].place == ranks.hellos[0].place)
     )
@@ -111,9 +124,11 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
                 preparation.kept.withdraw()
             raise
         hosts = [hello.host for hello in ranks.hellos] if len(ranks.hellos) > 1 else []
-        setup = RankSetup(tool, job, keeping, transport, roots, leaders(ranks.hellos), hosts, signals, notices)
+        first = leaders(ranks.hellos)
+        setup = RankSetup(tool, job, keeping, transport, roots, first, hosts, signals, notices, in_flight)
         if transport.rank == 0 and preparation and screen:
             screen.begin()
+            _tell_kernels(screen, preparation, ranks)
             preparation.announce()
             setup = setup._replace(sink=preparation.sink(screen), settle=preparation.settle, kept=preparation.kept)
             if setup.kept and hosts and not preparation.telling.quiet:
@@ -131,27 +146,28 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
     return status
 
 
-def _begin(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[Job, Keeping, int]:
-    """The job, as it is on all ranks, and how many they are; one that is stored is stopped in order from now on."""
+def _begin(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> _Begun:
+    """A job that is stored is stopped in order from now on."""
     if ranks.broadcast(preparation is not None and preparation.kept is not None):
         signals.install()
         ranks.gather(None)
-    size, job, keeping = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
+    size, in_flight, job, keeping = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
     if len(ranks.hellos) > 1:
         signals.install()  # while ranks meet none may be killed by what others are about to heed
     roots = tuple(Root(**root) for root in job["roots"])
     options = options_from_primitives(job["options"])
-    return Job(**{**job, "roots": roots, "options": options}), Keeping(**keeping), size
+    return _Begun(Job(**{**job, "roots": roots, "options": options}), Keeping(**keeping), size, in_flight)
 
 
-def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[int, Any, Any]:
+def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[int, int, Any, Any]:
     assert preparation is not None
     size = ranks.number(preparation.ranks)
     begin = partial(preparation.begin, size)
     signals.unless_stopped(begin) if preparation.kept else begin()
     job = preparation.job
     plain = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
-    return size, {**plain, "options": options_as_primitives(job.options)}, preparation.keeping._asdict()
+    plain["options"] = options_as_primitives(job.options)
+    return size, preparation.in_flight, plain, preparation.keeping._asdict()
 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: Ranks) -> Job:
@@ -181,6 +197,17 @@ def _store(preparation: Preparation | None, keeping: Keeping, ranks: Ranks, sign
 
     on_root(ranks, create)
     on_all(ranks, look)
+
+
+def _tell_kernels(screen: Screen, preparation: Preparation, ranks: Ranks) -> None:
+    """All do the same, but the one in Python more slowly: where hosts differ, the user may not have meant it."""
+    if preparation.telling.quiet:
+        return
+    text = kernels(ranks.hellos)
+    if ";" in text:
+        screen.notice(f"warning: hosts have different kernels, and the one in Python is slower: {text}")
+    elif screen.is_verbose:
+        screen.notice(text)
 
 
 def _advise(tool: Tool, preparation: Preparation | None, keeping: Keeping) -> None:

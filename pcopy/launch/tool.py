@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pcopy.engine.messages import Halt
 from pcopy.engine.phase_end import Director
 from pcopy.engine.task import Task
 from pcopy.jobs.lifecycle import Keeping, KeptJob
+from pcopy.named import NamedTuple
 from pcopy.report.gauge import Stages
 from pcopy.report.screen import Telling
 from pcopy.tasks.base import counts
@@ -89,10 +90,12 @@ class Preparation:
 
     job: Job
 
-    def __init__(self, ranks: int, telling: Telling) -> None:
-        """``ranks``: how many the user wants; 0: as many as is usual."""
+    def __init__(self, ranks: int, in_flight: int, telling: Telling) -> None:
+        """``ranks``: how many the user wants; 0: as many as is usual. Each keeps so many operations ``in_flight``; 0:
+        as many as are best."""
         self.began = time.monotonic()
         self.ranks = ranks
+        self.in_flight = in_flight
         self.telling = telling
         self.kept: KeptJob | None = None
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+
+from pcopy.named import NamedTuple
 
 
 class Silence(NamedTuple):
@@ -76,14 +77,20 @@ class Silences:
 
 
 class OwnSilence(Silences):
-    """Whether this rank's main thread gets on, by a count that it raises all the time."""
+    """Whether this rank gets on: its main thread, by a count that it raises all the time, and all rows that its kernel
+    has under way, by when the oldest one has begun."""
 
     def __init__(self, rank: int, due: float) -> None:
         super().__init__(due, inf)
         self._rank = rank
         self._beats = -1
+        self._oldest: float | None = None
+        self.is_main = False
+        """Has the main thread not got on between the last two looks?"""
 
-    def look_at(self, beats: int, now: float) -> list[Silence]:
-        """What is to be told at ``now``, when the count is ``beats``."""
-        gets_on, self._beats = beats != self._beats, beats
+    def look_at(self, beats: int, now: float, oldest: float | None = None) -> list[Silence]:
+        """What is to be told at ``now``, when the count is ``beats``; ``oldest``: when that row has begun."""
+        self.is_main, self._beats = beats == self._beats, beats
+        is_same, self._oldest = oldest is not None and oldest == self._oldest, oldest
+        gets_on = not (self.is_main or is_same)
         return [*(self.look((), now) if gets_on else ()), *self.look((self._rank,), now)]

@@ -1,8 +1,9 @@
 """A thread beside each rank's work that tells of silence, and lets a second SIGINT end a rank that hangs.
 
 The main thread only leaves signs of life: it raises a count between slices, and remembers the task of each slice, which
-costs nothing to speak of. This thread sleeps; every few seconds it compares. Where the count has stood still for long
-it says since when, and in which task. A rank that is stopped as a whole (SIGSTOP) can say nothing itself: rank 0 tells
+costs nothing to speak of. Threads of the kernel publish what they are at. This thread sleeps; every few seconds it
+compares. Where the count has stood still for long, or one row has been under way, it says since when, in which task,
+and in which call. A rank that is stopped as a whole (SIGSTOP) can say nothing itself: rank 0 tells
 of ranks that do not answer it.
 
 Python runs signal handlers in the main thread, so never while that hangs. And if the kernel gives a signal to a thread
@@ -16,16 +17,17 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from pcopy.engine.progress import SILENT_SHOWN
 from pcopy.fsio.close import let_go
+from pcopy.fsio.kernel.interface import Doing
 from pcopy.launch.watch.signals import ORDERLY, Presses
 from pcopy.launch.watch.silence import OwnSilence, Silence, Silences
+from pcopy.named import NamedTuple
+from pcopy.text import shown
 from pcopy.units import show_clock
 
 
@@ -71,15 +73,24 @@ class Voice(NamedTuple):
     notices: NoticePipe | None = None
 
     def name(self, rank: int) -> str:
-        return f"rank {rank} on {self.hosts[rank] if self.hosts else socket.gethostname()}"
+        return f"rank {rank} on {self.hosts[rank] if self.hosts else os.uname().nodename}"
 
 
 class Watchdog:
     """The thread of one rank, between ``start`` and ``stop``, both called by the main thread."""
 
-    def __init__(self, voice: Voice, pulse: Pulse, doing: Callable[[], str], pace: Pace | None = None) -> None:
-        """``doing`` says what the main thread is at, empty if that is nothing; the other thread calls it."""
+    def __init__(
+        self,
+        voice: Voice,
+        pulse: Pulse,
+        doing: Callable[[], str],
+        pace: Pace | None = None,
+        oldest: Callable[[], Doing | None] = lambda: None,
+    ) -> None:
+        """``doing`` says what the main thread is at, empty if that is nothing; ``oldest`` which row has been under way
+        for longest. The other thread calls both."""
         self._voice = voice
+        self._oldest = oldest
         self._pulse = pulse
         self._doing = doing
         self._pace = pace or PACE
@@ -148,27 +159,33 @@ class Watchdog:
         real = time.monotonic()
         self._now += min(real - self._real, _LATE * self._pace.look)
         self._real = real
-        for own in self._own.look_at(self._pulse.beats, self._now):
-            self._tell(own, is_own=True)
+        row = self._oldest()
+        for own in self._own.look_at(self._pulse.beats, self._now, row and row.since):
+            self._tell(own, self._whereabouts(row))
         if self._voice.rank == 0:
             for rank, text in self._voice.notices.take() if self._voice.notices else ():
                 self._others.spoke(rank)
                 self._voice.say(text)
             for other in self._others.look(self._pulse.silent, self._now):
-                self._tell(other, is_own=False)
+                self._tell(other, None)
 
-    def _tell(self, silence: Silence, *, is_own: bool) -> None:
+    def _whereabouts(self, row: Doing | None) -> str:
+        """In which task the main thread hangs, if it does, and in which call; or in which one another thread does."""
+        call = f"in {row.operation or 'a call'} of {shown(row.path)}" if row is not None else ""
+        return ", ".join(filter(None, (self._doing() if self._own.is_main or row is None else "", call)))
+
+    def _tell(self, silence: Silence, doing: str | None) -> None:
+        """``doing``: of this rank itself, None for another one."""
         over, lasts = ("answers again after", "has not answered for")
-        if is_own:
+        if doing is not None:
             over, lasts = ("goes on after", "has been silent for")
         if silence.is_over:
             story = f"{over} {show_clock(silence.seconds)}"
         else:
-            doing = self._doing() if is_own else ""
             outlook = "a second SIGINT leaves at once" if self._presses.any else "the job waits"
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence.seconds))
             span = f"{show_clock(silence.seconds)} (since {since})"
-            story = f"{lasts} {span}{doing and f', {doing}'}; {outlook}"
+            story = f"{lasts} {span}{f', {doing}' if doing else ''}; {outlook}"
         self._voice.say(f"{self._voice.name(silence.rank)} {story}")
 
 

@@ -1,0 +1,215 @@
+"""How many operations are kept under way: decided from measurements, which a server made of numbers gives here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from pcopy.engine.under_way import UnderWay
+from pcopy.fsio.kernel.interface import Doing, Load
+from pcopy.launch.in_flight import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    LUSTRE,
+    WINDOW,
+    Growth,
+    InFlight,
+    Measured,
+    modifying_at_once,
+    run_queue_delay,
+    slots_for,
+)
+
+EXT4 = 0xEF53
+
+
+class Server:
+    """Each call takes ``latency`` seconds, and ``processor`` seconds of ours; no more than ``room`` run at once."""
+
+    def __init__(self, latency: float = 0.001, processor: float = 0.00001, room: int = 1000) -> None:
+        self.latency, self.processor, self.room = latency, processor, room
+
+    def window(self, threads: int, seconds: float = 1.0, delay: float = 0.0) -> Measured:
+        callers = max(1, threads)
+        each = (self.latency + self.processor) * max(1.0, callers / self.room)
+        operations = int(seconds * callers / each)
+        return Measured(seconds, seconds * callers, operations * self.processor, delay, operations)
+
+
+def steps(growth: Growth, server: Server, windows: int) -> list[int]:
+    return [growth.look(server.window(growth.threads)) for _ in range(windows)]
+
+
+def without_repeats(numbers: list[int]) -> list[int]:
+    return [number for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]
+
+
+def test_it_grows_as_long_as_calls_wait_and_more_are_faster() -> None:
+    growth = Growth(64)
+    assert without_repeats(steps(growth, Server(), 20)) == [2, 4, 8, 16, 32, 64]
+    assert growth.is_settled
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 11])
+def test_it_stays_within_the_ranks_part(most: int) -> None:
+    growth = Growth(most)
+    assert max([0, *steps(growth, Server(), 20)]) == (most if most > 1 else 0)
+    assert growth.is_settled
+
+
+def test_a_step_that_brings_too_little_is_taken_back() -> None:
+    growth = Growth(64)
+    assert without_repeats(steps(growth, Server(room=8), 10))[:5] == [2, 4, 8, 16, 8]
+    assert not growth.is_settled
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(1.05, False), (1.15, True)])
+def test_ten_percent_are_wanted(gain: float, stays: bool) -> None:
+    growth = Growth(2)
+    assert growth.look(Measured(1.0, 1.0, 0.0, 0.0, 1000)) == 2
+    assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, 9)) == 2, "a window in which threads were started tells nothing"
+    assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, int(1000 * gain))) == (2 if stays else 0)
+
+
+def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:
+    growth, pauses = Growth(64), []
+    for _ in range(60):
+        growth.look(Server(room=1).window(growth.threads))
+        if growth.pause:
+            assert growth.threads == 0
+            pauses.append(growth.pause)
+    assert pauses[:4] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 8 * FIRST_PAUSE]
+    assert max(pauses) == LONGEST_PAUSE
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Measured(1.0, 1.0, 0.98, 0.0, 10000),  # the calls are all work
+        Measured(1.0, 1.0, 0.25, 0.7, 10000),  # others have the processors
+        Measured(1.0, 1.0, 0.3, 0.25, 1000),  # some wait
+        Measured(1.0, 1.0, 0.1, 0.1, 20000),  # each waits, but for 40 microseconds: for a lock
+        Measured(0.0, 0.0, 0.0, 0.0, 0),
+    ],
+)
+def test_it_does_not_grow_where_calls_do_not_wait(window: Measured) -> None:
+    growth = Growth(64)
+    assert [growth.look(window) for _ in range(5)] == [0] * 5
+    assert growth.pause == FIRST_PAUSE
+
+
+class FakePool:
+    """One that a ``Server`` answers."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.threads = 0
+        self.limits: list[tuple[int, int]] = []
+        self.asked = 0
+        self._load = Load()
+
+    def pass_time(self, seconds: float) -> None:
+        more, load = self.server.window(self.threads, seconds), self._load
+        operations = load.operations + more.operations
+        self._load = Load(load.busy + more.busy, load.wall + more.wall, load.processor + more.processor, operations)
+
+    def want(self, threads: int) -> None:
+        self.threads = threads
+
+    def load(self) -> Load:
+        self.asked += 1
+        return self._load
+
+    def limit(self, ranks: int, modifying: int) -> None:
+        self.limits.append((ranks, modifying))
+
+    def oldest(self) -> Doing | None:
+        return None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(
+    pool: FakePool, asked: int, ranks: int, seconds: float, share: float = 0.0, modifying: int = 0
+) -> tuple[UnderWay, int]:
+    """A rank that looks every 5 ms. ``share`` of all time its threads could run, and have no processor."""
+    clock, under_way, threads = Clock(), UnderWay(0, 1), 1
+
+    def delay() -> float:
+        return clock.now * share * max(1, pool.threads)
+
+    in_flight = InFlight(pool, under_way, asked, ranks, lambda: modifying, clock, delay)
+    while clock.now < seconds:
+        in_flight.look()
+        clock.now += 0.005
+        pool.pass_time(0.005)
+        threads = max(threads, pool.threads)
+    return under_way, threads
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(1, 64), (8, 8), (33, 0), (500, 0)])
+def test_the_ranks_of_a_host_share_it(ranks: int, most: int) -> None:
+    pool = FakePool(Server())
+    run(pool, 0, ranks, 5.0)
+    assert pool.threads == most
+    assert pool.limits == ([(ranks, 0)] if most else [])
+
+
+def test_it_is_found_out_soon() -> None:
+    pool = FakePool(Server())
+    run(pool, 0, 8, 12 * WINDOW)
+    assert pool.threads == 8
+
+
+def test_what_is_asked_for_is_had_and_never_measured() -> None:
+    pool = FakePool(Server(latency=0.0, processor=0.001))
+    under_way, _ = run(pool, 7, 3, 2.0, modifying=5)
+    assert (pool.threads, pool.asked, pool.limits) == (7, 0, [(3, 5)])
+    assert under_way._slots == slots_for(7) == 7
+    pool = FakePool(Server())
+    under_way, most = run(pool, 1, 1, 2.0)
+    assert (pool.threads, pool.asked, most) == (0, 0, 1)
+
+
+def test_a_busy_host_is_no_slow_server() -> None:
+    """Calls take four times as long as they need the processor, since others have it."""
+    pool = FakePool(Server(latency=0.0003, processor=0.0001))
+    _, most = run(pool, 0, 1, 3.0, share=0.75)
+    assert most == 1
+    _, most = run(FakePool(Server(latency=0.0003, processor=0.0001)), 0, 1, 3.0)
+    assert most == 64
+
+
+def test_the_delay_of_this_process() -> None:
+    before = run_queue_delay()
+    others = [multiprocessing.Process(target=sum, args=(range(10**7),)) for _ in range(2 * (os.cpu_count() or 1))]
+    for other in others:
+        other.start()
+    sum(range(10**6))
+    for other in others:
+        other.join()
+    assert run_queue_delay() > before >= 0.0
+
+
+def test_modifying_operations_on_lustre(tmp_path: Path) -> None:
+    """Clients of several file systems: the least one counts, for any of them may be the target."""
+    place = tmp_path / "mdc"
+    for name, number in (("a-MDT0000-mdc-ffff1", "7\n"), ("b-MDT0000-mdc-ffff2", "16\n"), ("c", "none")):
+        (place / name).mkdir(parents=True)
+        (place / name / "max_mod_rpcs_in_flight").write_text(number)
+    (place / "num_refs").write_text("1")
+    places = [str(tmp_path / "nowhere"), str(place)]
+    assert modifying_at_once([EXT4], 1, places) == 0
+    assert modifying_at_once([EXT4, LUSTRE], 1, places) == 7
+    assert modifying_at_once([LUSTRE], 2, places) == 3
+    assert modifying_at_once([LUSTRE], 8, places) == 1
+    assert modifying_at_once([LUSTRE], 1, places[:1]) == 7
