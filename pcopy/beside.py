@@ -9,19 +9,33 @@ up waiting, and then nobody runs it.
 from __future__ import annotations
 
 import errno
+import os
 import time
-import weakref
 from _thread import allocate_lock, start_new_thread
+from _weakref import ref
 from collections.abc import Callable
 
 _PATIENCE = 5.0
 """Seconds that a thread has to begin; on a busy machine one takes some hundredths of that."""
+
+_BRIEF = 0.0005
+"""Seconds between two looks whether threads have ended."""
 
 _LOOK = 0.02
 """Seconds between two looks whether it has ended before."""
 
 _TRIES = 3
 """How often a thread is asked to begin before the system is said to refuse it."""
+
+
+def is_alone() -> bool:
+    """Has this process one thread only? Those that end just now, as one that ``is_over``, are waited for."""
+    until = time.monotonic() + _PATIENCE
+    while len(os.listdir("/proc/self/task")) > 1:
+        if time.monotonic() > until:
+            return False
+        time.sleep(_BRIEF)
+    return True
 
 
 class Beside:
@@ -56,7 +70,7 @@ class Beside:
 
         argument: set[object] = set()  # for a function that gets no frame is never freed (CPython 3.11)
         gone: list[object] = []
-        watch = weakref.ref(argument, gone.append)  # nothing written in Python, which needs memory as well
+        watch = ref(argument, gone.append)  # nothing written in Python, which needs memory as well
         try:
             start_new_thread(run, (argument,))
         except (RuntimeError, MemoryError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 OK = 0
 INCOMPLETE = 1
@@ -76,6 +77,15 @@ class NotPutAside(OSError):
 
 class JobAborted(PcopyError):
     """A rank ended the job in disorder; the text holds its traceback, or what has hindered it."""
+
+
+def story() -> str:
+    """What Python would print of the exception that is being handled; without a trace where that can't be loaded."""
+    try:
+        from traceback import format_exc
+    except HINDRANCES:
+        return f"{sys.exception()!r}\n"
+    return format_exc()
 
 
 def hindrance(error: OSError | MemoryError | ImportError) -> str:

@@ -8,18 +8,19 @@ some of them), lists of tasks as plain tuples, and the number of all tasks.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from pcopy.checkpoint.directory import Path, check_directory, create
 from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, write_frame
 from pcopy.checkpoint.layout import END_IT, VERSION, base_name, run_name
 from pcopy.checkpoint.record import as_shares, as_task, is_counts, load_value
 from pcopy.engine.backlog import FRAME_BYTES
+from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import Share, Task, batches
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 FORMAT = "pcopy-base"
@@ -46,7 +47,7 @@ def write_base(directory: bytes, header: Header, shares: Iterable[Share], tasks:
     with create(os.path.join(directory, base_name(header.rank))) as file:
 
         def write(value: object) -> None:
-            write_frame(file, pickle.dumps(value, 5))
+            write_frame(file, dump_primitives(value))
 
         write((FORMAT, VERSION, *header))
         left = iter(shares)

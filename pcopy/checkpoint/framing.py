@@ -21,13 +21,14 @@ import struct
 from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from pcopy.checkpoint.directory import Path, create, opened_file
 from pcopy.checkpoint.layout import facts_name, run_name
 from pcopy.checkpoint.record import Record
 from pcopy.errors import Refused
 from pcopy.fsio.durable import sync_directory_at
+from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 _HEADER = struct.Struct(">Q16s")

@@ -8,7 +8,6 @@ as many as any other, give or take a chunk, and work stealing evens out the rest
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import groupby
@@ -16,7 +15,7 @@ from operator import itemgetter
 
 from pcopy.checkpoint.record import pack_id, unpack_id
 from pcopy.engine.backlog import SpoolFactory
-from pcopy.engine.messages import load_primitives
+from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import Refused
 from pcopy.signature.sorting import ExternalSorter
@@ -38,7 +37,7 @@ class Join:
 
     def spawned(self, task: Task) -> None:
         """May raise ``OSError`` from the spool, as ``done`` and ``remaining`` may."""
-        self._sorter.add(pack_id(task.id), pickle.dumps(tuple(task), 5))
+        self._sorter.add(pack_id(task.id), dump_primitives(tuple(task)))
 
     def done(self, packed: bytes) -> None:
         self._sorter.add(packed, _DONE)
@@ -91,7 +90,7 @@ def dealt(tasks: Iterable[Task], size: int, open_spool: SpoolFactory) -> Generat
                 given += 1
             else:
                 rank = task.owner % size
-            sorter.add(rank.to_bytes(4, "big"), pickle.dumps(tuple(task), 5))
+            sorter.add(rank.to_bytes(4, "big"), dump_primitives(tuple(task)))
         in_order = sorter.sorted()
         following = next(in_order, None)
 

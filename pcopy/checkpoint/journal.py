@@ -8,7 +8,7 @@ can't be written, only the checkpoint is lost: the job goes on without one, on a
 
 from __future__ import annotations
 
-import queue
+from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -58,7 +58,7 @@ class FactJournal:
         self._store = store
         self._sync = sync
         self._base: tuple[int, tuple[Task, ...]] | None = None
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._under_way = 0
         self._thread: Beside | None = None
         self._given_up = False

@@ -10,7 +10,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.text import shown
 
-VERSION = 3
+VERSION = 4
 """Of all files of a job. It rises whenever one of them gets another form, or a counter or an option comes or goes:
 counts are known by their places. What tasks are packed as has a version of its own, which the file ``job`` tells."""
 
@@ -19,12 +19,13 @@ END_IT = "end the job with the pcopy that began it, or discard it: pcopy --disca
 
 JOB = b"job"
 CURRENT = b"current"
-LOCK = re.compile(rb"lock-(0|[1-9][0-9]{0,8})")
-RUN = re.compile(rb"run-[0-9]+")
+LOCK = rb"lock-(0|[1-9][0-9]{0,8})"
+RUN = rb"run-[0-9]+"
+"""Patterns; each is compiled when a name is first compared with it."""
 SILLY = b".nfs"
 """NFS gives a removed file that is still open a name that begins so; that file goes by itself."""
-_FILE = re.compile(rb"(job|current)(\.new)?")
-_OF_RUN = re.compile(rb"(base|facts)-[0-9]+(\.new)?")
+_FILES = (JOB, b"job.new", CURRENT, b"current.new")
+_OF_RUN = rb"(base|facts)-[0-9]+(\.new)?"
 
 
 def run_name(run: int) -> bytes:
@@ -46,7 +47,7 @@ def names(descriptor: int) -> list[bytes]:
 
 def is_ours(name: bytes) -> bool:
     """May pcopy have made what is called so? (NFS may keep that under another name for a while.)"""
-    return any(pattern.fullmatch(name) for pattern in (_FILE, RUN, LOCK)) or name.startswith(SILLY)
+    return name in _FILES or name.startswith(SILLY) or any(re.fullmatch(pattern, name) for pattern in (RUN, LOCK))
 
 
 def refuse_foreign(path: bytes, descriptor: int) -> None:
@@ -59,7 +60,7 @@ def refuse_foreign(path: bytes, descriptor: int) -> None:
 def clear(descriptor: int) -> None:
     """Removes all that is pcopy's but ``job`` and rank 0's lock. Raises ``OSError``."""
     for name in names(descriptor):
-        if RUN.fullmatch(name):
+        if re.fullmatch(RUN, name):
             _clear_run(descriptor, name)
         elif name not in (JOB, b"lock-0") and is_ours(name) and not name.startswith(SILLY):
             with suppress(IsADirectoryError):
@@ -73,7 +74,7 @@ def _clear_run(descriptor: int, name: bytes) -> None:
         return
     with held_open(run):
         for inner in names(run):
-            if _OF_RUN.fullmatch(inner):
+            if re.fullmatch(_OF_RUN, inner):
                 with suppress(IsADirectoryError):
                     os.unlink(inner, dir_fd=run)
     with suppress(OSError):

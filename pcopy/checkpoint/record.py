@@ -7,15 +7,15 @@ task that was spawned and done within one record leaves its counts only.
 from __future__ import annotations
 
 import io
-import pickle
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
-from pcopy.engine.messages import PrimitiveUnpickler
+from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
 from pcopy.engine.task import UNTOLD, Share, Task, TaskId
+from pcopy.named import NamedTuple
 
 ID_BYTES = 16
 """Bytes of a packed id: run, rank, number."""
@@ -81,7 +81,10 @@ class Record(NamedTuple):
         numbers = (self.run, self.rank, self.size, self.epoch, self.phase)
         head = (*numbers, self.counts, len(self.done) // ID_BYTES, len(self.spawned))
         some = (self.spawned[at : at + _TOGETHER] for at in range(0, len(self.spawned), _TOGETHER))
-        return b"".join(pickle.dumps(part, 5) for part in (head, self.done, self.shares, *some))
+        packed = io.BytesIO()
+        for part in chain((head, self.done, self.shares), some):  # a list of them to be joined would hold all twice
+            packed.write(dump_primitives(part))
+        return packed.getvalue()
 
 
 def read_head(payload: bytes) -> Head:

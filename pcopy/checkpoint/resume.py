@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pcopy.checkpoint import directory
 from pcopy.checkpoint.base import Header, base_path, read_first, read_header, read_shares, write_base
@@ -29,9 +29,11 @@ from pcopy.checkpoint.join import Join, dealt
 from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
 from pcopy.checkpoint.record import ID_BYTES, added, is_counts, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
+from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import Share, Task
 from pcopy.errors import Refused
 from pcopy.fsio.durable import sync_directory_at
+from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
@@ -138,7 +140,7 @@ def compact(
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
         _write_run(job, new, kept, open_spool, shares)
     for name in os.listdir(job):
-        if RUN.fullmatch(name) and name != run_name(new.run):
+        if re.fullmatch(RUN, name) and name != run_name(new.run):
             with suppress(OSError):  # the job is safe; what is left goes with the next one
                 remove_run(os.path.join(job, name))
     return new
@@ -179,7 +181,7 @@ def _write_run(
             remove_run(path)
         raise
     frame = io.BytesIO()
-    write_frame(frame, pickle.dumps((FORMAT, VERSION, new.run, new.size), 5))
+    write_frame(frame, dump_primitives((FORMAT, VERSION, new.run, new.size)))
     with directory.opened(job) as descriptor:
         directory.replace(descriptor, CURRENT, frame.getvalue())
 

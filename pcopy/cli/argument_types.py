@@ -15,6 +15,8 @@ from pcopy.units import parse_size
 
 _LARGEST = (1 << 32) - 2
 """The next number stands for "as it is"."""
+MOST_IN_FLIGHT = 64
+"""Operations that a process keeps under way at most."""
 _AS_IT_IS = -1
 """What chown(2) takes for an owner or a group that stays."""
 
@@ -91,6 +93,15 @@ def ranks(text: str) -> int:
     if not text.lstrip("-").isdigit():
         raise ValueError("not a number of processes (--dry-run: not yet; cp's --no-clobber: --existing skip)")
     return at_least_1(text)
+
+
+def in_flight(text: str) -> int:
+    """0 stands for auto."""
+    if text == "auto":
+        return 0
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_IN_FLIGHT:
+        raise ValueError(f"neither auto nor a number from 1 to {MOST_IN_FLIGHT}")
+    return int(text)
 
 
 def seconds(text: str) -> float:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 NOT_YET = frozenset(
     (
-        *("-0", "--backup", "--bwlimit", "--config", "--control", "--delete", "--drop-cache", "--dry-run", "--exclude"),
-        *("--exclude-from", "--files-from", "--force", "--fsync", "--in-flight", "--include", "--log", "--max-delete"),
-        *("--metrics", "--mirror", "--oplimit", "--reflink", "--report", "--stripe", "--stripe-affinity"),
+        *("-0", "--backup", "--bwlimit", "--config", "--control", "--delete", "--dry-run", "--exclude"),
+        *("--exclude-from", "--files-from", "--force", "--include", "--log", "--max-delete"),
+        *("--metrics", "--mirror", "--oplimit", "--report", "--stripe", "--stripe-affinity"),
     )
 )
 """Options of pcopy that are planned and not built."""

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING
 from pcopy.cli.argument_types import at_least_0, block_size, chunk_size, parse_owner, ranks, taking
 from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
-from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.cli.program import (
+    Program,
+    add_in_flight,
+    add_ranks,
+    add_termination,
+    add_told,
+    in_flight_of,
+    refuse_what_names_no_file,
+    telling_of,
+)
 from pcopy.errors import Refused
+from pcopy.fsio.data import REFLINKS
 from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.jobs.paths import absolute
 from pcopy.launch import interrupts
@@ -89,6 +99,7 @@ exit status:
             destination=paths[-1],
             no_target_directory=values.no_target_directory,
             ranks=values.ranks,
+            in_flight=in_flight_of(values),
             options=Options(
                 preserve=_preserved(values.preserve or [])._replace(chown=values.chown),
                 existing=_existing(values.existing, values.checksum),
@@ -103,6 +114,9 @@ exit status:
                 verify=values.verify or values.repair,
                 repair=values.repair,
                 direct=values.direct,
+                drop_cache=values.drop_cache,
+                reflink=values.reflink,
+                fsync=values.fsync,
                 termination=values.termination,
                 checksum=values.checksum,
                 inplace=values.inplace,
@@ -131,8 +145,6 @@ def _hash(values: Namespace) -> str:
         raise Refused(f"--{wanting[0]} needs digests, which --hash none leaves out; see pcopy --help")
     if values.no_sync and (values.verify or values.repair):
         raise Refused("--verify reads back from storage, where --no-sync leaves nothing: leave one out")
-    if values.direct and not (values.verify or values.repair):
-        raise Refused("--direct says how --verify reads back: give that too; see pcopy --help")
     if values.hash in (None, "none"):
         return DEFAULT_ALGORITHM if wanting else ""
     return str(values.hash)
@@ -232,10 +244,18 @@ def _add_tuning(parser: ArgumentParser) -> None:
         help="large files are copied in chunks of this size (default: auto)")  # fmt: skip
     add("--block-size", metavar="SIZE", type=taking(block_size), default=_DEFAULTS.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
-    add("--direct", action="store_true", help="read back past the page cache (O_DIRECT) when verifying")
+    add("--reflink", choices=REFLINKS, metavar="WHEN", default=_DEFAULTS.reflink,
+        help="share contents with the source where both are on one file system that can: auto (default), never, "
+        "always (what can't be shared fails)")  # fmt: skip
+    add("--direct", action="store_true",
+        help="copy files above 4 MiB past the page cache (O_DIRECT), and read back so when verifying")  # fmt: skip
+    add("--drop-cache", action="store_true",
+        help="leave nothing of files above 4 MiB in the page cache, on neither side")  # fmt: skip
+    add("--fsync", action="store_true", help="bring each file to storage before it gets its name")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
     add("--max-errors", metavar="N", type=taking(at_least_0), default=_DEFAULTS.max_errors,
         help="stop after N failed items (default 0: never)")  # fmt: skip
+    add_in_flight(tuning)
     add_termination(tuning)
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import at_least_1, taking
 from pcopy.cli.mistakes import OF_PRM
-from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.cli.program import (
+    Program,
+    add_in_flight,
+    add_ranks,
+    add_termination,
+    add_told,
+    in_flight_of,
+    refuse_what_names_no_file,
+    telling_of,
+)
 from pcopy.errors import Refused
 
 if TYPE_CHECKING:
@@ -57,6 +66,7 @@ exit status:
             missing_is_fine=values.force,
             dry_run=values.dry_run,
             ranks=values.ranks,
+            in_flight=in_flight_of(values),
             max_errors=values.max_errors,
             termination=values.termination,
             telling=telling_of(values),
@@ -70,6 +80,7 @@ exit status:
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are removed by default")
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "remove")
+        add_in_flight(how)
         how.add_argument("--max-errors", metavar="N", type=taking(at_least_1), default=0,
             help="stop after N failed items, with status 75")  # fmt: skip
         add_termination(how)

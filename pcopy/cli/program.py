@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
-from pcopy.cli.argument_types import at_least_1, seconds, taking
+from pcopy.cli.argument_types import at_least_1, in_flight, seconds, taking
 from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown
 from pcopy.errors import Refused
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch import interrupts
 from pcopy.text import harmless, shown
 
@@ -116,10 +117,13 @@ class Program(ABC):
         return self.early_answer(words)
 
     def early_answer(self, argv: Sequence[bytes | str]) -> str | None:
-        """What ``--version`` or ``-h`` prints, without a final newline; None if neither is asked for."""
+        """What ``--version`` or ``-h`` prints, without a final newline; None if neither is asked for.
+
+        Raises ``Refused`` if the kernel that has to be there is not.
+        """
         words = _before_operands(list(map(os.fsdecode, argv)))
         if "--version" in words:
-            return f"{self.name} {__version__}"
+            return f"{self.name} {__version__} (kernel {kernel_name()})"
         return self.parser().format_help().rstrip() if _asks_for_help(words, self.letters) else None
 
     def parse(self, argv: Sequence[bytes | str]) -> Any:
@@ -169,6 +173,24 @@ def add_ranks(parser: Any, program: str, work: str, number: Any = at_least_1) ->
         help=f"processes that {work} (default: the cores that {program} may use, at most 8)")  # fmt: skip
 
 
+def add_in_flight(parser: Any) -> None:
+    """As ``add_ranks``; ``in_flight_of`` has what it means."""
+    parser.add_argument("--in-flight", metavar="N", type=taking(in_flight), default=0,
+        help="operations that each process keeps under way, 1 to 64 (default: auto, more as long as they wait and "
+        "that makes it faster)")  # fmt: skip
+
+
+def in_flight_of(values: Namespace) -> int:
+    """0: automatic. Raises ``Refused`` where only one can be under way, and more are asked for."""
+    if values.in_flight > 1:
+        from pcopy.fsio.kernel.choose import kernel_name
+
+        if kernel_name() != "c":
+            text = "needs the kernel in C, which is not in use here: leave it out"
+            raise Refused(f"--in-flight {values.in_flight} {text}")
+    return int(values.in_flight)
+
+
 def add_termination(parser: Any) -> None:
     parser.add_argument("--termination", choices=("tree", "ring"), default="tree", metavar="HOW",
         help="how the ranks find out that all is done: tree (default) or ring")  # fmt: skip
@@ -184,14 +206,14 @@ def add_told(
     """The options of ``telling_of``; not each program knows which items have failed."""
     add = parser.add_argument_group("what it tells").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
-    add("-v", "--verbose", action="count", default=0, help="tell more: when each phase begins")
+    add("-v", "--verbose", action="count", default=0, help="tell more: which kernel runs, when each phase begins")
     if errors:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
     add("--json", action="store_true", help=json)
     add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
-    add("--version", action="store_true", help="print the version and exit")
+    add("--version", action="store_true", help="print the version and the kernel (c or python), and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")
 
 

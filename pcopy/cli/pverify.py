@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import block_size, taking
 from pcopy.cli.mistakes import OF_PVERIFY
-from pcopy.cli.program import Program, add_ranks, add_told, refuse_what_names_no_file, telling_of
+from pcopy.cli.program import (
+    Program,
+    add_in_flight,
+    add_ranks,
+    add_told,
+    in_flight_of,
+    refuse_what_names_no_file,
+    telling_of,
+)
 from pcopy.errors import REFUSED, Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import counted
@@ -80,6 +88,7 @@ exit status:
             create=os.fsencode(values.create or ""),
             manifest=os.fsencode(values.manifest or ""),
             ranks=values.ranks,
+            in_flight=in_flight_of(values),
             hash=values.hash or "",
             block_size=values.block_size,
             direct=values.direct,
@@ -99,6 +108,7 @@ exit status:
             help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
         how = parser.add_argument_group("how it is read")
         add_ranks(how, self.name, "read")
+        add_in_flight(how)
         how.add_argument("--direct", action="store_true", help="read past the page cache (O_DIRECT)")
         how.add_argument("--drop-cache", action="store_true", help="leave nothing of what was read in the page cache")
         quiet = "no progress; errors and differences are shown all the same"

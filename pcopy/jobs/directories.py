@@ -10,10 +10,10 @@ In the state directory each job has a directory of its own name; ``--checkpoint 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from pcopy.checkpoint import directory as files
 from pcopy.checkpoint.directory import ADVICE, make, opened
@@ -22,6 +22,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.durable import sync_directory, sync_directory_at
 from pcopy.jobs.job_file import OVER, JobFile, JobRoot, OtherVersion, decode, encode
 from pcopy.jobs.lock import Held, Lock, hold_alone
+from pcopy.named import NamedTuple
 from pcopy.text import for_shell, shown
 
 ABANDONED = 86400.0
@@ -284,7 +285,7 @@ def last_worked_on(job: Listed) -> float:
     times = [job.file.created if job.file else 0.0]
     for directory, _, found in os.walk(job.path):
         for name in found:
-            if not LOCK.fullmatch(name):  # whoever asks for it in vain touches it
+            if not re.fullmatch(LOCK, name):  # whoever asks for it in vain touches it
                 with suppress(OSError):
                     times.append(os.lstat(os.path.join(directory, name)).st_mtime)
     return max(times)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from pcopy.errors import Refused
 from pcopy.jobs.directories import (
@@ -28,6 +27,7 @@ from pcopy.jobs.lifecycle import resuming
 from pcopy.jobs.listing import locks, name_of
 from pcopy.jobs.paths import lies_in, resolve, source_of, target_of
 from pcopy.jobs.roots import check_roots, is_there, look_at
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Options, Root
 from pcopy.text import shown
 

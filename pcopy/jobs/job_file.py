@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pcopy.checkpoint.layout import VERSION
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import KEEPING, Root
 from pcopy.tasks.base.kind import FORMAT
 from pcopy.text import shown

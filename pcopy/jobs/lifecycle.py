@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from pcopy.beside import Beside
 from pcopy.checkpoint.directory import check_makeable
@@ -31,6 +31,7 @@ from pcopy.jobs.lock import Lock
 from pcopy.jobs.paths import filled_by, lies_in, source_of
 from pcopy.jobs.roots import with_made, with_places
 from pcopy.jobs.spool import refusing, spool_in
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Job, Mount, Options, Root, Totals
 from pcopy.tasks.base.kind import FORMAT
 from pcopy.tasks.base.phases import Phase

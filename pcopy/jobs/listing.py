@@ -5,10 +5,10 @@ If a job did not end in order, its counts are those on record: a resume goes on 
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
+from binascii import b2a_base64
 from collections.abc import Sequence
 
 from pcopy.errors import Refused
@@ -46,7 +46,7 @@ def json_line(listed: Listed) -> str:
     values: dict[str, object] = {
         "job": name_of(listed),
         "directory": shown(listed.path),
-        "directory_b64": base64.b64encode(listed.path).decode("ascii"),
+        "directory_b64": b2a_base64(listed.path, newline=False).decode("ascii"),
     }
     job = listed.file
     if job is None:

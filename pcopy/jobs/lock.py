@@ -15,16 +15,16 @@ import errno
 import fcntl
 import json
 import os
-import socket
+import re
 import stat
 import time
-import weakref
-from typing import NamedTuple
+from _weakref import ref
 
 from pcopy.checkpoint.directory import ADVICE, opened
 from pcopy.checkpoint.layout import LOCK
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open, let_go
+from pcopy.named import NamedTuple
 from pcopy.text import harmless, shown
 
 PATIENCE = 0.5
@@ -66,7 +66,7 @@ class Lock:
         self.descriptor = descriptor
         """-1 once it has been given back."""
         # A copy of the descriptor in a child would keep the lock when this process dies.
-        itself = weakref.ref(self)
+        itself = ref(self)
 
         def forget() -> None:
             if (lock := itself()) is not None:
@@ -102,7 +102,7 @@ def hold(path: bytes, rank: int) -> Lock:
             os.close(descriptor)
             time.sleep(0.02)
     lock = Lock(descriptor, rank)
-    values = {"host": socket.gethostname(), "pid": os.getpid(), "began": time.time()}
+    values = {"host": os.uname().nodename, "pid": os.getpid(), "began": time.time()}
     try:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(values).encode() + b"\n")
@@ -126,7 +126,7 @@ def holders(path: bytes) -> list[Holder]:
     found = []
     with opened(path) as directory:
         for name in os.listdir(directory):
-            match = LOCK.fullmatch(os.fsencode(name))
+            match = re.fullmatch(LOCK, os.fsencode(name))
             if match is None:
                 continue
             try:

@@ -13,10 +13,11 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import DeviceInode, Root
 from pcopy.text import for_shell, shown
 
@@ -30,7 +31,7 @@ _NODES = (
     (stat.S_ISFIFO, "FIFO"),
     (stat.S_ISSOCK, _SOCKET),
 )
-_DESCRIPTOR = re.compile(rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+")
+_DESCRIPTOR = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
 _MOST_LINKS = 40  # the kernel follows no more
 
 
@@ -218,7 +219,8 @@ def _is_descriptor(path: bytes) -> bool:
     for _ in range(_MOST_LINKS):
         if not os.path.islink(path):
             return False
-        if _DESCRIPTOR.fullmatch(os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))):
+        place = os.path.realpath(os.path.dirname(path) or b".")
+        if re.fullmatch(_DESCRIPTOR, os.path.join(place, os.path.basename(path))):
             return True
         path = os.path.join(os.path.dirname(path), os.readlink(path))
     return False

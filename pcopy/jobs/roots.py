@@ -9,7 +9,6 @@ to, too: the inode of a removed directory is used again.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
@@ -17,6 +16,7 @@ from pcopy.fsio.identity import XFS, birth_of, place_of
 from pcopy.fsio.mounted import MountRoot, root_of
 from pcopy.jobs.job_file import JobFile, JobRoot, Made
 from pcopy.jobs.paths import lies_in, target_of
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Root
 from pcopy.text import shown
 

@@ -7,7 +7,6 @@ visible, so that a killed job leaves the terminal as it was. Where that is narro
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Sequence
@@ -150,5 +149,8 @@ def open_screen(
 
 
 def _can_draw(stream: TextIO) -> bool:
-    terminal = os.environ.get("TERM", "")
-    return stream.isatty() and terminal not in {"", "dumb", "unknown"} and importlib.util.find_spec("rich") is not None
+    if not stream.isatty() or os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
+        return False
+    from importlib.util import find_spec
+
+    return find_spec("rich") is not None

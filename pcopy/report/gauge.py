@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Totals
 from pcopy.text import counted
 from pcopy.units import show_clock, show_size

@@ -7,17 +7,18 @@ cannot be written is told of once. Two threads may tell something at once: the r
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import json
 import os
-import threading
 import time
+from _thread import RLock
+from binascii import b2a_base64
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TextIO, cast
+from typing import TextIO, cast
 
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.report.streams import Tolerant
 from pcopy.signature.replacing import with_umask
@@ -38,7 +39,7 @@ def failure_json(failure: Failure) -> str:
     """One JSON object on one line; ``path`` as it is shown, ``path_b64`` its exact bytes."""
     values = {
         "path": shown(failure.path),
-        "path_b64": base64.b64encode(failure.path).decode("ascii"),
+        "path_b64": b2a_base64(failure.path, newline=False).decode("ascii"),
         "operation": _operation(failure),
         "errno": failure.errno,
         "message": _reason(failure),
@@ -126,7 +127,7 @@ class Screen:
         self._due = now + interval
         self._told = 0
         self._phase = ""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self.is_verbose = False
         """Is a line printed when each phase begins?"""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 from pcopy.text import harmless
 
 if TYPE_CHECKING:

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
+from itertools import chain, islice
+from operator import lt
 
 from pcopy.signature.algorithms import Algorithm
 
 FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK = b"f", b"d", b"l", b"p", b"c", b"b"
+ROOT = b"."
+"""How the root of a dataset is called in its manifest."""
 KINDS = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
+_KINDS = b"".join(KINDS)
+_BEGIN = struct.Struct(">BI")
 _OF_MODE = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
@@ -67,6 +74,20 @@ class DirectoryHasher:
             raise ValueError(f"{name!r} has type {kind!r} and a digest of {len(digest)} bytes")
         self._hasher.update(b"%b%b%b%b" % (kind, len(name).to_bytes(4, "big"), name, digest))
         self._last = name
+
+    def add_all(self, kinds: bytes, names: list[bytes], digests: list[bytes]) -> bytes:
+        """The next children, as ``add`` takes them one by one; returns all that was hashed of them."""
+        if not names:
+            return b""
+        if names[0] <= self._last or not all(map(lt, names, islice(names, 1, None))):
+            raise ValueError(f"names from {names[0]!r} on are out of order")
+        if kinds.strip(_KINDS) or {*map(len, digests)} != {self._size}:
+            raise ValueError(f"names from {names[0]!r} on have types {kinds!r}, or digests of another size")
+        begins = map(_BEGIN.pack, kinds, map(len, names))
+        hashed = b"".join(chain.from_iterable(zip(begins, names, digests, strict=True)))
+        self._hasher.update(hashed)
+        self._last = names[-1]
+        return hashed
 
     def digest(self) -> bytes:
         """The directory's digest; more children may follow."""

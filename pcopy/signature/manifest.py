@@ -14,18 +14,18 @@ import stat
 from binascii import unhexlify
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import BinaryIO, NamedTuple, Self
+from typing import BinaryIO, Self
 
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 from pcopy.signature.algorithms import ALGORITHMS, Algorithm, algorithm
-from pcopy.signature.items import DIRECTORY, FIFO, FILE, KINDS, DirectoryHasher, file_digest, special_digest
+from pcopy.signature.items import DIRECTORY, FIFO, FILE, KINDS, ROOT, DirectoryHasher, file_digest, special_digest
 from pcopy.signature.replacing import Path, replacing
 from pcopy.signature.signature_file import is_block_size, refusing
 from pcopy.text import shown
 
 MAGIC = b"#pcopy-manifest"
 VERSION = b"1"
-ROOT = b"."
 LONGEST_LINE = 1 << 20
 """Bytes, with the newline at its end."""
 

@@ -15,9 +15,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from pcopy.errors import Refused
+from pcopy.named import NamedTuple
 from pcopy.signature.algorithms import ALGORITHMS, algorithm
 from pcopy.signature.plain_yaml import Value, dump, load
 from pcopy.signature.replacing import Path, replacing

@@ -13,7 +13,9 @@ import marshal
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO, TypeAlias
+
+from pcopy.named import NamedTuple
 
 KeyValue: TypeAlias = tuple[bytes, bytes]
 

@@ -6,10 +6,11 @@ Rule: a resumed job copies what it was asked to copy. Options that say how it wo
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from pcopy.errors import Refused
 from pcopy.jobs.lifecycle import Keeping
+from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
 from pcopy.tasks.base.job import Options
 
@@ -41,14 +42,16 @@ class Asked(NamedTuple):
 class CopyArguments(NamedTuple):
     """A command line, understood.
 
-    ``ranks`` is 0 where ``-n`` was not given; ``options.umask`` is left at its default. Where an older job is ``asked``
-    for, ``sources`` and ``destination`` are empty. ``keeping.directory`` is empty where the user has named none.
+    ``ranks`` is 0 where ``-n`` was not given, and ``in_flight`` where that is automatic; ``options.umask`` is left at
+    its default. Where an older job is ``asked`` for, ``sources`` and ``destination`` are empty. ``keeping.directory``
+    is empty where the user has named none.
     """
 
     sources: tuple[bytes, ...]
     destination: bytes
     no_target_directory: bool = False
     ranks: int = 0
+    in_flight: int = 0
     options: Options = Options()
     telling: Telling = Telling()
     is_kept: bool = True
@@ -63,6 +66,7 @@ class VerifyArguments(NamedTuple):
     create: bytes = b""
     manifest: bytes = b""
     ranks: int = 0
+    in_flight: int = 0
     hash: str = ""
     block_size: int = 0
     direct: bool = False
@@ -79,6 +83,7 @@ class RemoveArguments(NamedTuple):
     missing_is_fine: bool = False
     dry_run: bool = False
     ranks: int = 0
+    in_flight: int = 0
     max_errors: int = 0
     termination: str = "tree"
     telling: Telling = Telling()

@@ -28,7 +28,6 @@ from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.files.split_file import discard_all
-from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
@@ -60,7 +59,7 @@ COPY = Copy()
 class CopyPreparation(Preparation):
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
         """Raises ``Refused``; nothing is touched. ``words`` are the command line that ``arguments`` came from."""
-        super().__init__(arguments.ranks, arguments.telling)
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
         self._words = words
         if arguments.keeping.spool and not os.access(arguments.keeping.spool, os.W_OK | os.X_OK):
@@ -177,6 +176,8 @@ class CopyPreparation(Preparation):
             return OK
         if totals.extra or holds_more(self.job.roots):
             self._remarks.append("DST holds more than the source: what is there will not match the signature")
+        from pcopy.tasks.sign.signing import SignState
+
         sign = rank.own(SignState)
         self._unwritten = write_result(self.job, sign)
         if self._unwritten:

@@ -22,12 +22,10 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Totals, mount_codes
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.spreading import owner_of
 from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.sync_files import SyncFiles
-from pcopy.tasks.sign.digest_level import DigestLevel, EntriesNote, FoundEntries, SendEntries
-from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
-from pcopy.tasks.sign.signing import owner_of
 
 
 def _copied(totals: Totals) -> Done:
@@ -84,16 +82,27 @@ class JobDirector:
         """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""
         ranks: Sequence[int] = range(self._rank.size)
         if phase == Phase.COPY:
-            tasks = list(map(self._root_task, range(len(self._job.roots))))
-            return [*tasks, *_for_each((0,), phase, ReadManifest())] if self._job.against else tasks
+            return [*map(self._root_task, range(len(self._job.roots))), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
             return _for_each(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFiles(None))
+        return self._signing_tasks(phase) if phase >= Phase.SIGN else []
+
+    def _manifest_task(self) -> list[Spawn]:
+        if not self._job.against:
+            return []
+        from pcopy.tasks.sign.manifest_lines import ReadManifest
+
+        return _for_each((0,), int(Phase.COPY), ReadManifest())
+
+    def _signing_tasks(self, phase: int) -> list[Spawn]:
+        from pcopy.tasks.sign.digest_level import DigestLevel, SendEntries
+        from pcopy.tasks.sign.manifest_lines import WriteManifest
+
+        ranks = range(self._rank.size)
         if phase == Phase.SIGN:
             return [*self._common_root(), *_for_each(ranks, phase, SendEntries())]
-        if phase > Phase.SIGN:
-            depth = self._depth(phase)
-            return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
-        return []
+        depth = self._depth(phase)
+        return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
@@ -107,6 +116,8 @@ class JobDirector:
 
     def _common_root(self) -> Iterator[Spawn]:
         """Of several sources that are one dataset: a directory that none of them is."""
+        from pcopy.tasks.sign.digest_level import EntriesNote
+
         if self._job.copies and len(self._job.roots) > 1:
             size = self._rank.hashing.algorithm.size
             root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
@@ -115,13 +126,18 @@ class JobDirector:
 
     def _depth(self, phase: int) -> int:
         """Of the directories that are digested in a phase; -1 for the phase after the last level."""
-        return self._rank.own(FoundEntries).deepest - (phase - Phase.LEVEL)
+        return self._deepest() - (phase - Phase.LEVEL)
+
+    def _deepest(self) -> int:
+        from pcopy.tasks.sign.digest_level import FoundEntries
+
+        return self._rank.own(FoundEntries).deepest
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         sums = Totals(*totals)
         options = self._job.options
         if phase >= Phase.SIGN:
-            last = Phase.LEVEL + self._rank.own(FoundEntries).deepest + bool(options.manifest)
+            last = Phase.LEVEL + self._deepest() + bool(options.manifest)
             return phase + 1 if phase < last else None
         repaired = bool(sums.for_repair)
         due = {

@@ -11,17 +11,18 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
 from pcopy.jobs.paths import filled_by, lies_in, source_of
 from pcopy.signature.algorithms import algorithm
-from pcopy.signature.manifest import begins_as_manifest
-from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, write_signature
 from pcopy.tasks.base.job import Job, Options, Root
-from pcopy.tasks.sign.signing import SignState
 from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from pcopy.tasks.sign.signing import SignState
 
 
 def check_outputs(roots: Sequence[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
@@ -95,6 +96,9 @@ def _check_output(what: str, path: bytes) -> None:
 
 def _is_older(path: bytes, what: str) -> bool:
     """Is the file an older one of its kind, or empty?"""
+    from pcopy.signature.manifest import begins_as_manifest
+    from pcopy.signature.signature_file import LOOK, begins_as_signature
+
     try:
         with open(_open_without_trace(path), "rb") as file:
             beginning = file.read(LOOK)
@@ -168,6 +172,8 @@ def write_result(job: Job, sign: SignState) -> str:
         return _unwritten("manifest", options.manifest, sign.unwritten)
     if not options.signature:
         return ""
+    from pcopy.signature.signature_file import Signature, write_signature
+
     digest, tally = sign.signatures[0]
     signature = Signature(
         options.hash,

@@ -93,7 +93,7 @@ class RemovePreparation(Preparation):
     def __init__(self, arguments: RemoveArguments) -> None:
         """Asks, if it has to; raises ``Refused``."""
         self.arguments = arguments
-        super().__init__(arguments.ranks, arguments.telling)
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self._missing: list[Failure] = []
         roots = tuple(self._roots())
         _check_errors(self.telling.errors, roots)

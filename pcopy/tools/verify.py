@@ -18,14 +18,15 @@ from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
-from pcopy.signature.items import SYMLINK
-from pcopy.signature.manifest import ROOT, ManifestReader, begins_as_manifest
+from pcopy.signature.items import ROOT, SYMLINK
+from pcopy.signature.manifest import ManifestReader, begins_as_manifest
 from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, is_cut_signature, read_signature
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.sign.signing import SignState, Tally
+from pcopy.tasks.sign.children import Tally
+from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
@@ -59,7 +60,7 @@ VERIFY = Verify()
 class VerifyPreparation(Preparation):
     def __init__(self, arguments: VerifyArguments) -> None:
         """Raises ``Refused``; nothing is written."""
-        super().__init__(arguments.ranks, arguments.telling)
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
         self._expected: Signature | None = None
         self._of_link = False  # what PATH is compared with describes a symbolic link, and nothing else
