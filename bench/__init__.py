@@ -1,1 +1,1 @@
-"""Programs that measure pcopy; each runs as ``python -m bench.NAME`` from a checkout."""
+"""Measures pcopy, from a checkout: ``python -m bench`` beside others, ``python -m bench.NAME`` one thing of it."""

@@ -1,6 +1,6 @@
-"""Makes what is copied: many small files in many directories, one large file, or one flat directory.
+"""Makes what is copied. ``python -m bench.datasets SHAPE DIRECTORY`` makes one to keep; benchmarks make their own.
 
-``python -m bench.datasets DIRECTORY`` makes one to keep; the other programs make their own.
+No two files are alike, nor two MiB of one, and nothing compresses or has holes. The same shape has the same sizes.
 """
 
 from __future__ import annotations
@@ -8,40 +8,109 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 
-MIB = 1 << 20
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-_BLOCK = 64 * MIB
+_BLOCK = Random(0).randbytes(MIB)
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """What it is called, how much of the file system it takes, and how it is made in an existing directory.
 
-    ``size`` is in bytes; ``files`` counts regular files.
+    ``size`` is in bytes; ``files`` counts regular files, ``directories`` the others.
     """
 
     label: str
     files: int
     size: int
     make: Callable[[Path], None]
+    directories: int = 0
+
+
+def _write(directory: int, name: str, number: int, size: int) -> None:
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
+    try:
+        for start in range(0, size, MIB):
+            mark = number.to_bytes(8, "little") + start.to_bytes(8, "little")
+            piece = (mark + _BLOCK[len(mark) :])[: size - start]
+            if os.write(file, piece) != len(piece):
+                raise OSError(f"{name}: not all of a file was written")
+    finally:
+        os.close(file)
+
+
+def _fill(directory: Path, files: Iterable[tuple[int, int]]) -> None:
+    """Makes files in a directory; each is told by its number and size."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for number, size in files:
+            _write(descriptor, f"f{number:07}", number, size)
+    finally:
+        os.close(descriptor)
+
+
+def of_sizes(label: str, sizes: list[int], per_directory: int) -> Dataset:
+    """One file of each size, ``per_directory`` to a directory."""
+
+    def make(root: Path) -> None:
+        for start in range(0, len(sizes), per_directory):
+            directory = root / f"d{start // per_directory:05}"
+            directory.mkdir()
+            _fill(directory, enumerate(sizes[start : start + per_directory], start))
+
+    return Dataset(label, len(sizes), sum(sizes), make, -(-len(sizes) // per_directory))
 
 
 def small_files(files: int, size: int, per_directory: int) -> Dataset:
-    """``files`` files of ``size`` random bytes, ``per_directory`` to a directory."""
+    """``files`` files of ``size`` bytes, ``per_directory`` to a directory."""
+    return of_sizes(f"{files:,} files of {size:,} bytes, {per_directory:,} a directory", [size] * files, per_directory)
+
+
+def heavy_tailed(files: int, least: int, most: int) -> Dataset:
+    """Sizes from ``least`` to ``most`` bytes, as in file systems: there is a half as many files of twice the size."""
+    random = Random(files)
+    sizes = [min(int(least / (1 - random.random() * (1 - least / most))), most) for _ in range(files)]
+    return of_sizes(f"{files:,} files of {least / KIB:.0f} KiB to {most / MIB:.0f} MiB", sizes, 100)
+
+
+def large_file(size: int) -> Dataset:
+    """One file, called ``large``."""
 
     def make(root: Path) -> None:
-        random = Random(files)
-        for start in range(0, files, per_directory):
-            directory = root / f"d{start // per_directory:05}"
-            directory.mkdir()
-            _fill(directory, range(start, min(start + per_directory, files)), size, random)
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _write(descriptor, "large", 0, size)
+        finally:
+            os.close(descriptor)
 
-    return Dataset(f"{files:,} files of {size:,} bytes, {per_directory} a directory", files, files * size, make)
+    return Dataset(f"one file of {size / MIB:,.0f} MiB", 1, size, make)
+
+
+def fdtree(levels: int, width: int, files: int, size: int) -> Dataset:
+    """``levels`` levels of directories below the root, ``width`` in each of the level above; ``files`` in each."""
+
+    def places(root: Path, level: int) -> Iterator[Path]:
+        yield root
+        if level < levels:
+            for number in range(width):
+                (root / f"d{number}").mkdir()
+                yield from places(root / f"d{number}", level + 1)
+
+    def make(root: Path) -> None:
+        for number, directory in enumerate(places(root, 0)):
+            _fill(directory, ((number * files + index, size) for index in range(files)))
+
+    directories = sum(width**level for level in range(levels + 1))
+    label = f"{directories:,} directories, {width} in each, {levels} levels"
+    if files:
+        label += f", each with {files} files of {size:,} bytes"
+    return Dataset(label, directories * files, directories * files * size, make, directories)
 
 
 def directories_only(files: int, per_directory: int) -> Dataset:
@@ -51,84 +120,66 @@ def directories_only(files: int, per_directory: int) -> Dataset:
         for number in range(-(-files // per_directory)):
             (root / f"d{number:05}").mkdir()
 
-    return Dataset(f"{-(-files // per_directory):,} empty directories", 0, 0, make)
+    return Dataset(f"{-(-files // per_directory):,} empty directories", 0, 0, make, -(-files // per_directory))
 
 
-def flat_directory(files: int, size: int) -> Dataset:
-    """All ``files`` in one directory."""
-
-    def make(root: Path) -> None:
-        directory = root / "flat"
-        directory.mkdir()
-        _fill(directory, range(files), size, Random(files))
-
-    return Dataset(f"{files:,} files of {size:,} bytes in one directory", files, files * size, make)
-
-
-def large_file(size: int) -> Dataset:
-    """One file without holes; no two of its MiB are alike, and none compresses."""
+def hard_links(files: int, names: int) -> Dataset:
+    """``files`` files of 4 KiB with ``names`` names each, every one in another directory."""
+    plain = small_files(files, 4 * KIB, 100)
 
     def make(root: Path) -> None:
-        block = bytearray(os.urandom(min(_BLOCK, size)))
-        with open(root / "large", "xb", buffering=0) as file:
-            for start in range(0, size, _BLOCK):
-                for at in range(0, len(block), MIB):
-                    block[at : at + 8] = (start + at).to_bytes(8, "little")
-                left = memoryview(block)[: min(_BLOCK, size - start)]
-                while left:
-                    left = left[file.write(left) :]
+        plain.make(root)
+        for directory in sorted(root.iterdir()):
+            for number in range(1, names):
+                other = root / f"{directory.name}-{number}"
+                other.mkdir()
+                for file in directory.iterdir():
+                    os.link(file, other / file.name)
 
-    return Dataset(f"one file of {size / MIB:,.0f} MiB", 1, size, make)
-
-
-def _fill(directory: Path, numbers: range, size: int, random: Random) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for number in numbers:
-            file = os.open(f"f{number:07}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=descriptor)
-            try:
-                if os.write(file, random.randbytes(size)) != size:
-                    raise OSError(f"{directory}: not all of a file was written")
-            finally:
-                os.close(file)
-    finally:
-        os.close(descriptor)
+    label = f"{files:,} files of 4,096 bytes with {names} names each"
+    return Dataset(label, files * names, plain.size, make, plain.directories * names)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that ``chosen`` reads."""
-    group = parser.add_argument_group("datasets")
-    group.add_argument(
-        "--datasets", nargs="+", choices=["small", "large", "flat"], default=["small", "large"], help="which ones"
-    )
-    group.add_argument("--files", type=int, default=50_000, help="number of small files (default %(default)s)")
-    group.add_argument("--file-size", type=int, default=4096, help="bytes of each (default %(default)s)")
-    group.add_argument("--per-directory", type=int, default=100, help="of them in a directory (default %(default)s)")
-    group.add_argument("--large-size", type=int, default=2048, help="MiB of the large file (default %(default)s)")
-    group.add_argument("--flat-files", type=int, default=200_000, help="files in one directory (default %(default)s)")
+Shape = Callable[[float], Dataset]
+"""Makes a dataset larger or smaller; 1 takes some GiB of memory and some seconds a copy."""
 
 
-def chosen(arguments: argparse.Namespace) -> list[Dataset]:
-    """The datasets that the command line asks for."""
-    makers: dict[str, Callable[[], Dataset]] = {
-        "small": lambda: small_files(arguments.files, arguments.file_size, arguments.per_directory),
-        "large": lambda: large_file(arguments.large_size * MIB),
-        "flat": lambda: flat_directory(arguments.flat_files, 100),
-    }
-    return [makers[name]() for name in arguments.datasets]
+def _scaled(number: int, scale: float, least: int = 1) -> int:
+    return max(least, round(number * scale))
+
+
+def _levels(width: int, directories: float) -> int:
+    """Of a tree that has about so many directories, and not more."""
+    counts = accumulate(width**level for level in range(32))
+    return max(1, sum(1 for count in counts if count <= directories) - 1)
+
+
+SHAPES: dict[str, Shape] = {
+    "huge": lambda scale: large_file(_scaled(6 * GIB, scale, MIB)),
+    "large": lambda scale: large_file(_scaled(GIB, scale, MIB)),
+    "hundreds": lambda scale: small_files(_scaled(40, max(scale, 1)), _scaled(100 * MIB, min(scale, 1), MIB), 10),
+    "heavy": lambda scale: heavy_tailed(_scaled(100_000, scale, 100), 4 * KIB, _scaled(100 * MIB, min(scale, 1), MIB)),
+    "one": lambda _: small_files(1, 4 * KIB, 1),
+    "small": lambda scale: small_files(_scaled(50_000, scale, 200), 4 * KIB, 100),
+    "fdtree": lambda scale: fdtree(_levels(8, 5000 * scale), 8, 10, 4 * KIB),
+    "directories": lambda scale: fdtree(_levels(8, 40_000 * scale), 8, 0, 0),
+    "links": lambda scale: hard_links(_scaled(10_000, scale, 200), 3),
+    "20000-in-200": lambda scale: small_files(_scaled(20_000, scale, 200), 4 * KIB, 100),
+    "2000-in-20": lambda scale: small_files(_scaled(2000, scale, 200), 4 * KIB, 100),
+    "2000-in-1": lambda scale: small_files(_scaled(2000, scale, 100), 4 * KIB, 2000),
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.datasets", description="Makes datasets in a new directory.")
-    parser.add_argument("directory", type=Path)
-    add_options(parser)
+    parser = argparse.ArgumentParser(prog="python -m bench.datasets", description=__doc__)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("directory", type=Path, help="is made")
+    parser.add_argument("--scale", type=float, default=1.0)
     arguments = parser.parse_args()
+    dataset = SHAPES[arguments.shape](arguments.scale)
     arguments.directory.mkdir()
-    for name, dataset in zip(arguments.datasets, chosen(arguments), strict=True):
-        root = arguments.directory / name
-        root.mkdir()
-        dataset.make(root)
-        print(f"{root}: {dataset.label}")
+    dataset.make(arguments.directory)
+    print(f"{arguments.directory}: {dataset.label}, {dataset.size:,} bytes")
     return 0
 
 

@@ -5,6 +5,7 @@ The jobs are kept on the destination's file system, where another program may wr
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from bench import datasets, filesystems
-from bench.timing import CHECKOUT, PCOPY, compared
-from bench.turns import in_turns, parser_for, remove
+from bench.timing import CHECKOUT, PCOPY, compared, timed
+from bench.turns import in_turns, remove
 
 BEFORE = "before"
 _WRITER = """
@@ -29,9 +30,12 @@ while True:
 
 
 def main() -> int:
-    parser = parser_for("bench.early_ends", __doc__, ["ext4"])
-    parser.set_defaults(files=20_000, rounds=7)
+    parser = argparse.ArgumentParser(prog="python -m bench.early_ends", description=__doc__)
     parser.add_argument("before", type=Path, help="the older checkout")
+    parser.add_argument("--files", type=int, default=20_000, help="a second that a copy takes (default %(default)s)")
+    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["ext4"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, nargs="+", default=[1, 6], help="how long copies take, about")
     arguments = parser.parse_args()
@@ -49,7 +53,7 @@ def main() -> int:
                 dataset.make(source)
                 words = [*PCOPY, "-q", "-n", str(arguments.ranks), str(source), str(point / "copy")]
                 ways = {
-                    name: [["env", f"PYTHONPATH={path}", f"XDG_STATE_HOME={point / 'state'}", *words]]
+                    name: partial(timed, ["env", f"PYTHONPATH={path}", f"XDG_STATE_HOME={point / 'state'}", *words])
                     for name, path in checkouts.items()
                 }
                 clean = partial(remove, point / "copy")

@@ -1,0 +1,248 @@
+"""Measures pcopy against what others copy with, and against the bare system calls: ``python -m bench``.
+
+The ways take turns, in another order each round; the source is in the page cache. Before the rounds each way runs once
+untimed and is checked: rsync finds no difference between source and copy. A copy is over when it is on storage: after
+commands that do not sync, ``sync -f`` is run and counted. File systems are in memory. Mounting needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import filesystems, ways
+from bench.datasets import SHAPES, Dataset
+from bench.latency import Slow, is_possible, slow
+from bench.scenarios import SCENARIOS, SLOW, Scenario, State
+from bench.system_calls import CLOCK_GRACE
+from bench.timing import CHECKOUT, Time, compared, timed
+from bench.turns import in_turns, remove
+from bench.ways import PROCESSORS, Way
+
+TINY = 0.002
+
+THERE = "there"
+"""The copy that all ways find, where there is one before they run."""
+
+_ORACLE = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes", "--delete")
+
+
+class Places(NamedTuple):
+    """``source`` and ``base``, in which copies are made, as commands see them; ``below`` is where both lie for real."""
+
+    source: Path
+    base: Path
+    below: tuple[Path, Path]
+    mounts: tuple[Slow, ...] = ()
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    filesystems.end_on_sigterm()
+    missing = ways.absent()
+    print(f"{PROCESSORS} processors; not installed: {', '.join(missing) or 'none'}", flush=True)
+    options = arguments.pcopy or [f"-n {ranks}" for ranks in sorted({1, PROCESSORS})]
+    about = {**_about(arguments), "absent": missing}
+    for name in arguments.only or SCENARIOS:
+        scenario = SCENARIOS[name]
+        for kind in [kind for kind in scenario.kinds if not arguments.fs or kind in arguments.fs]:
+            if kind == SLOW and not is_possible():
+                print(f"\n{scenario.title}: left out, it takes root, gcc, pkg-config and libfuse3-dev", flush=True)
+                continue
+            result = _measure(scenario, kind, options, arguments)
+            if arguments.json:
+                _keep(arguments.json, {**result, "about": about})
+    return 0
+
+
+def _keep(file: Path, result: dict[str, object]) -> None:
+    """Adds a result to the file, or puts it in the place of an older one of its scenario and file system."""
+    kept: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
+    places = {(each["scenario"], each["fs"]): at for at, each in enumerate(kept)}
+    at = places.get((result["scenario"], result["fs"]), len(kept))
+    kept[at : at + 1] = [result]
+    file.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
+    parser.add_argument("--fs", nargs="+", choices=[*filesystems.KINDS, SLOW], help="only on these")
+    scale = "size of the datasets, or tiny (default 1: some GiB of memory)"
+    parser.add_argument("--scale", type=lambda text: TINY if text == "tiny" else float(text), default=1.0, help=scale)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pcopy", action="append", metavar="OPTIONS", help="of pcopy, e.g. '-n 4'; may be given again")
+    parser.add_argument("--delay", type=int, default=1000, help="of slow operations, microseconds (default 1000)")
+    timeouts = "seconds for which the kernel remembers names and attributes of a slow file system (default 1)"
+    parser.add_argument("--timeouts", type=float, default=1, help=timeouts)
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
+    parser.add_argument("--json", type=Path, help="adds all times to this file, for python -m bench.page")
+    return parser
+
+
+def _about(arguments: argparse.Namespace) -> dict[str, object]:
+    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    words = [word for at, word in enumerate(sys.argv[1:]) if not {word, sys.argv[at]} & {"--json", "--memory"}]
+    asked = ["git", "-C", str(CHECKOUT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, check=False, capture_output=True, text=True).stdout.strip()
+    return {
+        "command": shlex.join(["python", "-m", "bench", *words]),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit,
+        "machine": f"{PROCESSORS} processors ({cpu[1] if cpu else platform.machine()}), "
+        f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 30} GiB of memory",
+        "load": round(os.getloadavg()[0], 1),
+        "system": f"Linux {platform.release()}, Python {platform.python_version()}",
+        "scale": arguments.scale,
+        "rounds": arguments.rounds,
+        "delay": arguments.delay,
+    }
+
+
+def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: argparse.Namespace) -> dict[str, object]:
+    dataset = SHAPES[scenario.shape](arguments.scale)
+    compare = scenario.ways(options)
+    against = scenario.against or next(iter(compare))
+    with _places(kind, dataset, arguments) as places:
+        if scenario.before is State.COPIED:
+            _copy(*places.below)
+            time.sleep(CLOCK_GRACE)
+        runs = {name: _Runs(scenario, way, places, arguments.delay) for name, way in compare.items()}
+        for run in runs.values():
+            run.check()
+        done: dict[str, Callable[[], Time]] = {name: run.once for name, run in runs.items()}
+        times = in_turns(done, arguments.rounds)
+    where = f"operations of {arguments.delay} microseconds" if kind == SLOW else kind
+    print(f"\n{scenario.title}: {dataset.label}, {where}\n{compared(times, against)}", flush=True)
+    for name, run in runs.items():
+        if run.differences:
+            print(f"{name} makes no faithful copy: {run.differences} differences, as {run.example!r}", flush=True)
+    return {
+        "scenario": scenario.name,
+        "title": scenario.title,
+        "dataset": dataset.label,
+        "files": dataset.files,
+        "bytes": dataset.size,
+        "fs": kind,
+        "before": scenario.before.value,
+        "against": against,
+        "ways": {name: run.told(times[name]) for name, run in runs.items()},
+    }
+
+
+def _make_old(tree: Path) -> None:
+    """rsync takes times of one second for equal, and so copies none of a tree that has just been made."""
+    subprocess.run(["find", tree, "-exec", "touch", "-h", "-d", "2020-02-02 02:02:02.123456789", "{}", "+"], check=True)
+
+
+def _copy(source: Path, base: Path, name: str = THERE) -> None:
+    subprocess.run(["cp", "-aT", source, base / name], check=True)
+    remove(base / "nothing")
+
+
+@contextmanager
+def _places(kind: str, dataset: Dataset, arguments: argparse.Namespace) -> Iterator[Places]:
+    """The dataset, and where copies go: on two file systems, so that none is a clone; with tmpfs in two directories."""
+    with ExitStack() as stack:
+        size = filesystems.room_for(dataset.size, dataset.files + dataset.directories)
+        real = "tmpfs" if kind == SLOW else kind
+        bases = [stack.enter_context(filesystems.mounted(real, size, arguments.memory)) for _ in range(2)]
+        for name, base in zip(("source", "copies"), bases, strict=True):
+            (base / name).mkdir()
+        source, base = bases[0] / "source", bases[1] / "copies"
+        dataset.make(source)
+        _make_old(source)
+        if kind != SLOW:
+            yield Places(source, base, (source, base))
+            return
+        seconds = arguments.timeouts
+        mounts = [
+            stack.enter_context(slow(below, entry_timeout=seconds, attribute_timeout=seconds))
+            for below in (source, base)
+        ]
+        yield Places(mounts[0].path, mounts[1].path, (source, base), tuple(mounts))
+
+
+class _Runs:
+    """The runs of one way; each copy gets a name of its own and is removed before the next, which nobody times."""
+
+    def __init__(self, scenario: Scenario, way: Way, places: Places, delay: int) -> None:
+        self._before = scenario.before
+        self._way = way
+        self._places = places
+        self._number = 0
+        self._removed: Path | None = None
+        self._delay = delay
+        self.operations: list[int] = []
+        self.most_at_once: list[int] = []
+        self.differences = 0
+        self.example = ""
+
+    def check(self) -> None:
+        """Runs it once, and looks at what is there then."""
+        copy = self._run()[1]
+        if self._before is State.REMOVED:
+            if os.path.lexists(copy):
+                raise SystemExit(f"{self._way.shown()}: something is left")
+        else:
+            words = [*_ORACLE, f"{self._places.below[0]}/", f"{copy}/"]
+            told = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+            if told and self._way.faithful:
+                raise SystemExit(f"{self._way.shown()}: the copy is not like its source:\n{told[:20]}")
+            self.differences, self.example = len(told), told[0] if told else ""
+        self._clear(copy)
+
+    def once(self) -> Time:
+        mounts = self._places.mounts
+        for mount in mounts:
+            mount.delay(all=self._delay)
+        before = self._counts()
+        taken, copy = self._run()
+        self.operations.append((self._counts() - before).total())
+        self.most_at_once.append(max((mount.most_at_once() for mount in mounts), default=0))
+        self._clear(copy)
+        return taken
+
+    def told(self, times: list[Time]) -> dict[str, object]:
+        """For the file."""
+        told: dict[str, object] = {
+            "command": self._way.shown(),
+            "wall": [round(each.wall, 4) for each in times],
+            "processor": [round(each.processor, 4) for each in times],
+            "differences": self.differences,
+        }
+        if self._places.mounts:
+            told |= {"operations": self.operations, "most at once": self.most_at_once}
+        return told
+
+    def _run(self) -> tuple[Time, Path]:
+        """Returns where the copy lies for real, too."""
+        source, base = self._places.below
+        (base / "keep").mkdir(exist_ok=True)
+        self._number += 1
+        name = THERE if self._before is State.COPIED else f"copy{id(self)}-{self._number}"
+        if self._before is State.REMOVED:
+            _copy(source, base, name)
+        return timed(*self._way.commands(self._places.source, self._places.base / name)), base / name
+
+    def _counts(self) -> Counter[str]:
+        return sum((mount.counts() for mount in self._places.mounts), Counter())
+
+    def _clear(self, copy: Path) -> None:
+        remove(copy.with_name("keep"), *([] if self._before is State.COPIED else [copy]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

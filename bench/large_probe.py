@@ -1,0 +1,83 @@
+"""Compares the ways of `large_probe.c` to copy one large file, beside cp; each is a process of its own, and syncs.
+
+The source is in the page cache; the ways take turns in random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from bench import datasets, filesystems
+
+WAYS = (
+    "rw 512",
+    "rw 512 alloc",
+    "rw 512 early8",
+    "rw 512 alloc early8 beside",
+    "cfr 8192",
+    "splice 1024",
+    "map 2048",
+    "two 512 size",
+    "turns 512",
+    "pair 1024",
+    "pair 1024 alloc early8 beside",
+    "direct 4096 alloc",
+    "wdirect 4096 alloc",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.large_probe", description=__doc__)
+    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=list(filesystems.KINDS))
+    parser.add_argument("--size", type=int, default=1024, help="MiB (default %(default)s)")
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="each is one word: 'rw 512 alloc'")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
+    arguments = parser.parse_args()
+    filesystems.end_on_sigterm()
+    with tempfile.TemporaryDirectory() as place:
+        probe = Path(place) / "large_probe"
+        source = Path(__file__).with_suffix(".c")
+        subprocess.run(["gcc", "-O2", "-pthread", "-o", probe, source], check=True)
+        for kind in arguments.fs:
+            dataset = datasets.large_file(arguments.size * datasets.MIB)
+            room = filesystems.room_for(dataset.size, dataset.files)
+            with filesystems.mounted(kind, room, arguments.memory) as base:
+                dataset.make(base)
+                times = _take_turns(probe, base / "large", base / "copy", arguments.ways, arguments.rounds)
+            print(f"\n{dataset.label}, {kind}: seconds with the sync, the least of them")
+            for way, taken in sorted(times.items(), key=lambda item: median(item[1])):
+                print(f"{way:32} {median(taken):7.3f} {min(taken):7.3f}", flush=True)
+    return 0
+
+
+def _take_turns(probe: Path, source: Path, target: Path, ways: Sequence[str], rounds: int) -> dict[str, list[float]]:
+    """The seconds of ``rounds`` copies in each way, and with cp."""
+    commands: dict[str, list[str]] = {"cp": ["cp", "--reflink=never", str(source), str(target)]}
+    for way in ways:
+        name, piece, *flags = way.split()
+        commands[way] = [str(probe), name, piece, str(source), str(target), *flags]
+    times: dict[str, list[float]] = {way: [] for way in commands}
+    random = Random(rounds)
+    for _ in range(rounds):
+        for way in random.sample(list(commands), len(commands)):
+            target.unlink(missing_ok=True)
+            subprocess.run(["sync", "-f", str(target.parent)], check=True)
+            start = time.monotonic()
+            subprocess.run(commands[way], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(["sync", "-f", str(target)], check=True)
+            times[way].append(time.monotonic() - start)
+    target.unlink(missing_ok=True)
+    return times
+
+
+if __name__ == "__main__":
+    sys.exit(main())

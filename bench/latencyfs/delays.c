@@ -1,0 +1,69 @@
+/* How long each kind of operation takes, and how many there were. */
+#include "latencyfs.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#define AS_NAME(name, group) #name,
+#define AS_GROUP(name, group) group,
+enum group { METADATA, DATA, UNWAITED };
+static const char *const names[] = {KINDS(AS_NAME)};
+static const enum group groups[] = {KINDS(AS_GROUP)};
+
+static _Atomic long delays[MOST_KINDS], counts[MOST_KINDS], sleeping, most_sleeping;
+
+void count(enum kind kind)
+{
+    atomic_fetch_add(&counts[kind], 1);
+    long delay = atomic_load(&delays[kind]);
+    if (!delay)
+        return;
+    long now = atomic_fetch_add(&sleeping, 1) + 1, most = atomic_load(&most_sleeping);
+    while (now > most && !atomic_compare_exchange_weak(&most_sleeping, &most, now))
+        ;
+    struct timespec left = {delay / 1000000, delay % 1000000 * 1000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
+        ;
+    atomic_fetch_sub(&sleeping, 1);
+}
+
+static bool applies(const char *word, enum kind kind)
+{
+    if (!strcmp(word, names[kind]))
+        return true;
+    if (groups[kind] == UNWAITED)
+        return false;
+    return !strcmp(word, "all") || !strcmp(word, groups[kind] == METADATA ? "metadata" : "data");
+}
+
+/* Takes "KIND=MICROSECONDS,..."; false if that is none, and then what came before the mistake holds. */
+bool set_delays(char *text)
+{
+    atomic_store(&most_sleeping, 0);
+    char *state = NULL;
+    for (char *part = strtok_r(text, ",", &state); part; part = strtok_r(NULL, ",", &state)) {
+        char *value = strchr(part, '='), *end;
+        if (!value)
+            return false;
+        *value++ = 0;
+        long delay = strtol(value, &end, 10);
+        bool known = false;
+        for (int kind = 0; kind < MOST_KINDS; kind++)
+            if (applies(part, kind)) {
+                atomic_store(&delays[kind], delay);
+                known = true;
+            }
+        if (!known || end == value || *end || delay < 0)
+            return false;
+    }
+    return true;
+}
+
+size_t tell_counts(char *text, size_t size)
+{
+    size_t used = 0;
+    for (int kind = 0; kind < MOST_KINDS; kind++)
+        used += snprintf(text + used, size - used, "%s %ld\n", names[kind], atomic_load(&counts[kind]));
+    used += snprintf(text + used, size - used, "sleeping %ld\n", atomic_load(&most_sleeping));
+    return used;
+}

@@ -1,0 +1,105 @@
+/* A slow file system: passes everything on to a directory, and lets each operation take as long as it is told.
+ *
+ *   latencyfs [--delay KIND=MICROSECONDS,...] [--entry-timeout S] [--attribute-timeout S] DIRECTORY MOUNTPOINT
+ *
+ * KIND is one of the operations below, or a group of them: metadata, data, all. An operation sleeps in a thread of its
+ * own before it is done, so that any number of them sleep at once. What comes first in one directory makes the others
+ * wait, as on any file system: the kernel itself lets only one create, unlink, rename, link, mkdir or rmdir work in a
+ * directory at a time, and so it sends them here one after the other.
+ *
+ * Runs in the foreground, as root, until it is unmounted or gets SIGTERM. It writes "mounted" when it is, and at the end
+ * the counts. On a running one, the extended attribute user.latencyfs of the mount's root reads as the counts
+ * ("KIND NUMBER" a line; "sleeping" is the most that slept at once since delays were given), and takes other delays, in
+ * the form of --delay.
+ *
+ * An inode here is the inode number there; what lies on another file system below DIRECTORY is not shown (EXDEV).
+ * Not passed on: FICLONE and other ioctls, O_TMPFILE, birth times, O_DIRECT (of the file below).
+ */
+#include "latencyfs.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#define THREADS 1024
+
+static void op_init(void *unused, struct fuse_conn_info *connection)
+{
+    (void)unused;
+    connection->want |= connection->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_DONT_MASK | FUSE_CAP_PARALLEL_DIROPS);
+    connection->max_background = connection->congestion_threshold = THREADS / 2;
+    puts("mounted");
+    fflush(stdout);
+}
+
+static int usage(void)
+{
+    fputs("usage: latencyfs [--delay KIND=MICROSECONDS,...] [--entry-timeout S] [--attribute-timeout S] "
+          "DIRECTORY MOUNTPOINT\n", stderr);
+    return 2;
+}
+
+static bool understand(int argc, char **argv)
+{
+    for (int at = 1; at + 1 < argc - 2; at += 2) {
+        if (!strcmp(argv[at], "--delay") && set_delays(argv[at + 1]))
+            continue;
+        if (!strcmp(argv[at], "--entry-timeout"))
+            entry_timeout = atof(argv[at + 1]);
+        else if (!strcmp(argv[at], "--attribute-timeout"))
+            attribute_timeout = atof(argv[at + 1]);
+        else
+            return false;
+    }
+    return argc >= 3 && argc % 2;
+}
+
+static void prepare(void)
+{
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; threads inherit it */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
+static int serve(struct fuse_session *session, const char *point)
+{
+    struct fuse_loop_config *config = fuse_loop_cfg_create();
+    fuse_loop_cfg_set_max_threads(config, THREADS);
+    fuse_loop_cfg_set_idle_threads(config, THREADS);
+    int status = 1;
+    if (fuse_set_signal_handlers(session) == 0 && fuse_session_mount(session, point) == 0) {
+        status = fuse_session_loop_mt(session, config) != 0;
+        fuse_session_unmount(session);
+    }
+    fuse_loop_cfg_destroy(config);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    char *options[] = {argv[0], "-oallow_other,default_permissions,fsname=latencyfs,subtype=latencyfs"};
+    struct fuse_args arguments = FUSE_ARGS_INIT(2, options);
+    if (!understand(argc, argv))
+        return usage();
+    if (!take_root(argv[argc - 2])) {
+        perror(argv[argc - 2]);
+        return 1;
+    }
+    prepare();
+    struct fuse_lowlevel_ops operations = {.init = op_init};
+    add_names(&operations);
+    add_inodes(&operations);
+    add_files(&operations);
+    struct fuse_session *session = fuse_session_new(&arguments, &operations, sizeof operations, NULL);
+    if (!session)
+        return 1;
+    int status = serve(session, argv[argc - 1]);
+    fuse_session_destroy(session);
+    char text[4096];
+    tell_counts(text, sizeof text);
+    fputs(text, stdout);
+    return status;
+}

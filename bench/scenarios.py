@@ -1,0 +1,121 @@
+"""What is measured: a table. Each scenario is a dataset, places to copy between, and the ways that are compared."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from bench import ways
+from bench.timing import PVERIFY
+from bench.ways import CP, DRM, PRM, PROCESSORS, RSYNC, Way, bare, pcopy
+
+SLOW = "slow"
+"""As a kind of file system: a directory on a tmpfs behind ``bench/latencyfs``, and another one for the copy."""
+
+
+class State(Enum):
+    """What is there before a run, and what is asked after it."""
+
+    NOTHING = "no copy is there"
+    COPIED = "a copy is there already"
+    REMOVED = "a copy is there, and is to be removed"
+
+
+Ways = Callable[[Sequence[str]], dict[str, Way]]
+"""What is compared, by its name; it is told the sets of options that pcopy is measured with."""
+
+
+class Scenario(NamedTuple):
+    """``shape`` is one of ``bench.datasets.SHAPES``; ``against`` is the way that the others are compared with."""
+
+    name: str
+    title: str
+    shape: str
+    kinds: tuple[str, ...]
+    ways: Ways
+    against: str = "cp -a"
+    before: State = State.NOTHING
+
+
+def _pcopies(options: Sequence[str], more: str = "") -> dict[str, Way]:
+    return {f"pcopy {words}{more}": pcopy(f"{words}{more}") for words in options}
+
+
+def _copies(options: Sequence[str]) -> dict[str, Way]:
+    processes = {f"bare C, -p {PROCESSORS}": bare("-p", PROCESSORS)}
+    return {"cp -a": CP, "rsync -a": RSYNC, **ways.present(), **_pcopies(options), **processes}
+
+
+def _with_hard_links(options: Sequence[str]) -> dict[str, Way]:
+    return {"cp -a": CP, "rsync -aH": Way(("rsync", "-aH", "SRC/", "DST")), **_pcopies(options)}
+
+
+def _digests(options: Sequence[str]) -> dict[str, Way]:
+    words = options[-1]
+    how = ("", " --hash xxh3-128", " --hash blake3", " --verify --signature KEEP/sig")
+    return {f"pcopy {words}{more}": pcopy(words + more) for more in how}
+
+
+def _checkpoints(options: Sequence[str]) -> dict[str, Way]:
+    words = options[-1]
+    how = (" --checkpoint none", " --checkpoint KEEP/job --checkpoint-interval 5")
+    return {f"pcopy {words}{more}": pcopy(words + more) for more in how}
+
+
+def _again(options: Sequence[str]) -> dict[str, Way]:
+    return {"rsync -a": RSYNC, **_pcopies(options, " --existing changed")}
+
+
+def _removals(options: Sequence[str]) -> dict[str, Way]:
+    removals = {f"prm -n {ranks}": Way((*PRM, "-q", "--yes", "-n", f"{ranks}", "DST")) for ranks in _ranks()}
+    drm = {"drm": DRM} if shutil.which("drm") else {}
+    return {"rm -rf": Way(("rm", "-rf", "DST")), **drm, **removals}
+
+
+def _ranks() -> list[int]:
+    return sorted({1, PROCESSORS})
+
+
+def _reading(options: Sequence[str]) -> dict[str, Way]:
+    words = options[-1].split()
+    create = Way((*PVERIFY, "-q", *words, "--force", "--create", "KEEP/sig", "DST"), syncs=True)
+    return {"cat": Way(("cat", "DST/large"), syncs=True), "pverify --create": create}
+
+
+def _in_flight(options: Sequence[str], least: int = 16) -> dict[str, Way]:
+    threads = {f"bare C, -t {number}": bare("-t", number) for number in (1, 16, 64) if number >= least}
+    return {**_pcopies([options[-1], "-n 16"]), **threads}
+
+
+def _in_flight_and_peers(options: Sequence[str]) -> dict[str, Way]:
+    return {"cp -a": CP, "rsync -a": RSYNC, **_in_flight(options, least=1)}
+
+
+_LOCAL = ("tmpfs", "ext4", "xfs")
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("huge", "One huge file", "huge", ("xfs",), _copies),
+        Scenario("large", "One large file", "large", _LOCAL, _copies),
+        Scenario("hundreds", "Some large files", "hundreds", ("xfs",), _copies),
+        Scenario("heavy", "Files of very different sizes", "heavy", ("xfs",), _copies),
+        Scenario("small", "Many small files", "small", _LOCAL, _copies),
+        Scenario("start", "One small file: the start", "one", ("tmpfs",), _copies),
+        Scenario("fdtree", "A deep tree with some files in each directory", "fdtree", ("xfs",), _copies),
+        Scenario("directories", "Directories only", "directories", ("tmpfs", "xfs"), _copies),
+        Scenario("links", "Hard links", "links", ("ext4",), _with_hard_links),
+        Scenario("again", "Once more, when nothing has changed", "small", ("xfs",), _again, "rsync -a", State.COPIED),
+        Scenario("remove", "Removing", "small", _LOCAL, _removals, "rm -rf", State.REMOVED),
+        Scenario("digests", "Digests of small files", "small", ("xfs",), _digests, ""),
+        Scenario("digest", "Digests of a large file", "huge", ("xfs",), _digests, ""),
+        Scenario("reading", "Reading a large file", "huge", ("tmpfs",), _reading, "cat", State.COPIED),
+        Scenario("checkpoints", "Checkpoints", "small", ("ext4",), _checkpoints, ""),
+        Scenario("latency", "Slow operations, many directories", "20000-in-200", (SLOW,), _in_flight, ""),
+        Scenario("latency-20", "Slow operations, some directories", "2000-in-20", (SLOW,), _in_flight_and_peers),
+        Scenario("latency-1", "Slow operations, one directory", "2000-in-1", (SLOW,), _in_flight_and_peers),
+    )
+}
+"""``against`` is empty: the first way."""

@@ -1,0 +1,67 @@
+"""``python -m bench.spreading``: how soon all ranks have something to do, and until when, with few directories.
+
+Real nodes run a simulated copy of equal small files (``bench.simulation.directories``) in virtual time. Printed is how
+many ranks are busy on average in each tenth of the time until the last task's end: as it was before tasks could be
+divided, and as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bench.simulation.cluster import Cluster, Machine
+from bench.simulation.directories import BEFORE, Calls, Directories, Rules
+from bench.simulation.latencies import LATENCIES
+from pcopy.engine.limits import Limits
+
+TENTHS = 10
+
+
+def busy(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
+    """How many of the ``intervals`` there are at once, on average, in each tenth of the time up to ``end``."""
+    step = end / TENTHS
+    sums = [0.0] * TENTHS
+    for start, stop in intervals:
+        for tenth in range(TENTHS):
+            sums[tenth] += max(0.0, min(stop, (tenth + 1) * step) - max(start, tenth * step))
+    return [each / step for each in sums]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    calls = Calls(options.call)
+    sys.stdout.write(f"{'':8} {'ranks':>5} {'seconds':>8} {'best':>8} {'busy':>6}  in each tenth of the time\n")
+    for ranks in options.ranks:
+        for name, rules in (("before", BEFORE), ("now", Rules())):
+            job = Directories(options.directories, options.files, calls, rules)
+            machine = Machine(ranks, LATENCIES["uniform"](options.latency), 2e-5, options.block)
+            limits = Limits(steal_backoff=options.backoff, steal_backoff_cap=options.backoff_cap)
+            cluster = Cluster(job, machine, options.seed, limits)
+            measured = cluster.run()
+            tenths = busy(cluster.busy, measured.last_end)
+            sys.stdout.write(
+                f"{name:8} {ranks:5} {measured.last_end:8.2f} {measured.work / ranks:8.2f} "
+                f"{measured.work / measured.last_end:6.1f}  {' '.join(f'{each:.0f}' for each in tenths)}\n"
+            )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.spreading", description=(__doc__ or "").partition("\n\n")[2])
+    add = parser.add_argument
+    add("--ranks", type=lambda text: [int(each) for each in text.split(",")], default=[32], metavar="N,...")
+    add("--directories", type=int, default=1)
+    add("--files", type=int, default=2000, help="in each directory (default %(default)s)")
+    add("--call", type=float, default=1e-3, metavar="SECONDS", help="a system call (default %(default)s)")
+    add("--latency", type=float, default=1e-4, metavar="SECONDS", help="a message's mean (default %(default)s)")
+    add("--block", type=float, default=8e-3, metavar="SECONDS", help="between a task's yields (default %(default)s)")
+    add("--backoff", type=float, default=2e-4, metavar="SECONDS", help="an idle rank's first pause")
+    add("--backoff-cap", type=float, default=0.064, metavar="SECONDS", help="the pause that it grows to")
+    add("--seed", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

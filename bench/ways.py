@@ -1,0 +1,97 @@
+"""The commands that are compared: pcopy, prm, what others copy with, and the bare system calls in C.
+
+In the words of a command, SRC and DST stand for the source and the copy, and KEEP for a directory beside the copy.
+Programs that use MPI are started by mpiexec, or by what the environment variable MPIEXEC says.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.latency import built
+from bench.timing import PCOPY, PVERIFY
+
+PROCESSORS = len(os.sched_getaffinity(0))
+PRM = (sys.executable, "-c", "from pcopy.cli.script import prm; prm()")
+
+_BARE = Path(__file__).with_name("bare.c")
+_CALLED = ((PCOPY, ("pcopy",)), (PVERIFY, ("pverify",)), (PRM, ("prm",)))
+
+
+class Way(NamedTuple):
+    """``syncs``: it ends when the copy is on storage; after others ``sync -f`` is run, and timed, too.
+
+    ``faithful``: a copy that is not like its source ends the benchmark; of others that is told.
+    """
+
+    words: tuple[str, ...]
+    syncs: bool = False
+    faithful: bool = True
+
+    def commands(self, source: Path, target: Path) -> list[list[str]]:
+        """To run one after the other."""
+        places = {"SRC": str(source), "DST": str(target), "KEEP": str(target.parent / "keep")}
+        commands = [[_put(places, word) for word in self.words]]
+        if not self.syncs:
+            commands.append(["sync", "-f", str(target.parent)])
+        return commands
+
+    def shown(self) -> str:
+        """As people write it."""
+        words = self.words
+        for long, short in _CALLED:
+            if words[: len(long)] == long:
+                words = short + words[len(long) :]
+        return shlex.join((Path(words[0]).name, *words[1:])) + ("" if self.syncs else " && sync -f DST")
+
+
+def _put(places: Mapping[str, str], word: str) -> str:
+    for place, path in places.items():
+        word = word.replace(place, path)
+    return word
+
+
+def pcopy(options: str) -> Way:
+    return Way((*PCOPY, "-q", "-T", *options.split(), "SRC", "DST"), syncs="--no-sync" not in options.split())
+
+
+def bare(how: str, workers: int) -> Way:
+    """``how``: -p for processes, -t for threads."""
+    return Way((str(built(_BARE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
+
+
+CP = Way(("cp", "-aT", "SRC", "DST"))
+RSYNC = Way(("rsync", "-a", "SRC/", "DST"))
+
+_MPI = (*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", f"{PROCESSORS}")
+
+PEERS = {
+    "dcp": Way((*_MPI, "dcp", "-q", "-p", "SRC", "DST"), faithful=False),
+    "xcp": Way(("xcp", "-r", "-T", "-o", "--no-progress", "-w", f"{PROCESSORS}", "SRC", "DST"), faithful=False),
+    "mcp": Way(("mcp", "-aT", f"--threads={PROCESSORS}", "SRC", "DST"), faithful=False),
+    "fcp": Way((*_MPI, "fcp", "-p", "SRC", "DST"), faithful=False),
+    "fpsync": Way(("fpsync", "-n", f"{PROCESSORS}", "SRC/", "DST/"), faithful=False),
+    "rclone": Way(
+        ("rclone", "copy", "-q", "--metadata", "--links", "--create-empty-src-dirs", f"--transfers={PROCESSORS}",
+         f"--checkers={PROCESSORS}", "SRC", "DST"),
+        faithful=False,
+    ),
+}  # fmt: skip
+"""Other programs that copy in parallel, by the program that has to be on PATH."""
+
+DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
+
+
+def present() -> dict[str, Way]:
+    """Those of ``PEERS`` that are installed."""
+    return {name: way for name, way in PEERS.items() if shutil.which(name)}
+
+
+def absent() -> list[str]:
+    return [name for name in (*PEERS, "drm") if not shutil.which(name)]

@@ -1,0 +1,1 @@
+"""What pcopy is measured with."""

@@ -1,0 +1,104 @@
+"""``python -m bench`` runs, checks what was copied, and writes down what it measured; the page is drawn from that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import page
+from bench.datasets import SHAPES
+from bench.latency import built, is_possible
+from tests.support.oracle import differences
+
+ROOT = Path(__file__).resolve().parents[2]
+BARE = ROOT / "bench" / "bare.c"
+
+
+def run(area: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A tiny benchmark; programs in ``area/bin`` come before others."""
+    path = f"{area / 'bin'}:{os.environ['PATH']}"
+    command = [sys.executable, "-m", "bench", "--scale", "tiny", "--rounds", "2", "--pcopy=-n 2", *words]
+    environment = {**os.environ, "PATH": path, "XDG_STATE_HOME": str(area / "state")}
+    command += ["--memory", str(area), "--json", str(area / "told.json")]
+    return subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def put(area: Path, name: str, line: str) -> None:
+    """A program of that name that others would take for the real one."""
+    (area / "bin").mkdir(exist_ok=True)
+    (area / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+    (area / "bin" / name).chmod(0o755)
+
+
+def test_times_of_all_ways_are_written_down(area: Path) -> None:
+    put(area, "xcp", 'while [ $# -gt 2 ]; do shift; done; exec cp -rT "$1" "$2"')
+    done = run(area, "--only", "small", "remove", "--fs", "tmpfs")
+    assert done.returncode == 0, done.stderr
+    small, removed = json.loads((area / "told.json").read_text())
+    assert {"cp -a", "rsync -a", "xcp", "pcopy -n 2"} <= small["ways"].keys()
+    assert (small["fs"], small["files"], small["bytes"]) == ("tmpfs", 200, 200 * 4096)
+    assert {len(way[time]) for way in small["ways"].values() for time in ("wall", "processor")} == {2}
+    assert small["ways"]["cp -a"]["command"] == "cp -aT SRC DST && sync -f DST"
+    assert small["ways"]["xcp"]["differences"] > 0, "it keeps no times"
+    assert [name for name, way in small["ways"].items() if way["differences"]] == ["xcp"]
+    assert {"rm -rf", "prm -n 1"} <= removed["ways"].keys()
+    assert "xcp" not in small["about"]["absent"]
+    assert "drm" in small["about"]["absent"] or "drm" in removed["ways"]
+    assert "not installed: " in done.stdout
+    assert os.listdir(area / "state") == ["pcopy"] or not (area / "state").exists()
+    assert {name for name in os.listdir(area) if name.startswith("pcopy-bench")} == set()
+
+
+def test_a_slow_file_system_tells_how_many_operations_there_were(area: Path) -> None:
+    if not is_possible():
+        pytest.skip("it takes root and libfuse3-dev")
+    done = run(area, "--only", "latency-1", "--delay", "100", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    (told,) = json.loads((area / "told.json").read_text())
+    assert told["files"] == 100
+    for way in told["ways"].values():
+        assert min(way["operations"]) > 10 * told["files"]
+    assert told["ways"]["bare C, -t 1"]["most at once"] == [1]
+    assert min(told["ways"]["bare C, -t 16"]["most at once"]) > 1
+
+
+def test_a_copy_that_is_not_like_its_source_ends_it(area: Path) -> None:
+    put(area, "cp", 'mkdir "$3"')
+    done = run(area, "--only", "small", "--fs", "tmpfs")
+    assert done.returncode == 1
+    assert "cp -aT SRC DST && sync -f DST: the copy is not like its source" in done.stderr
+
+
+@pytest.mark.parametrize("how", [("-p", "2"), ("-t", "16")])
+def test_the_bare_calls_make_a_whole_copy(how: tuple[str, str], area: Path) -> None:
+    source = area / "source"
+    for shape in ("heavy", "fdtree"):
+        (source / shape).mkdir(parents=True)
+        SHAPES[shape](0.002).make(source / shape)
+    (source / "link").symlink_to("nowhere")
+    (source / "fdtree" / "d1").chmod(0o2750)
+    (source / "fdtree" / "f0000000").chmod(0o4711)
+    subprocess.run([built(BARE, "-lpthread"), *how, source, area / "copy"], check=True)
+    assert differences(source, area / "copy") == []
+
+
+def test_the_bare_calls_end_at_what_they_cannot_copy(area: Path) -> None:
+    (area / "source").mkdir()
+    (area / "source" / "file").touch()
+    os.setxattr(area / "source" / "file", "user.x", b"1")
+    command: list[str | Path] = [built(BARE, "-lpthread"), "-p", "2", area / "source", area / "copy"]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert done.returncode == 1
+    assert b"extended attributes of /file" in done.stderr
+
+
+def test_the_page_is_the_one_that_is_drawn() -> None:
+    results = json.loads((page.DOCS / "performance.json").read_text())
+    assert (page.DOCS / "performance.md").read_text() == page.page(results), "python -m bench.page draws it anew"
+    assert (page.DOCS / "performance.svg").read_text() == page.picture(results)
+    assert len(results) > 10
