@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import command, preload
+from tests.support import command, native, preload
 from tests.support.extent import SEED, everything, in_turn, seed
 from tests.support.filesystems import FileSystems, Place, mounted, remove, scratch
 from tests.support.turns import Turns
@@ -41,12 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: the test measures time, and runs while no other worker has a test")
     if told := getattr(config, "workerinput", None):
         config.stash[TURNS] = Turns(Path(told["turns"]))
+    else:
+        native.build()
 
 
-def pytest_report_header() -> str:
+def pytest_report_header() -> list[str]:
+    kernel = (
+        f"no kernel in C, its tests are skipped: {native.why_not()}" if native.why_not() else "with the kernel in C"
+    )
     if everything():
-        return "PCOPY_TESTS=all: everything is run"
-    return f"{SEED}={seed()} decides what is run beside what always is; PCOPY_TESTS=all runs everything"
+        return ["PCOPY_TESTS=all: everything is run", kernel]
+    return [f"{SEED}={seed()} decides what is run beside what always is; PCOPY_TESTS=all runs everything", kernel]
 
 
 @pytest.hookimpl(optionalhook=True)

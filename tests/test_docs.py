@@ -24,6 +24,7 @@ from pcopy import __version__, errors
 from pcopy.checkpoint.layout import END_IT, VERSION
 from pcopy.cli import prm, pverify
 from pcopy.cli.pcopy import early_answer, parse
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.report.screen import failure_json
 from pcopy.tasks.base.codec import PARTS
@@ -38,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 MANUALS = sorted((ROOT / "docs" / "man").glob("*.1"))
+
+SHELL_SCRIPTS = ("bin/build-kernel", "bin/install-debian-packages", ".ci/run")
 
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
@@ -72,12 +75,12 @@ def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == commands()[1]
 
 
-@pytest.mark.parametrize("script", ["bin/pcopy", "bin/prm", "bin/pverify", "bin/install-debian-packages", ".ci/run"])
+@pytest.mark.parametrize("script", ["bin/pcopy", "bin/prm", "bin/pverify", *SHELL_SCRIPTS])
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111
 
 
-@pytest.mark.parametrize("script", ["bin/install-debian-packages", ".ci/run"])
+@pytest.mark.parametrize("script", SHELL_SCRIPTS)
 def test_scripts_have_no_syntax_errors(script: str) -> None:
     done = run(["bash", "-n", ROOT / script])
     assert (done.returncode, done.stderr) == (0, "")
@@ -96,7 +99,11 @@ def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path
     link.symlink_to(ROOT / "bin" / name)
     for launcher in (ROOT / "bin" / name, link):
         done = run([sys.executable, *flags, launcher, "--version"], cwd=tmp_path)
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{name} {__version__}\n", "")
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0,
+            f"{name} {__version__} (kernel {kernel_name()})\n",
+            "",
+        )
 
 
 def test_every_option_is_in_the_manual_and_no_other() -> None:
@@ -236,7 +243,9 @@ def test_the_functions_on_the_way_of_a_file_are_where_the_page_says() -> None:
 
 
 def defined_in(file: Path) -> set[str]:
-    """The functions of a module, and the methods of its classes as ``Class.method``."""
+    """The functions of a module, and the methods of its classes as ``Class.method``; those of a file in C."""
+    if file.suffix == ".c":
+        return set(re.findall(r"^\w[\w *]*?(\w+)\(", file.read_text(), re.MULTILINE))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     body = ast.parse(file.read_bytes()).body
     methods = {

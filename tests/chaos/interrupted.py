@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from pcopy.fsio.kernel.choose import kernel_name
 from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT
 from tests.chaos.kinds import Grounds, check_totals, do_damage, kind_of
 from tests.chaos.prepared import COUNTED, written_over
@@ -162,6 +163,12 @@ class InterruptedJob:
                 if (path / "full").is_dir():
                     remove(path)
 
+    def _in_flight(self) -> list[Argument]:
+        """Another run may keep more operations under way, or fewer."""
+        if kernel_name() != "c":
+            return []
+        return ["--in-flight", self._random.choice(("auto", "1", "2", "8", "64"))]
+
     def _ranks(self) -> int:
         return self._random.randrange(1, MOST_RANKS + 1)
 
@@ -170,9 +177,8 @@ class InterruptedJob:
         environment = {"XDG_STATE_HOME": str(self._state)}
         token = new_token()
         with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
-            process = start(
-                *self._arguments(), ranks=self._ranks(), env=environment, token=token, stdout=out, stderr=err
-            )
+            words = [*self._arguments(), *self._in_flight()]
+            process = start(*words, ranks=self._ranks(), env=environment, token=token, stdout=out, stderr=err)
         run = Run(process, token)
         over = threading.Event()
         slowing = threading.Thread(target=self._slow_down, args=(run, over))

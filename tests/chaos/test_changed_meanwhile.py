@@ -46,7 +46,7 @@ def stop_in_the_midst(stop: Stop, large: Path, copy: Path, env: dict[str, str]) 
             seen.append(sum(sizes))
         return len(set(seen)) > 6
 
-    return stop(large, copy, ranks=2, number=signal.SIGKILL, until=later, slow=("copy_file_range", 10))
+    return stop(large, copy, ranks=2, number=signal.SIGKILL, until=later, slow=("pwrite64", 1))
 
 
 def test_a_source_that_changed_meanwhile_is_copied_anew(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -103,6 +104,27 @@ def test_items_that_were_copied(
         subprocess.run(["rsync", "-aHAX", "--checksum", f"{source}/", f"{copy}/"], check=True)
         check_end(env)
     check_equal(source, copy)
+
+
+@pytest.mark.parametrize("removed", ["", "file"])
+def test_directories_that_were_there_already_and_are_removed_meanwhile(
+    area: Path, env: dict[str, str], stop: Stop, removed: str
+) -> None:
+    """Or what is in them. Nothing was left to do in them, so that no task names them any more."""
+    source, copy = area / "source", area / "copy"
+    there = [source / f"there-{number}" for number in range(20)]
+    for directory in there:
+        directory.mkdir(parents=True)
+        (directory / "file").write_bytes(b"the contents")
+    time.sleep(AGE)
+    subprocess.run(["cp", "-a", source, copy], check=True)
+    make(source)
+    stop("-T", "--existing", "changed", source, copy, until=lambda: len([*copy.glob("*/one")]) > DIRECTORIES // 2)
+    for directory in there:
+        (shutil.rmtree if not removed else os.unlink)(copy / directory.name / removed)
+    run = pcopy("--json", "--resume", ranks=2, env=env)
+    lost = [directory for directory in there if not (copy / directory.name / "file").exists()]
+    assert run.returncode == (INCOMPLETE if lost else 0), show(run)
 
 
 def test_a_directory_that_cannot_be_listed_any_more_is_told(

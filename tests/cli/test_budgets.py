@@ -24,6 +24,12 @@ def test_a_database_that_is_asked_for_leaves_each_rank_one_mebibyte(size: int, o
         assert limits_of(size, on_host, Keeping(store=store)).in_core == 512 * MIB // size
 
 
+@pytest.mark.parametrize(("size", "each"), [(1, 32), (2, 32), (4, 32), (8, 16), (128, 1)])
+def test_no_rank_scans_so_far_ahead_that_its_memory_shows_it(size: int, each: int) -> None:
+    """What waits is also in the facts that are not on record yet: together less than 100 MB."""
+    assert limits_of(size, float(size), Keeping()).scan_ahead == each * MIB
+
+
 def test_the_patience_of_a_job_that_is_told_to_stop_leaves_room_within_five_seconds() -> None:
     """The signal may meet a rank that sleeps, and the root asks for its answers each interval."""
     limits = limits_of(8, 8.0, Keeping(directory=b"/job"))

@@ -86,13 +86,13 @@ class TestJobOptions:
         how = [
             *("-n2", "-qvv", "-arR", "--json", "--errors", "e", "--max-errors", "0", "--progress", "auto"),
             *("--progress-interval", "1", "--no-sync", "--termination", "tree", "--checkpoint-interval", "60"),
-            *("--checkpoint-store", "auto", "--spool", "s", "--memory", "1G"),
+            *("--checkpoint-store", "auto", "--spool", "s", "--memory", "1G", "--in-flight", "auto"),
         ]
         found = parse(["--resume", "j", *how])
         assert found.asked.given == {
             *("ranks", "quiet", "verbose", "archive", "json", "errors", "max_errors", "progress"),
             *("progress_interval", "no_sync", "termination", "checkpoint_interval", "checkpoint_store", "spool"),
-            "memory",
+            *("memory", "in_flight"),
         }
         assert (found.ranks, found.keeping.memory) == (2, 1 << 30)
         assert (found.telling.verbose, found.telling.quiet) == (2, True)
@@ -132,7 +132,8 @@ class TestJobOptions:
         """One that shows in the destination is refused with ``--resume``, and stands here; others in MAY_CHANGE."""
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
-        refused |= {"direct", "chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
+        refused |= {"direct", "drop_cache", "fsync", "reflink"}
+        refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
         parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version"}
         assert names == refused | (names & MAY_CHANGE)

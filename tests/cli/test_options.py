@@ -14,6 +14,7 @@ from pcopy import __version__
 from pcopy.cli.mistakes import HABITS, NOT_YET
 from pcopy.cli.pcopy import early_answer, parse
 from pcopy.cli.pverify import PVERIFY
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve
 from pcopy.jobs.lifecycle import Keeping
 from pcopy.report.screen import Telling
@@ -234,6 +235,9 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["-\x1b[1m x", "a", "b"], r"unknown option -\x1b[1m x"),
         (["-n"], "-n/--ranks"),
         (["-n", "0", "a", "b"], "whole number of 1 or more"),
+        (["--in-flight", "0", "a", "b"], "--in-flight: 0: neither auto nor a number from 1 to 64"),
+        (["--in-flight", "65", "a", "b"], "--in-flight: 65: neither auto nor a number from 1 to 64"),
+        (["--in-flight", "many", "a", "b"], "--in-flight: many: neither auto nor"),
         (["-n", "-1", "a", "b"], "whole number of 1 or more"),
         (["-n", "two", "a", "b"], "two"),
         (["--max-errors", "-1", "a", "b"], "whole number of 0 or more"),
@@ -274,7 +278,7 @@ def test_help_fits_and_names_every_option() -> None:
 
 
 def test_early_answers() -> None:
-    assert early_answer(["a", "--version"]) == f"pcopy {__version__}"
+    assert early_answer(["a", "--version"]) == f"pcopy {__version__} (kernel {kernel_name()})"
     assert early_answer(["-h"]) == early_answer([b"--help"]) == early_answer(["-hq"])
     assert early_answer(["a", "-n", "2", "b", "-q"]) is None
     assert early_answer(["--", "--version", "-h"]) is None
@@ -290,7 +294,7 @@ print({"argparse", "rich", "inspect", "dataclasses", "mpi4py", "json"} & set(sys
     command = [sys.executable, "-S", "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stderr == "set()\n"
-    assert done.stdout == f"pcopy {__version__}\n"
+    assert done.stdout == f"pcopy {__version__} (kernel python)\n", "-S hides the package that the one in C needs"
 
 
 @pytest.mark.parametrize(

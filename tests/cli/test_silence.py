@@ -33,6 +33,24 @@ def test_a_rank_that_is_to_stop_tells_sooner() -> None:
     assert own.look_at(2, 16.5) == [Silence(0, 3.5, False)]
 
 
+def test_a_row_that_does_not_end_is_a_silence_though_the_main_thread_gets_on() -> None:
+    own = OwnSilence(3, 30.0)
+    told = [silence for now in range(0, 100, 5) for silence in own.look_at(now, float(now), oldest=7.5)]
+    assert told == [Silence(3, 30.0, False), Silence(3, 60.0, False)]
+    assert not own.is_main
+    assert own.look_at(100, 100.0, oldest=99.5) == [Silence(3, 100.0, True)]
+    assert own.look_at(101, 105.0, oldest=104.5) == []
+    assert own.look_at(102, 110.0, oldest=None) == []
+    assert own.look_at(103, 140.0, oldest=None) == []
+
+
+def test_rows_that_end_are_no_sign_of_life_of_the_main_thread() -> None:
+    own = OwnSilence(3, 30.0)
+    told = [silence for now in range(0, 50, 5) for silence in own.look_at(7, float(now), oldest=now - 0.5)]
+    assert told == [Silence(3, 30.0, False)]
+    assert own.is_main
+
+
 def test_others_are_told_of_when_they_are_silent_for_long() -> None:
     others = Silences(60.0, 16)
     assert others.look([4], 0.0) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.fsio.kernel.interface import Doing
 from pcopy.launch.watch.watchdog import NoticePipe, Pace, Pulse, Voice, Watchdog
 from tests.support.processes import wait_until
 
@@ -53,6 +54,23 @@ def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
     assert lines.lines[0].startswith("rank 0 on alpha has been silent for 0:00 (since ")
     assert lines.lines[0].endswith("), at work; the job waits")
     assert lines.lines[-1].startswith("rank 0 on alpha goes on after 0:0")
+
+
+def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
+    lines, pulse = Lines(), Pulse()
+    rows = [Doing(12.5, "create", b"/there/a\nb")]
+    watching = Watchdog(Voice(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=lambda: rows[0])
+    watching.start()
+
+    def heard(text: str) -> bool:
+        pulse.beats += 1
+        return any(text in line for line in lines.lines)
+
+    assert wait_until(lambda: heard("has been silent for"), 5)
+    assert lines.lines[0].endswith("), in create of /there/a\\nb; the job waits")
+    rows[0] = Doing(13.5, "", b"/there/c")
+    assert wait_until(lambda: heard("goes on after"), 5)
+    watching.stop()
 
 
 def test_a_rank_that_gets_on_is_left_alone() -> None:

@@ -17,7 +17,7 @@ from tests.support.command import REPOSITORY, Completed, pcopy, pverify, show, s
 from tests.support.faults import READS, WRITES, Fault
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
-from tests.support.users import NOBODY, is_root
+from tests.support.users import NOBODY, is_root, require_root
 from tests.support.walk import paths, temporaries
 
 
@@ -145,6 +145,9 @@ def test_error_while_a_directory_is_read(area: Path, source: Path, when: str) ->
 def test_error_at_the_destination(area: Path, source: Path, calls: tuple[str, ...], error: str) -> None:
     """None of these is harmless: quota errors appear at close, and a mode that was not set may be a hole."""
     copy = area / "copy"
+    if "fchown" in calls:
+        require_root("own files of others")
+        os.chown(source / "1/victim", NOBODY, NOBODY)
     fault = Fault(area / "trace", calls, copy / "1/victim", error)
     run = pcopy("--json", "--errors", area / "e", source, copy, ranks=2, wrap=fault.wrap())
     fault.check()
@@ -306,7 +309,7 @@ def test_what_is_interrupted_is_tried_again(area: Path, calls: str) -> None:
     for name in ("one name", "other name"):
         os.link(source / "directory/file", source / name)
     (source / "symlink").symlink_to("file")
-    copy.mkdir()
+    copy.mkdir(mode=0o700)
     (copy / "file").write_bytes(b"older")
     fault = Fault(area / "log", INTERRUPTED[calls], copy, "EINTR", when="1")
     succeed("--checkpoint", "none", f"{source}/", copy, ranks=1, wrap=fault.wrap())

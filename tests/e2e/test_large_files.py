@@ -119,7 +119,7 @@ def test_file_that_changes_while_it_is_copied(area: Path, kind: str, existing: b
         "rewritten": lambda count: rewrite(source / "file", count),
     }
     with meddling(actions[kind]):
-        slow = slowed("copy_file_range", 20)  # so that the file changes many times meanwhile
+        slow = slowed("pwrite64", 2)  # so that the file changes many times meanwhile
         run = pcopy("--json", "-T", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=slow)
     assert run.returncode == 1, show(run)
     told = summary(run)
@@ -148,7 +148,7 @@ def test_killed_in_the_midst(area: Path, existing: bool) -> None:
     (area / "copy").mkdir()
     if existing:
         (area / "copy/file").write_bytes(b"old")
-    slow = slowed("copy_file_range", 200)
+    slow = slowed("pwrite64", 12)
     with background("--chunk-size", "16M", area / "file", area / "copy", ranks=2, wrap=slow) as run:
         wait_for_temporary(run, os.fsencode(area / "copy"))
         run.kill_all()

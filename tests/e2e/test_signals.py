@@ -41,7 +41,7 @@ def source(area: Path) -> Iterator[Path]:
 def copying(source: Path, copy: Path, *options: str, **more: Any) -> Iterator[Run]:
     """A run in the midst of its work, which takes seconds on the fastest machine."""
     arguments: list[Argument] = [*options, "--chunk-size", "16M", source, copy]
-    with background(*arguments, wrap=slowed("copy_file_range", 200), **more) as run:
+    with background(*arguments, wrap=slowed("pwrite64", 12), **more) as run:
         wait_for_temporary(run, os.fsencode(copy))
         yield run
 

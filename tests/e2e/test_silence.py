@@ -38,7 +38,7 @@ def impatient(hanging: float = HANGING, no_answer: float = NO_ANSWER) -> list[st
 
 def slow_and_impatient() -> list[str]:
     """The same for a run that takes more than a second on the fastest machine."""
-    return [*slowed("copy_file_range", 50), *impatient()]
+    return [*slowed("pwrite64", 3), *impatient()]
 
 
 class Listener:

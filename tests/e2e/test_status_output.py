@@ -91,7 +91,7 @@ def test_json_is_all_of_standard_output(area: Path, source: Path) -> None:
 def test_version_is_quick(area: Path) -> None:
     begun = time.monotonic()
     run = succeed("--version")
-    assert re.match(rb"pcopy \d+\.\d+", run.stdout), show(run)
+    assert re.match(rb"pcopy \d+\.\d+.* \(kernel (c|python)\)$", run.stdout), show(run)
     assert run.stderr == b""
     # The limit on an idle machine is a quarter of this; here others may use the machine.
     assert time.monotonic() - begun < 0.6

@@ -114,7 +114,7 @@ def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool
     (area / "copy").mkdir()
     options = ["--chunk-size", "16M", *([] if kept else ["--checkpoint", "none"])]
     state = {"XDG_STATE_HOME": str(area / "state")}
-    slow = slowed("copy_file_range", 200, "-DDD")  # strace in another session: the command is the one with the terminal
+    slow = slowed("pwrite64", 12, "-DDD")  # strace in another session: the command is the one with the terminal
     line, environment = command(*options, area / "large", area / "copy", ranks=2, env=state, wrap=slow)
     child, terminal = pty.fork()
     if child == 0:
@@ -139,7 +139,7 @@ def test_nohup_keeps_a_job_alive(area: Path) -> None:
         for _ in range(160):
             file.write(b"x" * (1 << 20))
     (area / "copy").mkdir()
-    wrap = [*slowed("copy_file_range", 100), "nohup"]
+    wrap = [*slowed("pwrite64", 6), "nohup"]
     with background("--chunk-size", "16M", area / "large", area / "copy", ranks=2, wrap=wrap) as run:
         wait_for_temporary(run, os.fsencode(area / "copy"))
         for pid in run.processes():

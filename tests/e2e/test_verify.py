@@ -277,7 +277,6 @@ def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: i
     asked = [line for line in calls if re.search(r"F_SETFL.*\|O_DIRECT\b", line)]
     files = {path.stat().st_ino for path in (filesystem / "source").rglob("*") if path.is_file()}
     assert len(asked) >= len(files)
-    assert not [line for line in asked if f"<{filesystem}/source/" in line]
     flip_one = next(
         path for path in (filesystem / "copy").rglob("*") if path.is_file() and path.stat().st_size > 9 * MIB
     )

@@ -1,6 +1,6 @@
 """Where the work waits that a rank's memory can't hold: in a database or in plain files, and from how much on.
 
-A directory with some hundred subdirectories makes as many tasks at once, of some 4.4 KB each for the long path above.
+A directory of some thousand names makes a task for every 256 of them at once, of some 53 KB each for their length.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from tests.support.faults import require_strace
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 
-FEW, MANY = 300, 450
-"""Numbers of tasks that 1 MiB in memory holds, with those that are gathered before they are put aside, and does not."""
+FEW, MANY = 6700, 12000
+"""Numbers of names whose tasks 1 MiB in memory holds, with those that are gathered before they are put aside, and does
+not."""
 
 DATABASE, PLAIN = r'"%s/[^"/]+/data\.mdb"', r'"%s", [A-Z_|]*O_TMPFILE'
 
@@ -27,9 +28,9 @@ def trees() -> Iterator[dict[int, Path]]:
     with scratch() as place:
         made = {number: place / str(number) for number in (FEW, MANY)}
         for number, path in made.items():
-            above = path.joinpath(*(letter * 250 for letter in "abcdefgh"))
+            path.mkdir()
             for name in range(number):
-                (above / f"{name:0200}").mkdir(parents=True)
+                (path / f"{name:0200}").mkdir()
         yield made
 
 

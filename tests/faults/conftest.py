@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.kernel_of_runs import kernel_of_runs
+
+__all__ = ["kernel_of_runs"]
+
 SECONDS = 60
 
 

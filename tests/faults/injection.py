@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.worlds import OTHER, VICTIM, WORLDS, partly_written
-from tests.support.command import REPOSITORY, Completed, pcopy, show, summary
+from tests.support.command import REPOSITORY, Completed, pcopy, runs_in_c, show, summary
 from tests.support.faults import require_strace
 from tests.support.oracle import differences
 from tests.support.walk import temporaries
@@ -28,7 +28,8 @@ class Row:
 
     ``at``: ``source`` or ``target`` (a descriptor of the victim), ``name`` (a look-up of the victim's name),
     ``temporary`` (a descriptor of its temporary file, or its name), ``handle`` (see ``HANDLES``), or ``anything``.
-    ``when`` counts those calls from 1, as strace does. ``besides`` fails always, so that another way is taken.
+    ``when`` counts those calls from 1, as strace does: each call by itself. ``in_c``: with the kernel in C, where that
+    makes others before. ``besides`` fails always, so that another way is taken.
     """
 
     world: str
@@ -40,6 +41,7 @@ class Row:
     when: str = "1+"
     failed: int = 1
     besides: str = ""
+    in_c: str = ""
 
     def __str__(self) -> str:
         return f"{self.world}: {self.operation} ({self.calls} at {self.at}, {self.when})"
@@ -63,7 +65,7 @@ class Case:
 
     def __init__(self, row: Row, error: str, source: Path, place: Path, when: str = "") -> None:
         self._row, self._error, self._source = row, error, source
-        self._when = when or row.when
+        self._when = when or (row.in_c if runs_in_c() else "") or row.when
         self._target, self._log, self._errors = place / "target", place / "log", place / "errors"
         self._world = WORLDS[row.world]
 

@@ -47,8 +47,9 @@ def _target(
     when: str = "1+",
     failed: int = 1,
     besides: str = "",
+    in_c: str = "",
 ) -> Row:
-    return Row(world, calls, at, operation, "target", outcomes, when, failed, besides)
+    return Row(world, calls, at, operation, "target", outcomes, when, failed, besides, in_c)
 
 
 # Column by column: EIO ENOSPC EDQUOT EACCES EPERM ENOENT ESTALE EMFILE ENAMETOOLONG.
@@ -99,16 +100,16 @@ MAKING = (
     _target("fifo", "mknodat mknod", "name", "mknod", "FFFFFFFFF"),
     _target("symlink", "symlinkat symlink", "name", "symlink", "FFFFFFFFF"),
     _target("links", "linkat link", "name", "link", "FFFFFFFFF"),
-    _target("small", "openat", "name", "create", "FFFFFFFFF", "2+"),
+    _target("small", "openat", "name", "create", "FFFFFFFFF", "2+", in_c="3+"),
     _target("replaced", "openat", "temporary", "create", "FFFFFFFFF"),
     _target("chunked", "openat", "temporary", "create", "FFFFFFFFF"),
     _target("chunked", "openat", "temporary", "open", "FFFFFFFFF", "2+"),
-    _target("directory", "openat", "name", "open", "EEEEEEEEE", "2+"),
+    _target("directory", "openat", "name", "open", "EEEEEEEEE", "2+", in_c="3+"),
     _target("fifo", "openat", "name", "open", "WWWWWWWWW", "2+"),
     _target("replaced", _STAT, "name", "stat", "FFFFFWFFF", "2+"),
-    _target("replaced", _STAT, "name", "stat", "WWWWWWWWW", "4+"),
-    _target("fifo", _STAT, "name", "stat", "FFFFF-FFF", "3+"),
-    _target("links", _STAT, "name", "stat", "FFFFF-FFF", "6+"),
+    _target("replaced", "newfstatat", "name", "stat", "WWWWWWWWW", "4+", in_c="2+"),
+    _target("fifo", _STAT, "name", "stat", "FFFFF-FFF", "3+", in_c="2+"),
+    _target("links", _STAT, "name", "stat", "FFFFF-FFF", "6+", in_c="4+"),
     _target("replaced", _STAT, "temporary", "fstat", "FFFFFFFFF"),
     _target("chunked", _STAT, "temporary", "fstat", "FFFFFFFFF"),
     _target("directory", _STAT, "target", "fstat", "EEEEEEEEE"),
@@ -119,11 +120,9 @@ MAKING = (
 
 WRITING = (
     _target("small", _WRITE, "target", "write", "FFFFFFFFF"),
-    _target("replaced", _WRITE, "temporary", "write", "FFFFFFFFF", besides="copy_file_range"),
-    _target("chunked", _WRITE, "temporary", "write", "FsFFFFFFF", besides="copy_file_range"),
-    _target("links", _WRITE, "temporary", "write", "FSFFFFFFF", failed=2, besides="copy_file_range"),
-    _target("large", _COPY, "source", "copy_file_range", "---------"),
-    _target("chunked", _COPY, "source", "copy_file_range", "---------"),
+    _target("replaced", _WRITE, "temporary", "write", "FFFFFFFFF"),
+    _target("chunked", _WRITE, "temporary", "write", "FsFFFFFFF"),
+    _target("links", _WRITE, "temporary", "write", "FSFFFFFFF", failed=2),
     _target("replaced", "ioctl", "temporary", "clone", "FFFF-FFFF"),
     _target("chunked", "ftruncate", "temporary", "truncate", "FFFFFFFFF"),
     _target("small", "syncfs", "anything", "syncfs", "UUUUUUUUU"),

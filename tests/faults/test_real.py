@@ -141,6 +141,8 @@ def test_a_directory_that_may_not_be_changed(area: Path, source: Path, ext4: Pat
 def test_a_read_only_target(area: Path, source: Path, ranks: int) -> None:
     """As good as full: nothing can be written, and the job stops rather than failing file by file."""
     require_root("mount")
+    for number in range(20):  # a rank stops the job when it has met two
+        (source / str(number)).mkdir()
     with mounted("tmpfs", area) as point:
         (point / "copy").mkdir()
         subprocess.run(["mount", "-o", "remount,ro", point], check=True)

@@ -18,7 +18,8 @@ def _nothing(_stage: Stage, _ended: Ended) -> list[str]:
 
 class Attack(NamedTuple):
     """``prepare`` sets the stage as root; ``act`` is the attacker's, as an ordinary user, while the run waits in
-    ``window`` (its second argument is the name there). ``harm`` tells of what the stage doesn't see by itself."""
+    ``window`` (its second argument is the name there). ``harm`` tells of what the stage doesn't see by itself.
+    ``in_c`` is the same moment with the kernel in C, where that makes other calls until then."""
 
     name: str
     prepare: Callable[[Stage], object]
@@ -26,6 +27,7 @@ class Attack(NamedTuple):
     act: Callable[[Stage, str], object] | None = None
     arguments: tuple[str, ...] = ("-n", "1")
     harm: Callable[[Stage, Ended], list[str]] = _nothing
+    in_c: Window | None = None
 
     def carry_out(
         self, stage: Stage, package: Path | None = None, patience: float = PATIENCE

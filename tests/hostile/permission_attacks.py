@@ -100,7 +100,7 @@ PERMISSION_ATTACKS = (
     Attack(
         "a new file in root's directory is read before it is dressed",
         _secret_file_of_root,
-        DRESSED,
+        Window("chmod", "victim", TARGET),  # its owner it may have from the beginning
         _take,
         harm=_taken,
     ),

@@ -9,13 +9,19 @@ import pytest
 from tests.hostile.attack import Attack
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.stage import staged
+from tests.support import command, native
 from tests.support.filesystems import Place
 from tests.support.users import require_root
 
 
+@pytest.mark.parametrize("kernel", ["c", "python"])
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_does_no_harm(attack: Attack, on: Place, area: Path) -> None:
+def test_does_no_harm(attack: Attack, kernel: str, on: Place, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_root("be attacked by an ordinary user")
+    if kernel == "c":
+        native.require()
+        attack = attack._replace(window=attack.in_c or attack.window)
+    monkeypatch.setattr(command, "kernel", kernel)
     with staged(on("ext4"), area) as stage:
         ended, harm = attack.carry_out(stage)
     assert harm == [], ended.errors

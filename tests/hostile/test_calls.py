@@ -46,6 +46,9 @@ def calls(area: Path) -> list[Call]:
     for path in (source, target, *source.rglob("*"), *target.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
         path.chmod(0o6775 if path.is_file() else 0o777)
+    for path in (target, target / "inner"):  # a mode that is right is left alone, and so is an owner
+        path.chmod(0o755)
+    os.chown(target / "inner", 0, 0)
     log = area / "log"
     wrap = ["strace", "-f", "-qq", "-y", "-s", "200", "-o", log, "-e", f"trace={CALLS}"]
     succeed("-n", "1", f"{source}/", target, wrap=wrap)

@@ -1,4 +1,7 @@
-"""Each rule is needed: once it is switched off, in a copy of the package, an attack does harm."""
+"""Each rule is needed: once it is switched off, in a copy of the package, an attack does harm.
+
+The rules are switched off in Python code, and so are those of the kernel.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tests.hostile.attacks import ATTACKS
 from tests.hostile.rules import RULES, Rule
 from tests.hostile.stage import staged
 from tests.hostile.window import PATIENCE
+from tests.support import command
 from tests.support.command import REPOSITORY
 from tests.support.filesystems import Place
 from tests.support.users import require_root
@@ -55,8 +59,11 @@ def test_the_table_fits_the_code(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "attack"), CASES, ids=[f"{rule.name}: {attack.name}".replace(" ", "-") for rule, attack in CASES]
 )
-def test_without_the_rule_there_is_harm(rule: Rule, attack: Attack, on: Place, area: Path, tmp_path: Path) -> None:
+def test_without_the_rule_there_is_harm(
+    rule: Rule, attack: Attack, on: Place, area: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_root("be attacked by an ordinary user")
+    monkeypatch.setattr(command, "kernel", "python")
     package = without(rule, tmp_path / "package")
     with staged(on("ext4"), area) as stage:
         ended, harm = attack.carry_out(stage, package, HANGS if rule.hangs else PATIENCE)

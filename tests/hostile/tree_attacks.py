@@ -150,6 +150,7 @@ TREE_ATTACKS = (
         Window("open", "public*", TARGET, PUBLIC + 3),  # the third that is finished: others are by then
         _exchange_in_target,
         harm=_private_is_open,
+        in_c=Window("open", "public*", TARGET, 2 * PUBLIC + 3),  # which looks first whether they are there
     ),
     Attack("a source file becomes a FIFO", _victim, Window("open", "victim", SOURCE), _becomes_fifo),
     Attack("a source file becomes a link", _victim, Window("open", "victim", SOURCE), _becomes_link),

@@ -246,8 +246,8 @@ ENDS = (
     Rule(
         "a rank that stops still answers",
         "node.py",
-        "        self._send(source, Reply(",
-        "        if self.state is State.WORKING:\n            self._send(source, Reply(",
+        "            self._send(source, Reply(",
+        "            if self.state is State.WORKING:\n                self._send(source, Reply(",
         (STOPPING,),
     ),
     Rule(
@@ -274,7 +274,7 @@ ENDS = (
     Rule(
         "an exception on one rank ends all",
         "driver.py",
-        'node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{traceback.format_exc()}")',
+        'node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{story()}")',
         "raise",
         ("engine/test_driver.py::test_an_exception_ends_all_ranks[fail-0-1]",),
     ),

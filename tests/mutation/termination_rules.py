@@ -127,15 +127,15 @@ TERMINATION = (
     Rule(
         "stolen tasks are counted by the victim",
         "node.py",
-        "stamp = self._detector.sent() if tasks else Stamp()",
-        "stamp = Stamp()",
+        "self._detector.sent() if tasks else Stamp()",
+        "Stamp()",
         (JOB,),
     ),
     Rule(
         "stolen tasks are counted by the victim, on the ring",
         "node.py",
-        "stamp = self._detector.sent() if tasks else Stamp()",
-        "stamp = Stamp()",
+        "self._detector.sent() if tasks else Stamp()",
+        "Stamp()",
         (RING_JOB,),
     ),
     Rule(

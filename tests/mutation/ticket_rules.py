@@ -29,8 +29,8 @@ WAITS = (
     Rule(
         "a note needs no slot",
         "node.py",
-        "        return self.under_way.only_waits and self.queue.has_note",
-        "        return False",
+        " or (self.under_way.only_waits and self.queue.has_note)",
+        "",
         (TICKETS + "test_a_note_needs_no_slot",),
     ),
     Rule(

@@ -192,6 +192,8 @@ class Job:
         self.calls += world.count
         if waits.most > 1:
             self.words.append("several batches under way")
+        if run.divided:
+            self.words.append("divided")
         self._now = world.now + PAUSE
         if trouble:
             raise Found(f"{trouble}; {self.told + run.sink.told}")
@@ -217,11 +219,13 @@ class Job:
             chunk=16 * random.randrange(2, 6),
             batch=random.choice((1, 3, 256)),
             names=random.choice((3, 2048)),
+            in_place=random.choice((0, 2, 64)),
+            portion=random.choice((1e-6, 1e-6, 1e-3, 9.0)),
             slice=random.choice((0.0003, 0.002)),
             facts_wanted=random.choice((1 << 20,) if self.is_short else (600, 2000, 1 << 20)),
             facts_full=random.choice((3000, 1 << 20)),
             files_at_once=random.choice((1, 8)),
-            open_directories=(LEAST, CAPACITY)[self.seed % 2],
+            open_directories=(1 if self.waits else LEAST, CAPACITY)[self.seed % 2],
             slots=random.choice((1, 2, 4)),
             waits=random.choice((0.1, 0.6)) if self.waits else 0.0,
         )

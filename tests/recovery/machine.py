@@ -17,6 +17,7 @@ import os
 import pkgutil
 import sys
 import time
+from _queue import SimpleQueue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -35,6 +36,9 @@ T0 = 1_700_000_000.0
 """When the world begins, in seconds since 1970."""
 
 STATE_HOME = b"/home/.local/state"
+
+_ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME, b"PCOPY_KERNEL": b"python"}
+"""The kernel in C would ask the real system."""
 
 _OF_OS = (
     "access", "chmod", "chown", "close", "copy_file_range", "dup", "fchmod", "fchown", "fstat", "fstatvfs", "fsync",
@@ -153,8 +157,8 @@ def installed() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     gc.disable()  # it would close files of strands, sooner or later
-    state = os.environb.get(b"XDG_STATE_HOME")
-    os.environb[b"XDG_STATE_HOME"] = STATE_HOME
+    before = dict(os.environb)
+    os.environb.update(_ENVIRONMENT)
     try:
         for where, name, simulated in _table():
             real = getattr(where, name)
@@ -163,20 +167,19 @@ def installed() -> Iterator[None]:
             for module, own, value in users:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
-        for real_class, simulated_class in ((syncer.Syncer, _Syncer), (RealBeside, _beside)):
+        for real_class, simulated_class in ((syncer.Syncer, _Syncer), (RealBeside, _beside), (SimpleQueue, _queue)):
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
         change(naming.Namer, "_rename", _give_name)
-        change(sys.modules["pcopy.checkpoint.journal"], "queue", _Queues)
         change(sys, "unraisablehook", partial(_unraisable, sys.unraisablehook))
         yield
     finally:
         forget()
         gc.enable()
-        del os.environb[b"XDG_STATE_HOME"]
-        if state is not None:
-            os.environb[b"XDG_STATE_HOME"] = state
+        for variable in _ENVIRONMENT:
+            del os.environb[variable]
+        os.environb.update(before)
         for where, name, value in reversed(changed):
             setattr(where, name, value)
 
@@ -185,15 +188,9 @@ def _beside(action: Callable[[], object]) -> Beside:
     return Beside(_here(), action)
 
 
-class _Queues:
-    """In the place of the module ``queue``."""
-
-    @staticmethod
-    def SimpleQueue() -> Queue:  # noqa: N802 (its name there)
-        return Queue(_here())
-
-    def __class_getitem__(cls, _: object) -> type[_Queues]:
-        return cls
+def _queue() -> Any:
+    strand = current()
+    return Queue(strand.world) if strand is not None else SimpleQueue()
 
 
 def forget() -> None:

@@ -22,6 +22,7 @@ from pcopy.engine import driver
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, Message
 from pcopy.engine.node import Node
+from pcopy.engine.task import Spawn, Task
 from pcopy.engine.ticket import Wake
 from pcopy.fsio import directories
 from pcopy.fsio.kernel import interface, python
@@ -32,9 +33,11 @@ from pcopy.launch.group import Group
 from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots
 from pcopy.launch.tool import Ended
 from pcopy.launch.watch.signals import StopSignals
-from pcopy.tasks import copying
-from pcopy.tasks.base import spreading
+from pcopy.tasks import copying, runner
+from pcopy.tasks.base import dividing, spreading
 from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.directories import scan_dir
 from pcopy.tools.copy import COPY, CopyPreparation
 from pcopy.walk import listing
 from tests.recovery.machine import modules, spool
@@ -59,6 +62,8 @@ class Sizes(NamedTuple):
     chunk: int
     batch: int
     names: int
+    in_place: int
+    portion: float
     slice: float
     facts_wanted: int
     facts_full: int
@@ -88,6 +93,12 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         (rank, "Driver", partial(waits.make_driver if sizes.waits else driver.Driver, clock=time.monotonic)),
         (copying, "BATCH_FILES", sizes.batch),
         (listing, "NAMES_AT_ONCE", sizes.names),
+        (scan_dir, "IN_PLACE", sizes.in_place),
+        (dividing, "PORTION_SECONDS", sizes.portion),
+        (dividing, "UNASKED_SECONDS", 4 * sizes.portion),
+        (runner, "LEAST_COST", 0),
+        (Kind, "least_items", 1),
+        (scan_dir.ScanNames, "least_items", 1),
         (driver, "SLICE", sizes.slice),
         (python, "FILES_AT_ONCE", sizes.files_at_once),
         (journal, "FACTS_BEFORE_CUT", sizes.facts_wanted),
@@ -221,6 +232,7 @@ class Run:
         self.signals = [StopSignals() for _ in range(size)]
         self.nodes: list[Node] = []
         self.records = 0
+        self.divided = 0
         self.name = ""
         self.number = 0
         self.has_no_job = False
@@ -275,7 +287,7 @@ class Run:
 def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
     """Lets ``run`` know of its nodes and records; ``storing`` is called with one that is written and not synced."""
     make_node, append = Node.__init__, framing.SegmentWriter.append
-    write_frame = framing.write_frame
+    write_frame, divide = framing.write_frame, runner.TaskRunner.divide
 
     def made(node: Node, *arguments: Any, **options: Any) -> None:
         make_node(node, *arguments, **options)
@@ -286,6 +298,11 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
         append(writer, record)
         run.records += 1
 
+    def divided(of_rank: runner.TaskRunner, task: Task, hungry: bool) -> list[Spawn]:
+        portions = divide(of_rank, task, hungry)
+        run.divided += bool(portions)
+        return portions
+
     def written(file: Any, payload: bytes) -> None:
         write_frame(file, payload)
         storing()
@@ -295,6 +312,7 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
             (Node, "__init__", made),
             (framing.SegmentWriter, "append", appended),
             (framing, "write_frame", written),
+            (runner.TaskRunner, "divide", divided),
         ]
     ):
         yield

@@ -195,3 +195,24 @@ def test_directories_want_children_in_order() -> None:
     child = b"\x00\x00\x00\x01"
     expected = b"\x03f" + child + b"b" + digest + b"d" + child + b"\xff" + digest
     assert hasher.digest() == reference.xxh3_128(expected)
+
+
+def test_many_children_are_hashed_as_one_by_one() -> None:
+    one, other, digest = DirectoryHasher(XXH3), DirectoryHasher(XXH3), b"d" * 16
+    for kind, name in ((b"f", b"a"), (b"d", b"b" * 255), (b"l", b"c" * 70_000), (b"p", b"d")):
+        one.add(kind, name, digest)
+    assert other.add_all(b"", [], []) == b""
+    hashed = other.add_all(b"fd", [b"a", b"b" * 255], [digest] * 2)
+    assert hashed == b"f\0\0\0\1a" + digest + b"d\0\0\0\xff" + b"b" * 255 + digest
+    for kinds, names, digests, wrong in (
+        (b"f", [b"a"], [digest], "order"),
+        (b"ff", [b"d", b"c"], [digest] * 2, "order"),
+        (b"ff", [b"c", b"c"], [digest] * 2, "order"),
+        (b"fsf", [b"c", b"d", b"e"], [digest] * 3, "types"),
+        (b"ff", [b"c", b"d"], [digest, digest + b"x"], "size"),
+        (b"f", [b"c", b"d"], [digest] * 2, "longer"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            other.add_all(kinds, names, digests)
+    other.add_all(b"lp", [b"c" * 70_000, b"d"], [digest] * 2)
+    assert one.digest() == other.digest()

@@ -1,0 +1,7 @@
+"""Whole runs use the kernel in C; with ``PCOPY_TESTS=all`` each does so once more with the one in Python."""
+
+from __future__ import annotations
+
+from tests.support.kernel_of_runs import kernel_of_runs
+
+__all__ = ["kernel_of_runs"]

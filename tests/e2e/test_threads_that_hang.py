@@ -1,0 +1,130 @@
+"""Small files whose calls hang in threads of the kernel: their rank tells of the oldest one, and ends as it is told to.
+
+The main thread of such a rank goes on: it answers others, and hears signals.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.kernel.choose import kernel_name
+from tests.e2e.test_silence import HOST, PROMPT, Listener, impatient, passed_through
+from tests.support.command import Argument, succeed
+from tests.support.oracle import differences
+from tests.support.processes import Run, background, wait_until
+
+pytestmark = pytest.mark.skipif(kernel_name() != "c", reason="there is no kernel in C here")
+
+FILES, DIRECTORIES = 6000, 2
+"""Few directories: while files are copied no main thread makes one."""
+THREADS: list[Argument] = ["--in-flight", "8"]
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    for number in range(DIRECTORIES):
+        directory = area / "source" / f"{number}"
+        directory.mkdir(parents=True)
+        for file in range(FILES // DIRECTORIES):
+            (directory / f"file{file}").write_text(f"{number} {file}" * 100)
+    (area / "below").mkdir()
+    return area / "source"
+
+
+@pytest.fixture
+def target(area: Path, source: Path) -> Iterator[tuple[Path, int]]:
+    """A directory by way of a process, and that process."""
+    with passed_through(area / "below", area / "through") as server:
+        yield area / "through", server
+
+
+def wait_until_it_copies(run: Run, below: Path) -> None:
+    assert wait_until(lambda: sum(len(files) for _, _, files in os.walk(below)) > 1000, 30)
+    assert run.process.poll() is None
+
+
+@pytest.fixture
+def env(area: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(area / "state")}
+
+
+def threads_that_hang(run: Run) -> int:
+    """Threads beside the main ones that wait in a call for the file system's process."""
+    tasks = [(pid, task) for pid in run.processes() for task in os.listdir(f"/proc/{pid}/task") if task != str(pid)]
+    return sum("request" in Path(f"/proc/{pid}/task/{task}/wchan").read_text() for pid, task in tasks)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_stop_waits_for_threads_that_hang_and_says_where(
+    area: Path, source: Path, target: tuple[Path, int], env: dict[str, str], kept: bool
+) -> None:
+    through, server = target
+    options: list[Argument] = [*THREADS, *([] if kept else ["--checkpoint", "none"])]
+    with background(*options, "-T", source, through / "copy", ranks=2, wrap=impatient(), env=env) as run:
+        wait_until_it_copies(run, area / "below")
+        listener = Listener(run)
+        os.kill(server, signal.SIGSTOP)
+        path = re.escape(str(through / "copy"))
+        for rank in (0, 1):
+            said = (
+                rf"pcopy: rank {rank} on {HOST} has been silent for 0:0[123] \(since [\d:]+\), "
+                rf"(\w[ \w]+ \S+, )?in \w+ of {path}/\d+/(file\d+)?; the job waits\n"
+            )
+            assert listener.hear(said), listener.text
+        run.process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        assert run.process.poll() is None
+        os.kill(server, signal.SIGCONT)
+        assert run.end(PROMPT) == (75 if kept else 128 + signal.SIGTERM), listener.text
+        assert run.survivors() == []
+    if kept:
+        succeed("--resume", ranks=3, env=env)
+        assert differences(source, area / "below/copy") == []
+    for path, _, names in os.walk(area / "below/copy"):
+        for name in names:
+            copied = Path(path, name)
+            assert copied.read_bytes() == (source / copied.relative_to(area / "below/copy")).read_bytes()
+
+
+def test_a_second_control_c_leaves_threads_that_hang(source: Path, area: Path, target: tuple[Path, int]) -> None:
+    through, server = target
+    with background(*THREADS, "-T", source, through / "copy", ranks=2, wrap=impatient()) as run:
+        wait_until_it_copies(run, area / "below")
+        listener = Listener(run)
+        os.kill(server, signal.SIGSTOP)
+        run.process.send_signal(signal.SIGINT)
+        assert listener.hear("a second SIGINT leaves at once"), listener.text
+        run.process.send_signal(signal.SIGINT)
+        try:
+            assert run.end(PROMPT) == 130  # its calls end, since the process does
+        finally:
+            os.kill(server, signal.SIGCONT)
+        assert run.survivors() == []
+
+
+def test_a_rank_that_is_lost_ends_the_job_though_threads_hang(
+    source: Path, area: Path, target: tuple[Path, int]
+) -> None:
+    """Rank 0 waits some seconds for its threads, and leaves."""
+    through, server = target
+    with background(*THREADS, "-T", source, through / "copy", ranks=2, wrap=impatient()) as run:
+        wait_until_it_copies(run, area / "below")
+        listener = Listener(run)
+        os.kill(server, signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: threads_that_hang(run) >= 2)
+            (other,) = set(run.ranks()) - {run.process.pid}
+            os.kill(other, signal.SIGKILL)
+            assert listener.hear("rank 1 is gone", 15), listener.text
+            assert run.end(PROMPT) == 70, listener.text
+        finally:
+            os.kill(server, signal.SIGCONT)
+        assert "Traceback" not in listener.text
+        assert run.survivors() == []
