@@ -51,15 +51,16 @@ class Storage:
         self._lost: Problem | None = None
         self._syncer = syncer
 
-    def add(self, directory: int, device: int, changed: Changed) -> None:
-        """Before a task writes to the open ``directory``, which lies on ``device``; raises ``Problem``.
+    def add(self, directory: int, device: int, inode: int, changed: Changed) -> None:
+        """Before a task writes to the open ``directory``; raises ``Problem``.
 
-        ``changed`` are the directories of that task.
+        ``device`` and ``inode`` are those of the directory: to ask for them would be a request to the file server each
+        time. ``changed`` are the directories of that task.
         """
         if device not in self._descriptors:
             self._open(directory, device)
         if device in self.one_by_one:
-            self._note(directory, changed)
+            self._note(directory, (device, inode), changed)
 
     def _open(self, directory: int, device: int) -> None:
         try:
@@ -74,12 +75,10 @@ class Storage:
         if is_fuse or kernel_version() < _REPORTS_ERRORS:
             self.one_by_one.add(device)
 
-    def _note(self, directory: int, changed: Changed) -> None:
+    def _note(self, directory: int, identity: tuple[int, int], changed: Changed) -> None:
         """The directory is kept open, since whoever has opened it may close it before it is synced."""
-        with failing("dup"):
-            status = os.fstat(directory)
-            identity = status.st_dev, status.st_ino
-            if identity not in changed:
+        if identity not in changed:
+            with failing("dup"):
                 changed[identity] = os.dup(directory)
         changed.move_to_end(identity)
         if len(changed) > _DIRECTORIES:
@@ -89,8 +88,17 @@ class Storage:
         """Syncs the directories of a task that is done; raises ``Problem``, also if an earlier one failed."""
         while changed:
             self._sync_directory(changed)
+        self.check()
+
+    def check(self) -> None:
+        """Raises ``Problem`` if a directory could not be synced."""
         if self._lost is not None:
             raise self._lost
+
+    def note_unsynced(self, problem: Problem) -> None:
+        """A directory could not be synced."""
+        if problem.errno not in _NOT_SYNCED:
+            self._lost = self._lost or problem
 
     def _sync_directory(self, changed: Changed) -> None:
         """The one that was added longest ago."""
@@ -98,8 +106,7 @@ class Storage:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno not in _NOT_SYNCED:
-                self._lost = self._lost or Problem.of("fsync", error)
+            self.note_unsynced(Problem.of("fsync", error))
         finally:
             let_go(descriptor)
 

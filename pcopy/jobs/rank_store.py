@@ -121,7 +121,8 @@ def refuse_unsynced(roots: Sequence[Root]) -> None:
     path = roots[0].target  # of all roots
     try:
         with held_open(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-            storage.add(directory, os.fstat(directory).st_dev, changed)
+            status = os.fstat(directory)
+            storage.add(directory, status.st_dev, status.st_ino, changed)
     except (OSError, Problem) as error:
         raise Refused(f"{shown(path)}: cannot be opened to be synced: {error.strerror}") from None
     finally:

@@ -117,7 +117,8 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
         return None, None
     rank.storage = Storage(type_of_file_system, rank.syncer)
     for root in setup.roots:
-        rank.storage.add(root.target, os.fstat(root.target).st_dev, rank.running.changed)
+        status = os.fstat(root.target)
+        rank.storage.add(root.target, status.st_dev, status.st_ino, rank.running.changed)
     rank.running.changed.close()  # nothing has been made in them yet
     first = setup.tool.first_counts(setup.job)
     store = RankStore(setup.keeping, setup.job.run, rank.number, rank.size, setup.kept, first)

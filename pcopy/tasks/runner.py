@@ -80,6 +80,8 @@ class TaskRunner:
                 yield from self._resumed(steps, result)
             if value.items:
                 self._paces.took(value.code, value.items, time.monotonic() - began)
+            if not value.is_note:
+                yield from self._resumed(self._rank.sync_directories(), result)
             return outcome_of(result, self._rank)
         except Cancelled:
             return Outcome([Spawn(*task[1:])])

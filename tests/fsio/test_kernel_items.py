@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import Batch, List, Remove, Stat
+from pcopy.fsio.kernel.batches import Batch, List, Remove, Stat, SyncDirectories
 from pcopy.fsio.kernel.columns import (
     ATIME,
     FOUND,
@@ -173,6 +173,17 @@ def test_without_its_mode_nothing_is_a_directory(items: Items) -> None:
     told = items.do(lambda directory: Remove(directory, b"directory/link", Rows(2, 0)))
     assert told.verdicts.problem(0).operation == "unlink" and codes(told)[1] is Code.DONE
     assert (items.place / "directory").is_dir() and items.outside.exists()
+
+
+def test_directories_are_synced(items: Items) -> None:
+    """A pipe can not be synced."""
+    reading, writing = os.pipe()
+    told = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
+    os.close(reading)
+    os.close(writing)
+    assert codes(told) == [Code.DONE, Code.FAILED, Code.DONE]
+    problem = told.verdicts.problem(1)
+    assert (problem.operation, problem.errno) == ("fsync", errno.EINVAL)
 
 
 def test_verdicts_keep_what_went_wrong(items: Items) -> None:

@@ -54,6 +54,11 @@ def open_all(area: Path, number: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def add(storage: Storage, directory: int, changed: Changed) -> None:
+    status = os.fstat(directory)
+    storage.add(directory, status.st_dev, status.st_ino, changed)
+
+
 @pytest.mark.parametrize(
     ("kind", "kernel", "one_by_one"),
     [
@@ -71,7 +76,7 @@ def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, ke
     release = os.uname_result(("Linux", "host", kernel, "", ""))
     with mock.patch("os.uname", lambda: release):
         for descriptor in open_all(area, 1):
-            storage.add(descriptor, device, changed)
+            add(storage, descriptor, changed)
     assert storage.one_by_one == ({device} if one_by_one else set())
     storage.close()
 
@@ -80,7 +85,7 @@ def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
     changed = Changed()
     storage = make(PLAIN)
     for descriptor in open_all(area, 3):
-        storage.add(descriptor, area.stat().st_dev, changed)
+        add(storage, descriptor, changed)
     storage.sync_directories(changed)
     storage.close()
     assert syncs.inodes == []
@@ -90,8 +95,8 @@ def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: S
     changed = Changed()
     storage, before = make(FUSE), len(os.listdir("/proc/self/fd"))
     for descriptor in open_all(area, MANY):
-        storage.add(descriptor, area.stat().st_dev, changed)
-        storage.add(descriptor, area.stat().st_dev, changed)
+        add(storage, descriptor, changed)
+        add(storage, descriptor, changed)
         assert len(os.listdir("/proc/self/fd")) < before + MANY / 2
     storage.sync_directories(changed)
     assert sorted(syncs.inodes) == sorted((area / f"{index}").stat().st_ino for index in range(MANY))
@@ -104,12 +109,12 @@ def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: S
 def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syncs) -> None:
     """Links to one file in very many directories: the first is opened again for each of them."""
     changed = Changed()
-    storage, device = make(FUSE), area.stat().st_dev
+    storage = make(FUSE)
     (area / "first").mkdir()
     first = os.open(area / "first", os.O_RDONLY | os.O_DIRECTORY)
     for descriptor in open_all(area, MANY):
-        storage.add(descriptor, device, changed)
-        storage.add(first, device, changed)
+        add(storage, descriptor, changed)
+        add(storage, first, changed)
         assert os.fstat(descriptor).st_ino not in syncs.inodes
         assert os.fstat(first).st_ino not in syncs.inodes
     os.close(first)
@@ -119,9 +124,9 @@ def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syn
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path, syncs: Syncs, number: int) -> None:
     changed = Changed()
-    storage, device = make(FUSE), area.stat().st_dev
+    storage = make(FUSE)
     for descriptor in open_all(area, 2):
-        storage.add(descriptor, device, changed)
+        add(storage, descriptor, changed)
     storage.sync()
     syncs.failing[(area / "0").stat().st_ino] = number
     for _ in range(2):
@@ -140,7 +145,7 @@ def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> No
     storage = make(FUSE)
     for descriptor in open_all(area, 1):
         syncs.failing[os.fstat(descriptor).st_ino] = errno.EINVAL
-        storage.add(descriptor, area.stat().st_dev, changed)
+        add(storage, descriptor, changed)
     storage.sync_directories(changed)
     storage.sync()
     storage.close()

@@ -114,7 +114,7 @@ typedef struct {
     char names[MOST_ROWS * 257], new_names[MOST_ROWS * 257], temporaries[MOST_ROWS * 16];
     char name[MOST_ROWS][257], new_name[MOST_ROWS][257];
     uint8_t plans[MOST_ROWS], codes[MOST_ROWS], operations[MOST_ROWS];
-    int32_t errnos[MOST_ROWS];
+    int32_t errnos[MOST_ROWS], synced[MOST_ROWS];
     uint64_t bytes[MOST_ROWS], nanoseconds[MOST_ROWS], made[MOST_ROWS], offsets[MOST_ROWS + 1];
     uint8_t digests[MOST_ROWS * 32], marks[MOST_ROWS * PK_MARK];
     uint32_t mode[MOST_ROWS], uid[MOST_ROWS], gid[MOST_ROWS], links[MOST_ROWS];
@@ -268,6 +268,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         batch->inode[row] = status.st_ino + (below(40) ? 0 : 1);
         batch->size[row] = (uint64_t)status.st_size + (below(40) ? 0 : 1);
         batch->device[row] = status.st_dev;
+        batch->synced[row] = below(2) ? source : target;
         batch->mode[row] = status.st_mode;
         expect(in_nanoseconds(status.st_mtim, &batch->mtime[row]), "mtime");
         expect(in_nanoseconds(status.st_ctim, &batch->ctime[row]), "ctime");
@@ -310,6 +311,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         in_c->temporaries_size = (size_t)(temporaries - batch->temporaries);
     }
     in_c->plans = batch->plans;
+    in_c->synced = batch->synced;
     in_c->given = given;
     in_c->found = found;
     in_c->verdicts = (pk_verdicts){batch->codes, batch->operations, batch->errnos, batch->bytes, batch->nanoseconds};
@@ -385,6 +387,7 @@ static void check(batch *batch, int source, int target)
         const int code = batch->codes[row];
         expect(code != PENDING && (code <= CANCELLED || code == PK_DEFERRED), "row %u: code %d", row, code);
         cancelled |= code == CANCELLED;
+        expect(batch->in_c.kind != PK_SYNC || code == DONE || code == FAILED, "row %u: not synced", row);
         if (batch->in_c.kind == PK_COPY)
             check_copy(batch, source, target, row);
         if (batch->in_c.kind == PK_REMOVE && code == DONE)
@@ -507,9 +510,10 @@ static void round_of(int place, uint32_t round)
     atomic_store(&is_over, 0);
     expect(!pthread_create(&looking, NULL, look, kernel), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
-        static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_ENTER, PK_FINISH, PK_READ};
+        static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_ENTER, PK_FINISH, PK_SYNC,
+                                    PK_READ};
         rows = 1 + below(MOST_ROWS);
-        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 8 : 7)], rows, algorithm != 0);
+        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 9 : 8)], rows, algorithm != 0);
     }
     list_all(source);
     if (below(2))

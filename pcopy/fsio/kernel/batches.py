@@ -266,6 +266,16 @@ class Read(OfNames[ReadBack]):
     whole: bool = False
 
 
+class SyncDirectories(Batch[Judged]):
+    """Open directories, whose names are brought to stable storage. It is never cut short."""
+
+    directories: tuple[int, ...]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return self.directories
+
+
 class Remove(OfNames[Removed]):
     """Items that are no directories, and empty directories (``MODE`` tells which; without it nothing is a directory).
 

@@ -17,6 +17,7 @@ from pcopy.fsio.directories import list_entries
 from pcopy.fsio.half_written import is_marked
 from pcopy.fsio.kernel.batches import (
     Digests,
+    Judged,
     List,
     Listed,
     Read,
@@ -25,6 +26,7 @@ from pcopy.fsio.kernel.batches import (
     Removed,
     Stat,
     Stated,
+    SyncDirectories,
 )
 from pcopy.fsio.kernel.columns import (
     FIRST,
@@ -188,6 +190,20 @@ class Reading:
         self.result.verdicts.bytes[row] = size
         self.result.verdicts.moved += size
         return status
+
+
+def sync_directories(batch: SyncDirectories) -> Judged:
+    """All of them, at once."""
+    verdicts = Verdicts(len(batch.directories))
+    for row, directory in enumerate(batch.directories):
+        began = _now()
+        try:
+            os.fsync(directory)
+            verdicts.codes[row] = Code.DONE
+        except OSError as error:
+            verdicts.fail(row, Problem.of("fsync", error))
+        verdicts.nanoseconds[row] = _now() - began
+    return Judged(verdicts)
 
 
 class Removing:

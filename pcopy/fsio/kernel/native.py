@@ -17,13 +17,14 @@ from pcopy.fsio.attribute_names import Kind, kind_of
 from pcopy.fsio.attributes import is_copied
 from pcopy.fsio.directories import Opened, Pins, listing_problem
 from pcopy.fsio.kernel import _native
-from pcopy.fsio.kernel.batches import Batch, Decide, Decided, List, Listed
+from pcopy.fsio.kernel.batches import Batch, Decide, Decided, List, Listed, SyncDirectories
 from pcopy.fsio.kernel.columns import Code, Verdicts
 from pcopy.fsio.kernel.decide import decide_rows
 from pcopy.fsio.kernel.directory_batches import Enter, Finish
 from pcopy.fsio.kernel.interface import Settings, Ticket
+from pcopy.fsio.kernel.item_rows import sync_directories
 from pcopy.fsio.kernel.native_batches import DEFERRED, InC, in_c
-from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC
+from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC, SyncInC
 from pcopy.fsio.kernel.native_pool import NativePool
 from pcopy.fsio.kernel.python import FILES_AT_ONCE, DoneTicket, Work
 
@@ -186,6 +187,9 @@ class NativeKernel:
         if isinstance(batch, List):
             listed: Any = self._list(batch)
             return DoneTicket(listed)
+        if isinstance(batch, SyncDirectories) and self.works_here:
+            synced: Any = sync_directories(batch)
+            return DoneTicket(synced)
         rows = self._in_c(batch)
         rows.batch.at_once = self.pool.at_once(rows.batch.rows)
         if not self._waiting:
@@ -202,6 +206,8 @@ class NativeKernel:
             return EnterInC(self._settings, batch)
         if isinstance(batch, Finish):
             return FinishInC(self._settings, batch)
+        if isinstance(batch, SyncDirectories):
+            return SyncInC(batch)
         return in_c(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:

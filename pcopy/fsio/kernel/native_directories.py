@@ -8,7 +8,7 @@ from typing import Any
 
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.kernel import _native
-from pcopy.fsio.kernel.batches import Judged
+from pcopy.fsio.kernel.batches import Judged, OfNames, SyncDirectories
 from pcopy.fsio.kernel.columns import ATIME, FOUND, GROUP, INODE, LINKS, MODE, MTIME, OWNER, Code, Rows, Verdicts
 from pcopy.fsio.kernel.directory_batches import Common, Enter, Entered, Finish, Sibling
 from pcopy.fsio.kernel.interface import Settings
@@ -81,6 +81,16 @@ class FinishInC(DirectoriesInC):
             marks[start + 1 : start + 1 + len(mark)] = mark
         self.batch.marks = self.pointer("uint8_t[]", marks)
         self.batch.plans = self.pointer("uint8_t[]", batch.fresh)
+
+
+class SyncInC(InC):
+    """C defers none of its rows."""
+
+    def __init__(self, batch: SyncDirectories) -> None:
+        number = len(batch.directories)
+        rows = OfNames[Judged](batch.directories[0], b"/" * (number - 1))
+        super().__init__(_lib.PK_SYNC, rows, Judged(Verdicts(number)), _none)
+        self.batch.synced = self.pointer("int32_t[]", array("i", batch.directories))
 
 
 def _none() -> Work:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pcopy.fsio.directories import Pins, nothing
-from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Judged, List, Read, Remove, Stat
+from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Judged, List, Read, Remove, Stat, SyncDirectories
 from pcopy.fsio.kernel.columns import Code
 from pcopy.fsio.kernel.copy_rows import Copying
 from pcopy.fsio.kernel.decide import decide_rows
 from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
-from pcopy.fsio.kernel.item_rows import Listing, Reading, Removing, Stating
+from pcopy.fsio.kernel.item_rows import Listing, Reading, Removing, Stating, sync_directories
 
 FILES_AT_ONCE = 8
 """Files that are copied, read or removed in one ``poll``."""
@@ -124,6 +124,9 @@ class PythonKernel:
         if isinstance(batch, Decide):
             decided: Any = Decided(decide_rows(batch.policy, batch.sources, batch.targets))
             return DoneTicket(decided)
+        if isinstance(batch, SyncDirectories):
+            synced: Any = sync_directories(batch)
+            return DoneTicket(synced)
         work, step = self._work(batch)
         ticket: RowTicket[Any] = RowTicket(work, step, batch.descriptors, self.pins)
         self._waiting.append(ticket)

@@ -287,6 +287,15 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return is_plain ? DONE : found->is_made ? ANEW : PK_DEFERRED;
 }
 
+int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    doing(worker, OP_FSYNC);
+    while (fsync(batch->synced[row]))
+        if (errno != EINTR)
+            return told(batch, row, FAILED, OP_FSYNC, errno);
+    return DONE;
+}
+
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const pk_columns *given = &batch->given;

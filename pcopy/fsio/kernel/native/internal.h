@@ -99,6 +99,7 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 void pk_release_directories(pk_batch *batch);
 /* The mark of what is open, and lies in that directory: its length, and as many bytes. */
 void pk_mark(int directory, int descriptor, uint8_t *out);

@@ -11,6 +11,7 @@
 #define PK_REMOVE 4
 #define PK_ENTER 5
 #define PK_FINISH 6
+#define PK_SYNC 7
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -101,6 +102,7 @@ typedef struct pk_batch {
     const pk_tree *tree;
     pk_directory *directories;
     const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more */
+    const int32_t *synced; /* open directories, one for each row */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */
     /* The kernel's own. */
     int cancelled;

@@ -15,6 +15,7 @@
 static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_STAT] = pk_stat_row, [PK_COPY] = pk_copy_row, [PK_READ] = pk_read_row,
     [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
+    [PK_SYNC] = pk_sync_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -169,11 +170,12 @@ static void wake(pk_kernel *kernel)
             ;
 }
 
-/* Under the lock: rows that nobody has begun are not begun any more. Returns 0 if there are none. */
+/* Under the lock: rows that nobody has begun are not begun any more. Returns 0 if there are none, and for a batch that is
+ * never cut short. */
 static int cut_short(pk_kernel *kernel, pk_batch *batch)
 {
     pk_work *work = batch->work;
-    if (work->next == batch->rows)
+    if (work->next == batch->rows || batch->kind == PK_SYNC)
         return 0;
     take_out(kernel, batch);
     memset(batch->verdicts.codes + work->next, CANCELLED, batch->rows - work->next);
@@ -204,6 +206,11 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
     pthread_mutex_unlock(&kernel->lock);
 }
 
+static int changes_nothing(const pk_batch *batch)
+{
+    return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC;
+}
+
 static int makes_or_removes(const pk_batch *batch)
 {
     return batch->kind == PK_COPY || batch->kind == PK_REMOVE || batch->kind == PK_ENTER;
@@ -213,12 +220,12 @@ static int makes_or_removes(const pk_batch *batch)
  * other, by its lock in the client's kernel: threads that wait for that could do something else. */
 static int may_begin(const pk_kernel *kernel, const pk_batch *batch)
 {
-    if (batch->kind == PK_STAT || batch->kind == PK_READ)
+    if (changes_nothing(batch))
         return 1;
     int modifying = 0, of_one = 0;
     for (int each = 0; each < kernel->threads; each++) {
         pk_batch *other = atomic_load_explicit(&kernel->workers[each]->batch, memory_order_relaxed);
-        if (other == NULL || other->kind == PK_STAT || other->kind == PK_READ)
+        if (other == NULL || changes_nothing(other))
             continue;
         modifying++;
         of_one += makes_or_removes(other) && other->target == batch->target;

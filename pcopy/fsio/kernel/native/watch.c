@@ -42,7 +42,7 @@ int pk_oldest(pk_kernel *kernel, pk_doing *doing)
         older(kernel->workers[each], doing, &batch, &row);
     if (batch != NULL) {
         const int of_source = doing->operation <= OP_GETXATTR || batch->kind != PK_COPY;
-        doing->directory = of_source ? batch->directory : batch->target;
+        doing->directory = batch->kind == PK_SYNC ? batch->synced[row] : of_source ? batch->directory : batch->target;
         strncpy(doing->name, (of_source ? batch->work->name : batch->work->new_name)[row], sizeof doing->name - 1);
     }
     pthread_mutex_unlock(&kernel->lock);
