@@ -38,7 +38,7 @@ def test_under_sanitizers(library: str, area: Path) -> None:
     if found.strip() == name:
         pytest.skip(f"there is no {name} here")
     flags = ["-std=gnu11", "-g", "-O1", f"-fsanitize={SANITIZERS[library]}", "-fno-sanitize-recover=all", "-pthread"]
-    flags += [f"-I{SOURCES}", *(f"-Wl,--wrap={call}" for call in WRAPPED), *map(str, FILES)]
+    flags += [f"-I{SOURCES}", f"-I{HARNESS.parent}", *(f"-Wl,--wrap={call}" for call in WRAPPED), *map(str, FILES)]
     program = compiled(HARNESS, *flags)
     for number in range(seed() * SEEDS, (seed() + 1) * SEEDS):
         place = area / f"{number}"

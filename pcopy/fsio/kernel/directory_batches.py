@@ -27,7 +27,8 @@ class Common(NamedTuple):
     ``touched`` (nanoseconds since 1970), or a file in it, wants ``CARE``. ``most`` names are looked at, directories
     with more want ``CARE``. ``in_new``: this job has made the directory around the targets. ``compares``: files whose
     copies are there, and look like them (their times differ by ``window`` seconds at most), are skipped.
-    ``links_apart``: files with several names are not skipped.
+    ``links_apart``: files with several names are not skipped, nor copied. ``copies``: small files go into a directory
+    that is made at once, as long as that is quick.
     """
 
     source_device: int
@@ -39,13 +40,14 @@ class Common(NamedTuple):
     in_new: bool = False
     compares: bool = False
     links_apart: bool = False
+    copies: bool = False
 
 
 class Sibling(NamedTuple):
     """A directory that was entered: its metadata, and which its target is (inode and mark, ``pcopy.fsio.identity``).
 
     ``fresh``: the target was made now. ``inherits``: it belongs to somebody else. ``names`` (joined by slashes) with
-    ``rows`` are those that are left; so many others were ``skipped``, with so many bytes.
+    ``rows`` are those that are left; so many others were ``skipped`` or ``copied``, with so many bytes.
     """
 
     attributes: Attributes
@@ -55,8 +57,8 @@ class Sibling(NamedTuple):
     inherits: bool
     names: bytes
     rows: Rows
-    skipped: int
-    skipped_bytes: int
+    skipped: tuple[int, int]
+    copied: tuple[int, int]
 
 
 class Entered(Judged):

@@ -103,6 +103,7 @@ def _tree_of(common: Common) -> Any:
         (capable(CAP_DAC_OVERRIDE), _lib.PK_POWERFUL),
         (common.compares, _lib.PK_COMPARE),
         (common.links_apart, _lib.PK_LINKS),
+        (common.copies, _lib.PK_COPY_NEW),
     )
     tree = _ffi.new("pk_tree *")
     tree.source_device, tree.target_device = common.source_device, common.target_device
@@ -127,5 +128,13 @@ def _sibling(found: Any) -> Sibling:
     attributes = Attributes(dress.mode, dress.uid, dress.gid, dress.atime, dress.mtime)
     is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
     return Sibling(
-        attributes, found.inode, mark, is_fresh, is_anothers, names, rows, found.skipped, found.skipped_bytes
+        attributes,
+        found.inode,
+        mark,
+        is_fresh,
+        is_anothers,
+        names,
+        rows,
+        (found.skipped, found.skipped_bytes),
+        (found.copied, found.copied_bytes),
     )

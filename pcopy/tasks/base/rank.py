@@ -102,6 +102,9 @@ class Running:
 
 
 class Rank:
+    has_plenty: Callable[[], bool] = staticmethod(lambda: False)
+    """Is there work left for other ranks? It is the node that knows."""
+
     def __init__(
         self,
         job: Job,

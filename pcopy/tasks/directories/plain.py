@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from pcopy.fsio.kernel.batches import Plan, Policy
+from pcopy.fsio.kernel.decide import make_plan
 from pcopy.fsio.kernel.directory_batches import NEVER, Common
 from pcopy.fsio.layout import Layout
 from pcopy.fsio.problem import Problem
@@ -63,4 +65,11 @@ def in_common(rank: Rank, place: Place) -> Common:
         in_new=place.fresh,
         compares=policy.existing == "changed" and not (policy.contents or policy.in_place),
         links_apart=rank.options.preserve.links,
+        copies=_copies_at_once(rank, place, policy),
     )
+
+
+def _copies_at_once(rank: Rank, place: Place, policy: Policy) -> bool:
+    """May a new directory get its small files as soon as it is made? They are no task then, which others could have."""
+    plain = make_plan(policy) == Plan.NEW and not rank.digests and rank.options.reflink != "always"
+    return plain and rank.kernel.works_here and rank.has_plenty()

@@ -118,8 +118,8 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
         batch = Enter(source, pack_names(names), target, inodes, in_common(rank, place))
         began = time.monotonic()
         entered = yield from waited(rank.kernel, rank.kernel.submit(batch))
-        names_seen = entered.skipped + sum(len(found.rows) + found.skipped for found in entered.left.values())
-        if names_seen:
+        names_seen = entered.skipped + sum(len(found.rows) + found.skipped[0] for found in entered.left.values())
+        if names_seen and not batch.common.copies:  # to copy takes longer than to look
             rank.own(Paces).took(ScanNames.code, names_seen, time.monotonic() - began)
         return entered
 
@@ -140,6 +140,15 @@ def _count_skipped(result: Result, items: int, size: int) -> None:
             result.count(counter, size)
 
 
+def _count_copied(rank: Rank, result: Result, items: int, size: int) -> None:
+    rank.succeeded()
+    rank.counters[counts.MOVED] += size
+    for counter in (counts.FOUND, counts.FILES):
+        result.count(counter, items)
+    for counter in (counts.FOUND_BYTES, counts.BYTES):
+        result.count(counter, size)
+
+
 def _go_on(rank: Rank, result: Result, scan: ScanDir, found: Sibling, finishes: Finishes) -> Steps:
     """What is left in a directory goes to the visitor, and the directory is to be finished."""
     around = scan.parent
@@ -148,7 +157,9 @@ def _go_on(rank: Rank, result: Result, scan: ScanDir, found: Sibling, finishes: 
     place = Place(scan.root, scan.path, scan.source_id, made, found.fresh, found.inherits, scan.since)
     result.turn_to((scan.root, scan.path))
     result.count(counts.UNSCANNED, -1)
-    _count_skipped(result, found.skipped, found.skipped_bytes)
+    _count_skipped(result, *found.skipped)
+    if found.copied[0]:
+        _count_copied(rank, result, *found.copied)
     if found.names:
         visitor = rank.visitor(rank, result, place, 0)
         hand_over(Found(-1, found.names, found.rows, {}), visitor)

@@ -10,6 +10,8 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
+#define LONGEST 10000000 /* nanoseconds for which files of one directory are copied here */
+
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
 /* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
@@ -130,13 +132,17 @@ static int look_at_all(pk_directory *found, int source)
     return 0;
 }
 
+static int is_small_file(const pk_tree *tree, const pk_columns *rows, uint32_t row, const char *name)
+{
+    return S_ISREG(rows->mode[row]) && rows->size[row] <= SMALL_FILE && rows->device[row] == tree->source_device &&
+           !(tree->flags & PK_LINKS && rows->links[row] > 1) && strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1);
+}
+
 /* Does what is there stay as it is, since it looks like the copy of this row? pcopy.fsio.kernel.decide; whatever takes
  * more than a look does not. */
-static int stays(const pk_tree *tree, const pk_directory *found, uint32_t row, int target, const char *name)
+static int stays(const pk_tree *tree, const pk_columns *rows, uint32_t row, int target, const char *name)
 {
-    const pk_columns *rows = &found->rows;
-    if (!S_ISREG(rows->mode[row]) || rows->size[row] > SMALL_FILE || rows->device[row] != tree->source_device ||
-        (tree->flags & PK_LINKS && rows->links[row] > 1) || !strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1))
+    if (!is_small_file(tree, rows, row, name))
         return 0;
     struct statx there;
     int64_t mtime, ctime;
@@ -150,20 +156,16 @@ static int stays(const pk_tree *tree, const pk_directory *found, uint32_t row, i
     return (later < 0 ? -later : later) <= tree->window;
 }
 
-/* Leaves out the names whose copies stay as they are. */
-static void leave_out(const pk_tree *tree, pk_directory *found, int target)
+/* Leaves out the names with which all is done. */
+static void leave_out(pk_directory *found, const char **names, const uint8_t *done)
 {
     pk_columns *rows = &found->rows;
-    char *name = found->names, *to = found->names, *const end = name + found->names_size;
+    char *to = found->names;
     uint32_t kept = 0;
     for (uint32_t row = 0; row < found->left; row++) {
-        char *after = end_of(name, end);
-        const size_t length = (size_t)(after - name);
-        *after = '\0';
-        if (stays(tree, found, row, target, name)) {
-            found->skipped++;
-            found->skipped_bytes += rows->size[row];
-        } else {
+        const char *name = names[row];
+        const size_t length = strlen(name);
+        if (!done[row]) {
             if (kept)
                 *to++ = '/';
             memmove(to, name, length);
@@ -177,10 +179,70 @@ static void leave_out(const pk_tree *tree, pk_directory *found, int target)
             rows->device[kept] = rows->device[row];
             kept++;
         }
-        name = after + 1;
     }
     found->left = kept;
     found->names_size = (size_t)(to - found->names);
+}
+
+/* Skips the names whose copies stay as they are. */
+static void skip(const pk_tree *tree, pk_directory *found, const char **names, uint8_t *done, int target)
+{
+    for (uint32_t row = 0; row < found->left; row++)
+        if ((done[row] = (uint8_t)stays(tree, &found->rows, row, target, names[row]))) {
+            found->skipped++;
+            found->skipped_bytes += found->rows.size[row];
+        }
+}
+
+/* Copies small files into a new directory. With what can't be copied so nothing is done: others find out why. */
+static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
+                     int source, int target)
+{
+    uint8_t plan = NEW, operation;
+    int32_t number;
+    uint64_t bytes;
+    pk_work work = {.name = names, .new_name = names};
+    pk_batch files = {
+        .kind = PK_COPY, .flags = batch->flags, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
+        .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
+    };
+    const pk_columns *rows = &found->rows;
+    const uint64_t until = pk_now() + LONGEST;
+    for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && pk_now() < until; row++) {
+        if (!is_small_file(batch->tree, rows, row, names[row]))
+            continue;
+        work.name = work.new_name = names + row;
+        files.given = (pk_columns){.mtime = rows->mtime + row, .ctime = rows->ctime + row, .inode = rows->inode + row,
+                                   .size = rows->size + row, .device = rows->device + row};
+        if (pk_copy_row(worker, &files, 0) == DONE) {
+            done[row] = 1;
+            found->copied++;
+            found->copied_bytes += bytes;
+        }
+    }
+}
+
+/* Does what can be done at once with what is in the directory. */
+static void do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target)
+{
+    const uint32_t number = found->left;
+    const char **names = malloc(number * (sizeof *names + 1));
+    if (names == NULL)
+        return;
+    uint8_t *done = (uint8_t *)(names + number);
+    memset(done, 0, number);
+    char *name = found->names, *const end = name + found->names_size;
+    for (uint32_t row = 0; row < number; row++) {
+        names[row] = name;
+        name = end_of(name, end);
+        *name++ = '\0';
+    }
+    if (found->is_made)
+        copy_new(worker, batch, found, names, done, source, target);
+    else
+        skip(batch->tree, found, names, done, target);
+    leave_out(found, names, done);
+    free(names);
 }
 
 /* The target, open; *made tells whether it was made. -1: it is not plain, or not to be had. */
@@ -245,15 +307,15 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
 }
 
 /* Goes on with the open target; 0 if it is no plain case after all. */
-static int settle(pk_worker *worker, pk_batch *batch, pk_directory *found, int target)
+static int settle(pk_worker *worker, pk_batch *batch, pk_directory *found, int source, int target)
 {
     const pk_tree *tree = batch->tree;
     struct stat status;
     if (!is_plain_target(worker, batch, target, &status, found->is_made))
         return 0;
-    if (found->left && tree->flags & PK_COMPARE && !found->is_made) {
+    if (found->left && tree->flags & (found->is_made ? PK_COPY_NEW : PK_COMPARE)) {
         doing(worker, OP_STAT);
-        leave_out(tree, found, target);
+        do_at_once(worker, batch, found, source, target);
     }
     const int can_enter = tree->flags & PK_POWERFUL || (found->dress.mode & 0700) == 0700;
     if (!found->left && !found->is_made && can_enter) {
@@ -276,14 +338,16 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     int source = pk_open_quietly(batch->directory, name, DIRECTORY, NULL);
     if (source < 0)
         return PK_DEFERRED;
-    const int failed = look_into(worker, batch, row, source);
-    if (close(source) || failed)
+    if (look_into(worker, batch, row, source)) {
+        close(source);
         return PK_DEFERRED;
+    }
     doing(worker, OP_OPEN);
     int target = open_target(batch, name, &found->is_made);
-    int is_plain = target >= 0 && settle(worker, batch, found, target);
+    int is_plain = target >= 0 && settle(worker, batch, found, source, target);
     if (target >= 0)
         close(target);
+    close(source);
     return is_plain ? DONE : found->is_made ? ANEW : PK_DEFERRED;
 }
 

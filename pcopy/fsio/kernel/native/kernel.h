@@ -52,7 +52,8 @@ typedef struct pk_digest {
 #define PK_IN_NEW 1      /* the directory around the targets was made by this job: nothing is expected in it */
 #define PK_POWERFUL 2    /* permissions do not keep us out */
 #define PK_COMPARE 4     /* files that are like their copies stay as they are, and are left out of what was found */
-#define PK_LINKS 8       /* a file with several names is not left out */
+#define PK_LINKS 8       /* a file with several names is not left out, nor copied */
+#define PK_COPY_NEW 16   /* small files are copied into a directory that is made, as long as that is quick */
 
 /* What the directories of a batch have in common. Times are in nanoseconds, the window is in seconds. */
 typedef struct {
@@ -77,8 +78,8 @@ typedef struct {
     uint64_t inode;       /* of the target, as its mark */
     uint8_t mark[144];
     uint8_t is_made, is_anothers, is_finished;
-    uint32_t skipped, left;
-    uint64_t skipped_bytes;
+    uint32_t skipped, copied, left;
+    uint64_t skipped_bytes, copied_bytes;
     char *names;          /* those that are left, joined by slashes, with the columns of what they are */
     size_t names_size;
     pk_columns rows;
