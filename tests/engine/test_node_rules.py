@@ -243,6 +243,23 @@ def test_a_halt_before_the_start() -> None:
     assert said[-2:] == [(1, Stop(75)), (2, Stop(75))]
 
 
+def test_all_that_is_dropped_is_remembered_once() -> None:
+    """What is under way, what waits for this phase and for later ones, and what arrives after the stop."""
+    spoken, victim, request = asking(1, 7)
+    spoken.node.queue.remembers = True
+    waiting = [task(1), task(2), task(3), task(4, phase=1)]
+    spoken.hear(victim, Reply(0, request.sequence, tuple(waiting[:2])))
+    spoken.hear(0, Work(0, tuple(waiting[2:])))
+    taken = spoken.node.take()
+    assert taken is not None
+    spoken.hear(0, Halt("signal"))
+    spoken.node.drop(taken, 0.0)
+    spoken.hear(0, Work(0, (task(5), task(6, phase=1))))
+    assert sorted(each.id[2] for each in spoken.node.queue.forgotten()) == [1, 2, 3, 4, 5, 6]
+    assert spoken.node.dropped == 6
+    assert list(spoken.node.queue.forgotten()) == []
+
+
 def test_an_abort_goes_to_all_neighbours_but_its_bearer() -> None:
     spoken = working(1, 7)
     news = Abort(9, "text")
