@@ -15,6 +15,7 @@ import pytest
 
 from pcopy import __version__
 from pcopy.errors import Refused
+from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch.group import Hello, leaders
 from pcopy.launch.hosts import neighbour, read_hellos
 from tests.launch.launchers import Launchers, assert_refused, told
@@ -140,6 +141,20 @@ def test_other_arguments_on_one_rank_are_refused(launchers: Launchers, area: Pat
     assert_refused(run, "rank 1", "other arguments")
     assert not (area / "one").exists()
     assert not (area / "two").exists()
+
+
+def test_another_kernel_on_one_rank_is_told(launchers: Launchers, area: Path, source: Path) -> None:
+    words: list[Argument] = [source, area / "copy"]
+    other: list[Argument] = [":", "-n", "1", "env", "PCOPY_KERNEL=python", sys.executable, "-m", "pcopy"]
+    run = pcopy(*words, *other, *words, wrap=launchers.line("hydra", 1))
+    if kernel_name() == "python":
+        assert not any("different kernels" in line for line in told(run)), show(run)
+        return
+    (line,) = (line for line in told(run) if "different kernels" in line)
+    name = os.uname().nodename
+    assert line.endswith(f": kernel c on {name}; kernel python on {name}"), line
+    assert run.returncode == 0, show(run)
+    assert differences(source, area / "copy") == []
 
 
 def test_a_refusal_of_rank_0_is_told_once_and_touches_nothing(launchers: Launchers, area: Path, source: Path) -> None:
