@@ -17,7 +17,7 @@ from functools import partial
 from pcopy.fsio import half_written
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, kind_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.named import NamedTuple
 
@@ -177,6 +177,8 @@ def apply_attributes(
         mode = mode & 0o7700 if has_acl else mode
         if kept is None or not stat.S_ISDIR(kept.st_mode) or not dressing.has_mode(mode):
             dressing.attempt("chmod", lambda: os.chmod(handle, mode))
+            if mode & stat.S_ISGID and not capable(CAP_FSETID):
+                dressing.excused |= not dressing.has_mode(mode)  # chmod(2) takes the bit away, and does not say so
     for name, value in acls:
         dressing.set_xattr(name, value)
     if preserve.timestamps:

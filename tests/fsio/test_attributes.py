@@ -73,6 +73,22 @@ def test_set_id_bits_come_with_owner_and_group(area: Path) -> None:
     assert status.st_mode & 0o7777 == 0o750
 
 
+@pytest.mark.parametrize("user", [0, NOBODY])
+def test_a_set_gid_bit_that_the_system_takes_away_is_excused(area: Path, user: int) -> None:
+    """From a set-gid directory a file may get a group that its owner is not in; chmod says nothing then."""
+    require_root("make a directory of another group")
+    os.chown(area, -1, OTHER)
+    area.chmod(0o2777)
+
+    def dress() -> None:
+        capable.cache_clear()
+        status, excused = dressed(area / "file", source(0o2755, user, OTHER), Preserve())
+        assert (status.st_gid, status.st_mode & 0o7777) == (OTHER, 0o755 if user else 0o2755)
+        assert excused == (1 if user else 0)
+
+    as_user(dress) if user else dress()
+
+
 def test_an_owner_that_was_named_is_never_excused(area: Path) -> None:
     """The source's own may be beyond an ordinary user; what was asked for explicitly has to be."""
     require_root("become somebody else")

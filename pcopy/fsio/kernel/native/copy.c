@@ -129,8 +129,6 @@ static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, c
         doing(worker, OP_CHOWN);
         if (!has_owner(batch, writing, source) && fchown(writing, source->st_uid, source->st_gid))
             return -1;
-    } else if (mode & (S_ISUID | S_ISGID)) {
-        return -1;
     }
     if (give_attributes(worker, reading, writing, found))
         return -1;
@@ -394,6 +392,8 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         return given_up(batch, reading, -1, NULL);
     if (is_asked_first)
         source.st_atim = before.st_atim;
+    if (source.st_mode & (S_ISUID | S_ISGID) && (geteuid() || !(batch->flags & PK_OWNER)))
+        return given_up(batch, reading, -1, NULL); /* the system may take such bits away, and not say so */
     if (batch->flags & PK_SPARSE && (uint64_t)source.st_blocks << 9 < size)
         return close(reading) ? PK_DEFERRED : CARE;
     return make(worker, batch, row, reading, (size_t)got, &source, &found);
