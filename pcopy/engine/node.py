@@ -49,9 +49,6 @@ from pcopy.errors import INTERNAL, InvariantBroken
 
 NEVER = float("inf")
 
-PLENTY = 2
-"""Tasks in the queue with which there is something for whoever asks, and something left."""
-
 _FINAL = (State.CLOSED, State.ABORTED)
 
 
@@ -128,11 +125,6 @@ class Node:
         """At the root: begins the first phase, or goes on with the one that was restored."""
         self.commit.start(now)
         self._begin_phase(max(0, self.restored), now)
-
-    @property
-    def has_plenty(self) -> bool:
-        """Is there so much work that the task which runs may do more than its own? Nobody else can help it."""
-        return self.size == 1 or self.queue.open >= PLENTY
 
     @property
     def may_take(self) -> bool:

@@ -19,6 +19,10 @@ _OVERFLOW = -2
 """Instead of a phase: tasks of the current one that memory can't hold."""
 
 
+PLENTY = 2
+"""Tasks with which there is something for whoever asks, and something left."""
+
+
 class _Stack:
     """Tasks in the order of their arrival, with the sum of their costs."""
 
@@ -92,6 +96,11 @@ class TaskQueue:
     def open(self) -> int:
         """How many tasks wait that any rank may run."""
         return len(self) - len(self._notes)
+
+    @property
+    def has_plenty(self) -> bool:
+        """Is there so much that the task which runs may do more than its own, with which nobody else can help?"""
+        return self.open >= PLENTY
 
     def _outside(self) -> list[Backlog]:
         """Where tasks of the current phase wait outside memory."""

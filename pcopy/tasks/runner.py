@@ -10,8 +10,9 @@ import time
 
 from pcopy.engine.driver import Outcome, Slices
 from pcopy.engine.task import ANYBODY, Spawn, Task
-from pcopy.fsio.kernel.columns import pack_names
-from pcopy.fsio.kernel.interface import Cancelled
+from pcopy.fsio.kernel.batches import SyncDirectories
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.interface import Cancelled, waited
 from pcopy.tasks.base.codec import decode, encode, load_later
 from pcopy.tasks.base.dividing import LEAST_COST, Paces, cuts
 from pcopy.tasks.base.kind import Kind, Steps
@@ -81,7 +82,7 @@ class TaskRunner:
             if value.items:
                 self._paces.took(value.code, value.items, time.monotonic() - began)
             if not value.is_note:
-                yield from self._resumed(self._rank.sync_directories(), result)
+                yield from self._resumed(_sync_directories(self._rank), result)
             return outcome_of(result, self._rank)
         except Cancelled:
             return Outcome([Spawn(*task[1:])])
@@ -120,6 +121,17 @@ class TaskRunner:
         finally:
             self._rank.go_on(result.running)
             steps.close()
+
+
+def _sync_directories(rank: Rank) -> Steps:
+    """As ``Rank.ended``, but by the kernel's threads: meanwhile other tasks go on."""
+    changed, storage = rank.running.changed, rank.storage
+    if storage is not None and changed:
+        ticket = rank.kernel.submit(SyncDirectories(tuple(changed.values())))
+        verdicts = (yield from waited(rank.kernel, ticket)).verdicts
+        for row in verdicts.rows(Code.FAILED):
+            storage.note_unsynced(verdicts.problem(row))
+        changed.close()
 
 
 def outcome_of(result: Result, rank: Rank) -> Outcome:

@@ -100,7 +100,7 @@ MAKING = (
     _target("fifo", "mknodat mknod", "name", "mknod", "FFFFFFFFF"),
     _target("symlink", "symlinkat symlink", "name", "symlink", "FFFFFFFFF"),
     _target("links", "linkat link", "name", "link", "FFFFFFFFF"),
-    _target("small", "openat", "name", "create", "FFFFFFFFF", "2+", in_c="3+"),
+    _target("small", "openat", "name", "create", "FFFFFFFFF", "2+", in_c="2+2"),
     _target("replaced", "openat", "temporary", "create", "FFFFFFFFF"),
     _target("chunked", "openat", "temporary", "create", "FFFFFFFFF"),
     _target("chunked", "openat", "temporary", "open", "FFFFFFFFF", "2+"),

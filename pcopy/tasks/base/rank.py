@@ -13,15 +13,12 @@ from typing import Any, TypeVar, cast
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Stepwise
 from pcopy.errors import NOT_SYNCED, UNSYNCED, InvariantBroken
 from pcopy.fsio.close import close_read
 from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Held
 from pcopy.fsio.half_written import drop_all_stale
-from pcopy.fsio.kernel.batches import SyncDirectories
-from pcopy.fsio.kernel.columns import Code
-from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, waited
+from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel
 from pcopy.fsio.layout import Layout
 from pcopy.fsio.naming import Namer
 from pcopy.fsio.passage import Manner
@@ -285,16 +282,6 @@ class Rank:
                 self.storage.sync_directories(self.running.changed)
             except Problem as problem:  # which the storage remembers
                 self.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
-
-    def sync_directories(self) -> Stepwise[None]:
-        """What ``ended`` does in this thread, for a task that may wait: meanwhile others go on."""
-        changed = self.running.changed
-        if self.storage is not None and changed:
-            batch = SyncDirectories(tuple(changed.values()))
-            verdicts = (yield from waited(self.kernel, self.kernel.submit(batch))).verdicts
-            for row in verdicts.rows(Code.FAILED):
-                self.storage.note_unsynced(verdicts.problem(row))
-            changed.close()
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
         """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""

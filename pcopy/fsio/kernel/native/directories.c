@@ -10,8 +10,6 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
-#define LONGEST 10000000 /* nanoseconds for which files of one directory are copied here */
-
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
 /* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
@@ -66,183 +64,6 @@ static int dress(const pk_batch *batch, int directory, const struct stat *status
         atime == wanted->atime && mtime == wanted->mtime)
         return 0;
     return futimens(directory, times) ? -1 : 0;
-}
-
-/* Room for what is known of so many names, whose text takes `used` bytes. */
-static int make_room(pk_directory *found, uint32_t names, const char *text, size_t used)
-{
-    char *block = malloc((size_t)names * 48 + used + 1);
-    if (block == NULL)
-        return -1;
-    found->block = block;
-    pk_columns *rows = &found->rows;
-    rows->mtime = (int64_t *)block;
-    rows->ctime = rows->mtime + names;
-    rows->inode = (uint64_t *)(rows->ctime + names);
-    rows->size = rows->inode + names;
-    rows->device = rows->size + names;
-    rows->mode = (uint32_t *)(rows->device + names);
-    rows->links = rows->mode + names;
-    found->names = (char *)(rows->links + names);
-    memcpy(found->names, text, used);
-    found->names[used] = '\0';
-    found->names_size = used;
-    return 0;
-}
-
-static int look(int directory, const char *name, struct statx *status)
-{
-    return statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, status);
-}
-
-static struct timespec time_of(struct statx_timestamp time)
-{
-    return (struct timespec){time.tv_sec, time.tv_nsec};
-}
-
-/* The end of a name in joined names. */
-static char *end_of(char *name, const char *end)
-{
-    char *slash = memchr(name, '/', (size_t)(end - name));
-    return slash != NULL ? slash : (char *)end;
-}
-
-/* Looks at all names of an open directory of the source. */
-static int look_at_all(pk_directory *found, int source)
-{
-    pk_columns *rows = &found->rows;
-    char *name = found->names, *const end = name + found->names_size;
-    for (uint32_t row = 0; row < found->left; row++) {
-        struct statx status;
-        char *after = end_of(name, end);
-        *after = '\0';
-        int failed = look(source, name, &status);
-        if (after != end)
-            *after = '/';
-        if (failed || !in_nanoseconds(time_of(status.stx_mtime), &rows->mtime[row]) ||
-            !in_nanoseconds(time_of(status.stx_ctime), &rows->ctime[row]))
-            return -1;
-        rows->mode[row] = status.stx_mode;
-        rows->links[row] = status.stx_nlink;
-        rows->inode[row] = status.stx_ino;
-        rows->size[row] = status.stx_size;
-        rows->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
-        name = after + 1;
-    }
-    return 0;
-}
-
-static int is_small_file(const pk_tree *tree, const pk_columns *rows, uint32_t row, const char *name)
-{
-    return S_ISREG(rows->mode[row]) && rows->size[row] <= SMALL_FILE && rows->device[row] == tree->source_device &&
-           !(tree->flags & PK_LINKS && rows->links[row] > 1) && strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1);
-}
-
-/* Does what is there stay as it is, since it looks like the copy of this row? pcopy.fsio.kernel.decide; whatever takes
- * more than a look does not. */
-static int stays(const pk_tree *tree, const pk_columns *rows, uint32_t row, int target, const char *name)
-{
-    if (!is_small_file(tree, rows, row, name))
-        return 0;
-    struct statx there;
-    int64_t mtime, ctime;
-    if (look(target, name, &there) || !S_ISREG(there.stx_mode) || there.stx_size != rows->size[row] ||
-        !in_nanoseconds(time_of(there.stx_mtime), &mtime) || !in_nanoseconds(time_of(there.stx_ctime), &ctime))
-        return 0;
-    if (ctime >= tree->touched || (there.stx_uid == tree->user && (there.stx_mode & 07777) == 0600))
-        return 0;
-    int64_t ours = rows->mtime[row] / 1000000000 - (rows->mtime[row] % 1000000000 < 0);
-    int64_t later = ours - there.stx_mtime.tv_sec;
-    return (later < 0 ? -later : later) <= tree->window;
-}
-
-/* Leaves out the names with which all is done. */
-static void leave_out(pk_directory *found, const char **names, const uint8_t *done)
-{
-    pk_columns *rows = &found->rows;
-    char *to = found->names;
-    uint32_t kept = 0;
-    for (uint32_t row = 0; row < found->left; row++) {
-        const char *name = names[row];
-        const size_t length = strlen(name);
-        if (!done[row]) {
-            if (kept)
-                *to++ = '/';
-            memmove(to, name, length);
-            to += length;
-            rows->mode[kept] = rows->mode[row];
-            rows->links[kept] = rows->links[row];
-            rows->mtime[kept] = rows->mtime[row];
-            rows->ctime[kept] = rows->ctime[row];
-            rows->inode[kept] = rows->inode[row];
-            rows->size[kept] = rows->size[row];
-            rows->device[kept] = rows->device[row];
-            kept++;
-        }
-    }
-    found->left = kept;
-    found->names_size = (size_t)(to - found->names);
-}
-
-/* Skips the names whose copies stay as they are. */
-static void skip(const pk_tree *tree, pk_directory *found, const char **names, uint8_t *done, int target)
-{
-    for (uint32_t row = 0; row < found->left; row++)
-        if ((done[row] = (uint8_t)stays(tree, &found->rows, row, target, names[row]))) {
-            found->skipped++;
-            found->skipped_bytes += found->rows.size[row];
-        }
-}
-
-/* Copies small files into a new directory. With what can't be copied so nothing is done: others find out why. */
-static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
-                     int source, int target)
-{
-    uint8_t plan = NEW, operation;
-    int32_t number;
-    uint64_t bytes;
-    pk_work work = {.name = names, .new_name = names};
-    pk_batch files = {
-        .kind = PK_COPY, .flags = batch->flags, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
-        .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
-    };
-    const pk_columns *rows = &found->rows;
-    const uint64_t until = pk_now() + LONGEST;
-    for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && pk_now() < until; row++) {
-        if (!is_small_file(batch->tree, rows, row, names[row]))
-            continue;
-        work.name = work.new_name = names + row;
-        files.given = (pk_columns){.mtime = rows->mtime + row, .ctime = rows->ctime + row, .inode = rows->inode + row,
-                                   .size = rows->size + row, .device = rows->device + row};
-        if (pk_copy_row(worker, &files, 0) == DONE) {
-            done[row] = 1;
-            found->copied++;
-            found->copied_bytes += bytes;
-        }
-    }
-}
-
-/* Does what can be done at once with what is in the directory. */
-static void do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target)
-{
-    const uint32_t number = found->left;
-    const char **names = malloc(number * (sizeof *names + 1));
-    if (names == NULL)
-        return;
-    uint8_t *done = (uint8_t *)(names + number);
-    memset(done, 0, number);
-    char *name = found->names, *const end = name + found->names_size;
-    for (uint32_t row = 0; row < number; row++) {
-        names[row] = name;
-        name = end_of(name, end);
-        *name++ = '\0';
-    }
-    if (found->is_made)
-        copy_new(worker, batch, found, names, done, source, target);
-    else
-        skip(batch->tree, found, names, done, target);
-    leave_out(found, names, done);
-    free(names);
 }
 
 /* The target, open; *made tells whether it was made. -1: it is not plain, or not to be had. */
@@ -303,7 +124,7 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     if (number == 0) /* one that was removed once it was open looks like an empty one */
         return fstat(source, &status) || status.st_nlink == 0 ? -1 : 0;
     doing(worker, OP_STAT);
-    return make_room(found, found->left, (const char *)worker->buffer, listing.used) || look_at_all(found, source);
+    return pk_look_at_all(found, source, (const char *)worker->buffer, listing.used);
 }
 
 /* Goes on with the open target; 0 if it is no plain case after all. */
@@ -315,7 +136,7 @@ static int settle(pk_worker *worker, pk_batch *batch, pk_directory *found, int s
         return 0;
     if (found->left && tree->flags & (found->is_made ? PK_COPY_NEW : PK_COMPARE)) {
         doing(worker, OP_STAT);
-        do_at_once(worker, batch, found, source, target);
+        pk_do_at_once(worker, batch, found, source, target);
     }
     const int can_enter = tree->flags & PK_POWERFUL || (found->dress.mode & 0700) == 0700;
     if (!found->left && !found->is_made && can_enter) {

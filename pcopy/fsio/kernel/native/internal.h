@@ -101,6 +101,11 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 void pk_release_directories(pk_batch *batch);
+/* Looks at so many names (`left`), which are joined in `names`, in an open directory of the source. -1: one can't be
+ * looked at, or there is no memory. */
+int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used);
+/* Skips or copies what can be at once, and leaves it out of what was found. */
+void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target);
 /* The mark of what is open, and lies in that directory: its length, and as many bytes. */
 void pk_mark(int directory, int descriptor, uint8_t *out);
 int pk_attribute_of(pk_kernel *kernel, const char *name);
