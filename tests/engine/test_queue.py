@@ -55,6 +55,12 @@ def test_notes_first_and_in_order() -> None:
     assert drain(queue(task(1, owner=0), task(2, expands=True), task(3), task(4, owner=0))) == [1, 4, 2, 3]
 
 
+def test_what_others_may_have_is_plenty_or_not() -> None:
+    """With one task left, a thief would leave this rank nothing; notes are for nobody else."""
+    assert not queue(task(1), task(2, owner=0), task(3, owner=0)).has_plenty
+    assert queue(task(1), task(2, expands=True)).has_plenty
+
+
 def test_scanning_first_until_the_budget_is_passed() -> None:
     scans = [task(number, expands=True) for number in (1, 2)]
     copies = [task(number) for number in (3, 4, 5)]

@@ -103,9 +103,10 @@ class Bench:
             pack_names(new_names or ()),
             pack_names(self.temporaries),
             inherits=inherits,
+            identified=self.plan == Plan.NEW,
         )
         try:
-            self.result, self.rows = done(kernel, batch), batch.rows
+            self.result, self.rows, self.plans = done(kernel, batch), batch.rows, batch.plans
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
             os.close(source)
@@ -121,11 +122,13 @@ class Bench:
         code = Code(result.verdicts.codes[row])
         assert code is not Code.PENDING
         temporary = self.target / os.fsdecode(self.temporaries[row])
-        if code in (Code.DONE, Code.LACKS) and self.plan & ~SYNC == Plan.TEMPORARY:
-            assert temporary.lstat().st_ino == result.made[row]
-            held = os.open(temporary, os.O_PATH)
+        is_named_later = self.plan & ~SYNC == Plan.TEMPORARY
+        if code in (Code.DONE, Code.LACKS) and (is_named_later or self.plan == self.plans[row] == Plan.NEW):
+            held = os.open(temporary if is_named_later else self.target / new_name, os.O_PATH | os.O_NOFOLLOW)
+            assert os.fstat(held).st_ino == result.made[row]
             assert result.marks[row] == mark_of(held, made=True)
             os.close(held)
+        if code in (Code.DONE, Code.LACKS) and is_named_later:
             temporary.rename(self.target / new_name)
         if code is Code.DONE:
             assert self.rows.version(row) == Version.of((self.source / name).lstat())

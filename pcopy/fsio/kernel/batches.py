@@ -239,7 +239,8 @@ class Copy(OfNames[Copied]):
     whose name should be free and is not.
     ``new_names`` are the names in the target, if those are others. ``temporaries`` are free names, one for each row;
     empty where a plan needs none. Rows of another ``recipe`` are another batch. ``inherits``: what is made in
-    ``target`` inherits an ACL, which must go.
+    ``target`` inherits an ACL, which must go. ``identified``: ``made`` and ``marks`` are told of files that keep the
+    names under which they were made, too.
     """
 
     target: int
@@ -249,6 +250,7 @@ class Copy(OfNames[Copied]):
     temporaries: bytes = b""
     inherits: bool = False
     recipe: Recipe = PLAIN
+    identified: bool = False
 
     @property
     def descriptors(self) -> tuple[int, ...]:

@@ -131,7 +131,13 @@ class Copying:
             raise Problem.of(operation, error, on_source=True) from error
         finally:
             _close(reading)
-        if batch.plans[row] == _NEW and self._plain and not xattrs and has_common_times(status.st_atime_ns, mtime):
+        if (
+            batch.plans[row] == _NEW
+            and self._plain
+            and not batch.identified
+            and not xattrs
+            and has_common_times(status.st_atime_ns, mtime)
+        ):
             return self._make_plain(row, data, status)
         return self._make(row, plan, data, status, xattrs)
 
@@ -208,9 +214,9 @@ class Copying:
                 if put != len(data):
                     write_all(new.descriptor, memoryview(data)[put:], put)
                 applied = self._dress(new, status, xattrs)
-                if plan != _NEW:
+                if plan != _NEW or self._batch.identified:
                     result.made[row] = new.status.st_ino
-                    if plan == _TEMPORARY:
+                    if plan != _REPLACE:
                         result.marks[row] = mark_of(new.descriptor, made=True)
             except OSError as error:
                 raise Problem.of("write", error) from error

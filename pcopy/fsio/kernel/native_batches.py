@@ -109,6 +109,7 @@ class CopyInC(InC):
         to.target = batch.target
         to.umask = settings.umask
         to.flags = flags_of(settings) | (_lib.PK_INHERITS if batch.inherits else 0)
+        to.flags |= _lib.PK_IDENTIFY if batch.identified else 0
         if batch.new_names:
             to.new_names, to.new_names_size = self.pointer("char[]", batch.new_names), len(batch.new_names)
         if batch.temporaries:
@@ -121,7 +122,7 @@ class CopyInC(InC):
         if batch.recipe is not PLAIN or settings.preserve.chown != (-1, -1):
             self.defer_all()
             return
-        if batch.temporaries:
+        if batch.temporaries or batch.identified:
             self._marks = bytearray(number * _lib.PK_MARK)
             to.marks = self.pointer("uint8_t[]", self._marks)
         if self._digest is not None and has_digest:

@@ -29,35 +29,40 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
         return self.item
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Copies the first name that can be copied, and is not kept as it is; its links follow when it is there.
+        yield from copy_group(rank, result, self.item)
 
-        The names before it are left behind here: a task for each would carry all that follow.
-        """
-        rest = self.item
-        while True:
-            try:
-                if rest.attempt:
-                    rest = rest._replace(names=((looked_at_again(rank, rest.place), rest.name), *rest.links))
-                settled = yield from _copied(rest, rank, result)
-                if settled is None:
-                    result.spawn(SplitFile(rest), rest.size)
-                    return
-                if not (settled.is_kept and rest.links):
-                    yield from _after(rank, result, rest, settled)
-                    return
-                failed: tuple[FailedName, ...] | None = rest.failed
-            except Problem as problem:
-                failed = left_behind(rank, result, rest, problem)
-            if failed is None:
+
+def copy_group(rank: Rank, result: Result, item: Item, first: Settled | Problem | None = None) -> Steps:
+    """Copies the first name that can be copied, and is not kept as it is; its links follow when it is there.
+
+    The names before it are left behind here: a task for each would carry all that follow. ``first``: what has become of
+    the first one, if that is copied already; it has not been counted.
+    """
+    rest = item
+    while True:
+        try:
+            if rest.attempt:
+                rest = rest._replace(names=((looked_at_again(rank, rest.place), rest.name), *rest.links))
+            settled = yield from _copied(rest, rank, result, first)
+            if settled is None:
+                result.spawn(SplitFile(rest), rest.size)
                 return
-            if not rest.links:
-                pass_on(result, rest, failed)
+            if not (settled.is_kept and rest.links):
+                yield from _link_others(rank, result, rest, settled)
                 return
-            rest = rest._replace(names=rest.links, failed=failed)
-            yield None
+            failed: tuple[FailedName, ...] | None = rest.failed
+        except Problem as problem:
+            failed = left_behind(rank, result, rest, problem)
+        if failed is None:
+            return
+        if not rest.links:
+            pass_on(result, rest, failed)
+            return
+        rest, first = rest._replace(names=rest.links, failed=failed), None
+        yield None
 
 
-def _after(rank: Rank, result: Result, item: Item, settled: Settled) -> Steps:
+def _link_others(rank: Rank, result: Result, item: Item, settled: Settled) -> Steps:
     """As ``after_settled``; a few links are made by this task."""
     if settled.unnamed is None and settled.made is not None and not item.failed and 0 < len(item.links) <= AT_ONCE:
         yield from MakeLinks(item, copy_here(rank, settled.made, settled.known), False).run(rank, result)
@@ -65,12 +70,18 @@ def _after(rank: Rank, result: Result, item: Item, settled: Settled) -> Steps:
         after_settled(rank, result, item, settled)
 
 
-def _copied(item: Item, rank: Rank, result: Result) -> Generator[None, None, Settled | None]:
-    """Copies and counts the first name, if that is wanted; None for a large file, which has a task of its own.
-
-    Raises ``Problem``.
+def _copied(
+    item: Item, rank: Rank, result: Result, first: Settled | Problem | None
+) -> Generator[None, None, Settled | None]:
+    """Copies the first name, unless that is done, and counts it, if that is wanted; None for a large file, which has a
+    task of its own. Raises ``Problem``.
     """
     place, name = item.names[0]
+    if isinstance(first, Problem):
+        raise first
+    if first is not None:
+        result.copied(place, name, first.known, alone=not item.links)
+        return first
     status = rank.source_status(place, name)
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):
         raise changed("stat", "another item has taken its name")

@@ -13,7 +13,8 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Place, pack_numbers, unpack_numbers
-from pcopy.tasks.links.link_group import LinkGroup
+from pcopy.tasks.links.first_names import first_names
+from pcopy.tasks.links.link_group import LinkGroup, copy_group
 
 MOST_NAMES = 128
 """Names of one task, unless they are one inode's."""
@@ -72,8 +73,10 @@ class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
         return self.reduced(task, gone) if task.phase == Phase.LINK else iter((task,))
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        for item in self.each():
-            yield from LinkGroup(item).run(rank, result)
+        items = self.each()
+        copied = yield from first_names(rank, result, items)
+        for item in items:
+            yield from copy_group(rank, result, item, copied.get(item))
             yield None
 
 

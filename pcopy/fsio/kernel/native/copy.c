@@ -263,11 +263,11 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
 {
     const int plan = batch->plans[row] & ~SYNC;
     struct stat made;
-    if (plan != NEW) {
+    if (plan != NEW || batch->flags & PK_IDENTIFY) {
         if (fstat(writing, &made))
             return given_up(batch, -1, writing, made_as);
         batch->made[row] = made.st_ino;
-        if (plan == TEMPORARY)
+        if (plan != REPLACE)
             pk_mark(batch->target, writing, batch->marks + (size_t)row * PK_MARK);
     }
     doing(worker, OP_FSYNC);

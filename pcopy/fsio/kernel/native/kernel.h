@@ -22,6 +22,7 @@
 #define PK_INHERITS 64  /* what is made inherits an ACL, which must go */
 #define PK_COPIES 128   /* what is read are copies: from storage, and they may change meanwhile */
 #define PK_WHOLE 256    /* a file that is marked as half written is not read */
+#define PK_IDENTIFY 512 /* inode and mark are told of files, too, that keep the names under which they were made */
 
 /* Codes that Python does not have: the row is not done, and is to be done by the kernel in Python. */
 #define PK_DEFERRED 255
