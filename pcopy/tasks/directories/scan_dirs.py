@@ -173,10 +173,10 @@ def spawn_scan(result: Result, scan: ScanDirs) -> None:
 
 
 def spawn_scans(rank: Rank, result: Result, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-    """The directories ``names`` of ``place`` are to be scanned. Few of them make several tasks, if there are several
-    ranks: else one would hold a whole tree."""
+    """The directories ``names`` of ``place`` are to be scanned. Few of them make several tasks while other ranks have
+    nothing to do: else one would hold a whole tree."""
     number = len(names)
-    size = MOST if rank.size == 1 else max(1, min(MOST, -(-number // (2 * rank.size))))
+    size = MOST if rank.size == 1 or rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
     for start in range(0, number, size):
         end = start + size
         spawn_scan(result, ScanDirs(place, pack_names(names[start:end]), pack_numbers([*inodes[start:end]])))
