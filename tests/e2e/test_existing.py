@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.command import Argument, pcopy, runs_in_c, show, succeed, summary
 from tests.support.files import NOW, write
 from tests.support.held import held
 from tests.support.oracle import changes, differences, snapshot
@@ -123,6 +123,21 @@ def test_a_second_run_copies_nothing(area: Path, option: str) -> None:
     told = summary(succeed("--json", "--existing", option, f"{area}/source/", area / "copy", ranks=2))
     assert (told["files"], told["skipped"], told["directories"]) == (0, 50, 6)
     assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.skipif(not runs_in_c(), reason="only the kernel in C leaves them alone")
+def test_directories_that_somebody_has_looked_into_are_left_alone(area: Path) -> None:
+    """Their access times differ then, and nothing else."""
+    for number in range(3):
+        write(area / f"source/{number}/file", b"content")
+    succeed("-T", area / "source", area / "copy")
+    for directory in (area / "source").iterdir():
+        os.utime(directory, ns=(NOW, directory.stat().st_mtime_ns))
+    before = {path: path.stat().st_ctime_ns for path in (area / "copy").rglob("*")}
+    options: list[Argument] = ["--json", "--checkpoint", "none", "--existing", "changed", "-T"]
+    told = summary(succeed(*options, area / "source", area / "copy"))
+    assert (told["files"], told["skipped"], told["directories"]) == (0, 3, 4)
+    assert {path: path.stat().st_ctime_ns for path in (area / "copy").rglob("*")} == before
 
 
 @pytest.mark.parametrize("size", [10, 40 << 20], ids=["small", "large"])

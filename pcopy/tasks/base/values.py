@@ -176,8 +176,11 @@ class Retry(NamedTuple):
 
 
 def bucket_of(inode: int) -> int:
-    """Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not."""
-    return inode % 64
+    """Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not.
+
+    What was made together has numbers beside each other, and so few notes tell of a directory.
+    """
+    return (inode >> 8) % 64
 
 
 def pack_numbers(numbers: list[int]) -> bytes:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import Stepwise
@@ -133,15 +132,22 @@ class Finishes:
         ):
             result.spawn(finish, phase=Phase.FINISH)
             return
+        self.add_plain(name, place.source_id.inode, place.target_id, attributes, place.fresh + 2 * place.inherits)
+
+    def add_plain(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
+        """One that lies in the directory of these, with times that all file systems hold; ``state`` as in
+        ``FinishDirs``."""
         self._names.append(name)
-        self._sources.append(place.source_id.inode)
-        self._targets.append(place.target_id.inode)
-        self._marks.append(place.target_id.mark)
-        self._states.append(place.fresh + 2 * place.inherits)
+        self._sources.append(source)
+        self._targets.append(target.inode)
+        self._marks.append(target.mark)
+        self._states.append(state)
         rows = self._rows
-        columns: tuple[array[int], ...] = rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime
-        for column, number in zip(columns, attributes[:5], strict=True):
-            column.append(number)
+        rows.mode.append(attributes.mode)
+        rows.uid.append(attributes.uid)
+        rows.gid.append(attributes.gid)
+        rows.atime.append(attributes.atime)
+        rows.mtime.append(attributes.mtime)
         rows.number += 1
 
     def spawn(self, result: Result) -> None:

@@ -287,10 +287,15 @@ def to_be_finished(
 ) -> None:
     """The directory gets its metadata in a later phase. If it is not ``complete``, it has failed already."""
     finish = FinishDir(place, attributes, complete, entries)
-    if attributes.mode & stat.S_IXUSR or capable(CAP_DAC_OVERRIDE):
+    if may_be_entered(attributes):
         finish_later(result, finish)
     else:  # once its owner can't enter it, nothing below it can be finished
         result.spawn(SealDir(finish), owner=0)
+
+
+def may_be_entered(attributes: Attributes) -> bool:
+    """By us, once the directory has these?"""
+    return bool(attributes.mode & stat.S_IXUSR) or capable(CAP_DAC_OVERRIDE)
 
 
 def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Recipe, *, made: bool) -> Place | None:

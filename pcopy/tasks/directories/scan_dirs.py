@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.attributes import has_common_times
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import Enter, Entered, Sibling
@@ -26,7 +27,7 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dirs import Finishes
 from pcopy.tasks.directories.plain import in_common, open_plain
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, to_be_finished
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, may_be_entered, to_be_finished
 from pcopy.tasks.directories.siblings import OfSiblings
 from pcopy.walk.visitor import Found, hand_over
 
@@ -102,7 +103,7 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
                 result.turn_to((scan.root, scan.path))
                 yield from scan.scan(rank, result, finishes.add, made=code == Code.ANEW)
             elif row in entered.left:
-                yield from _go_on(rank, result, self.one(name, inode), entered.left[row], finishes)
+                yield from _go_on(rank, result, self.place, name, inode, entered.left[row], finishes)
         return left
 
     def _enter(self, rank: Rank, result: Result, names: list[bytes], inodes: array[int]) -> Stepwise[Entered | None]:
@@ -149,23 +150,32 @@ def _count_copied(rank: Rank, result: Result, items: int, size: int) -> None:
         result.count(counter, size)
 
 
-def _go_on(rank: Rank, result: Result, scan: ScanDir, found: Sibling, finishes: Finishes) -> Steps:
-    """What is left in a directory goes to the visitor, and the directory is to be finished."""
-    around = scan.parent
-    assert around is not None
+def _go_on(
+    rank: Rank, result: Result, around: Place, name: bytes, inode: int, found: Sibling, finishes: Finishes
+) -> Steps:
+    """What is left in the directory ``name`` goes to the visitor, and the directory is to be finished."""
+    path = around.path + b"/" + name if around.path else name
     made = Identity(around.target_id.mount, found.inode, found.mark)
-    place = Place(scan.root, scan.path, scan.source_id, made, found.fresh, found.inherits, scan.since)
-    result.turn_to((scan.root, scan.path))
+    attributes = found.attributes
+    result.turn_to((around.root, path))
     result.count(counts.UNSCANNED, -1)
     _count_skipped(result, *found.skipped)
     if found.copied[0]:
         _count_copied(rank, result, *found.copied)
+    is_plain = has_common_times(attributes.atime, attributes.mtime) and may_be_entered(attributes)
+    if is_plain:
+        finishes.add_plain(name, inode, made, attributes, found.fresh + 2 * found.inherits)
+    if is_plain and not found.names:
+        return
+    source = Identity(around.source_id.mount, inode)
+    place = Place(around.root, path, source, made, found.fresh, found.inherits, around.since)
     if found.names:
         visitor = rank.visitor(rank, result, place, 0)
         hand_over(Found(-1, found.names, found.rows, {}), visitor)
         yield from visitor.settle()
         visitor.finish()
-    to_be_finished(result, place, found.attributes, finishes.add)
+    if not is_plain:
+        to_be_finished(result, place, attributes, finishes.add)
 
 
 def spawn_scan(result: Result, scan: ScanDirs) -> None:
