@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 
 from pcopy.engine.task import Task
@@ -15,7 +16,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import SYNC, Copy, Plan, Stat
 from pcopy.fsio.kernel.columns import DEVICE, MODE, VERSION, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.decide import make_plan
-from pcopy.fsio.kernel.interface import SMALL_FILE, waited
+from pcopy.fsio.kernel.interface import SMALL_FILE, Cancelled, waited
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
@@ -88,9 +89,15 @@ class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         items = self.each()
         copied = yield from _first_names(rank, result, items)
-        for item in items:
+        items.sort(key=lambda item: item not in copied)
+        for number, item in enumerate(items, 1):
             yield from copy_group(rank, result, item, copied.get(item))
-            yield None
+            if rank.stop_reason is None:
+                yield None
+            elif item not in copied:  # what has failed is told: a task between two slices would be dropped
+                for other in items[number:]:
+                    result.copy(other)
+                return
 
 
 def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[dict[Item, Settled | Problem]]:
@@ -113,7 +120,10 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
         plans = bytes((make_plan(policy_of(rank, place)),)) * len(good)
         recipe = rank.layout.of_small_files(source)
         batch = Copy(source, names, target, plans, rows, inherits=inherits, recipe=recipe, identified=True)
-        done = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        ticket = rank.kernel.submit(batch)
+        with suppress(Cancelled):  # what was copied counts; if there is no room, the others fail one by one
+            yield from waited(rank.kernel, ticket)
+        done = ticket.result
         rank.counters[counts.MOVED] += done.verdicts.moved
         for row, code in enumerate(done.verdicts.codes):
             made = Identity(place.target_id.mount, done.made[row], done.marks[row])
