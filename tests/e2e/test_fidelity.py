@@ -133,6 +133,22 @@ def test_the_group_alone_is_kept_where_it_can_be(area: Path) -> None:
     assert told["excused"] == 1
 
 
+def test_a_set_gid_bit_that_a_directory_loses_is_excused(area: Path) -> None:
+    """Below a set-gid directory they get a group that their owner is not in, and chmod says nothing."""
+    require_root("make directories of another group")
+    (area / "source/one/two").mkdir(parents=True)
+    (area / "into").mkdir()
+    os.chown(area / "into", -1, 4321)
+    (area / "into").chmod(0o2777)
+    for directory in (area / "source/one", area / "source/one/two"):
+        os.chown(directory, NOBODY, 4321)
+        directory.chmod(0o2755)
+    os.chown(area / "source", NOBODY, 4321)
+    told = summary(succeed("--json", area / "source", area / "into/copy", user=NOBODY))
+    assert (area / "into/copy/one/two").stat().st_mode & 0o7777 == 0o755
+    assert told["excused"] == 2
+
+
 def test_directory_below_a_set_gid_parent_has_none(area: Path) -> None:
     """The kernel hands the bit down; cp -a leaves it."""
     (area / "source/sub").mkdir(parents=True)
