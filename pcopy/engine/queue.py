@@ -99,7 +99,7 @@ class TaskQueue:
 
     @property
     def has_plenty(self) -> bool:
-        """Is there so much that the task which runs may do more than its own, with which nobody else can help?"""
+        """Do so many tasks wait that an idle rank would find one, and this rank still has another?"""
         return self.open >= PLENTY
 
     def _outside(self) -> list[Backlog]:

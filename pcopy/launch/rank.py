@@ -151,7 +151,7 @@ def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJou
     node.queue.remembers = rank.keeps
     rank.counters, rank.begun_with = node.counters, lambda: node.begun_with
     rank.totals = lambda: node.progress.totals
-    rank.has_plenty = lambda: size == 1 or node.queue.has_plenty
+    rank.has_plenty = lambda: size == 1 or node.queue.has_plenty  # one rank leaves nobody without
     if keeping.resumed:
         restore_rank(node, keeping, job.run)
     elif rank.number == 0:

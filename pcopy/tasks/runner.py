@@ -124,7 +124,7 @@ class TaskRunner:
 
 
 def _sync_directories(rank: Rank) -> Steps:
-    """As ``Rank.ended``, but by the kernel's threads: meanwhile other tasks go on."""
+    """As ``Rank.ended``, but by the kernel's threads, where there are any: meanwhile other tasks go on."""
     changed, storage = rank.running.changed, rank.storage
     if storage is not None and changed:
         ticket = rank.kernel.submit(SyncDirectories(tuple(changed.values())))

@@ -85,6 +85,7 @@ class Bench:
         inherits: bool = False,
         new_names: Sequence[bytes] | None = None,
         digest: Digest | None = None,
+        identified: bool = False,
     ) -> list[Told]:
         """One for each of ``names``, with the file's version and digest as they should be.
 
@@ -103,10 +104,10 @@ class Bench:
             pack_names(new_names or ()),
             pack_names(self.temporaries),
             inherits=inherits,
-            identified=self.plan == Plan.NEW,
+            identified=identified,
         )
         try:
-            self.result, self.rows, self.plans = done(kernel, batch), batch.rows, batch.plans
+            self.result, self.rows = done(kernel, batch), batch.rows
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
             os.close(source)
@@ -122,13 +123,8 @@ class Bench:
         code = Code(result.verdicts.codes[row])
         assert code is not Code.PENDING
         temporary = self.target / os.fsdecode(self.temporaries[row])
-        is_named_later = self.plan & ~SYNC == Plan.TEMPORARY
-        if code in (Code.DONE, Code.LACKS) and (is_named_later or self.plan == self.plans[row] == Plan.NEW):
-            held = os.open(temporary if is_named_later else self.target / new_name, os.O_PATH | os.O_NOFOLLOW)
-            assert os.fstat(held).st_ino == result.made[row]
-            assert result.marks[row] == mark_of(held, made=True)
-            os.close(held)
-        if code in (Code.DONE, Code.LACKS) and is_named_later:
+        if code in (Code.DONE, Code.LACKS) and self.plan & ~SYNC == Plan.TEMPORARY:
+            self.identify(row, temporary)
             temporary.rename(self.target / new_name)
         if code is Code.DONE:
             assert self.rows.version(row) == Version.of((self.source / name).lstat())
@@ -138,6 +134,13 @@ class Bench:
             return code
         problem: Problem = result.verdicts.problem(row)
         return problem
+
+    def identify(self, row: int, path: Path) -> None:
+        """It is told that this was made."""
+        held = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+        assert os.fstat(held).st_ino == self.result.made[row]
+        assert self.result.marks[row] == mark_of(held, made=True) != b""
+        os.close(held)
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self.target.iterdir())

@@ -72,6 +72,17 @@ def test_digests_are_of_what_was_copied(bench: Bench, size: int) -> None:
     subprocess.run(["cmp", bench.source / "file", bench.target / "file"], check=True)
 
 
+def test_what_was_made_is_identified_where_that_is_asked_for(new: Bench) -> None:
+    for name in ("one", "two"):
+        new.add(name)
+    assert new.copy("one", "two", identified=True) == [7, 7]
+    for row, name in enumerate(("one", "two")):
+        new.identify(row, new.target / name)
+    new.add("three")
+    assert new.copy("three") == [7]
+    assert (new.result.made[0], new.result.marks[0]) == (0, b"")
+
+
 def test_each_file_has_its_own_digest(new: Bench) -> None:
     names = [f"{number}" for number in range(5)]
     for number, name in enumerate(names):

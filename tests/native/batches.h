@@ -258,6 +258,8 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
     in_c->flags = (int)below(256) & ~PK_INHERITS;
     if (copies && below(2))
         in_c->flags |= PK_OWNER | PK_MODE | PK_TIMES;
+    if (copies && below(2))
+        in_c->flags |= PK_IDENTIFY;
     in_c->rows = rows;
     in_c->at_once = (int)below(5);
     in_c->directory = source;

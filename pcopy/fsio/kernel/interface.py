@@ -12,7 +12,7 @@ Rules:
 - A ticket pins the descriptors of its batch (``pcopy.fsio.directories.Pins``): none is closed, and so none means
   another directory, before the ticket is done.
 - A ticket that is cancelled is done as soon as no row of it is under way: rows that were begun end, the others are
-  ``CANCELLED``.
+  ``CANCELLED``. ``SyncDirectories`` is never cancelled.
 - What goes wrong with a row is its verdict, and nothing else: ``submit`` and ``poll`` raise no ``OSError``.
 - Tickets of one kernel are done in any order.
 """

@@ -186,7 +186,7 @@ def spawn_scans(rank: Rank, result: Result, place: Place, names: Sequence[bytes]
     """The directories ``names`` of ``place`` are to be scanned. Few of them make several tasks while other ranks have
     nothing to do: else one would hold a whole tree."""
     number = len(names)
-    size = MOST if rank.size == 1 or rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
+    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
     for start in range(0, number, size):
         end = start + size
         spawn_scan(result, ScanDirs(place, pack_names(names[start:end]), pack_numbers([*inodes[start:end]])))

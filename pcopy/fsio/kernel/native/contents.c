@@ -139,9 +139,9 @@ static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *fou
     uint8_t plan = NEW, operation;
     int32_t number;
     uint64_t bytes;
-    pk_work work = {.name = names, .new_name = names};
+    pk_work work = {0};
     pk_batch files = {
-        .kind = PK_COPY, .flags = batch->flags, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
+        .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
         .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
     };
     const pk_columns *rows = &found->rows;

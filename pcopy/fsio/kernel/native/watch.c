@@ -41,7 +41,8 @@ int pk_oldest(pk_kernel *kernel, pk_doing *doing)
     for (int each = 0; each < kernel->threads; each++)
         older(kernel->workers[each], doing, &batch, &row);
     if (batch != NULL) {
-        const int of_source = doing->operation <= OP_GETXATTR || batch->kind != PK_COPY;
+        const int of_source = doing->operation <= OP_GETXATTR || doing->operation == OP_READDIR ||
+                              (batch->kind != PK_COPY && batch->kind != PK_ENTER);
         doing->directory = batch->kind == PK_SYNC ? batch->synced[row] : of_source ? batch->directory : batch->target;
         strncpy(doing->name, (of_source ? batch->work->name : batch->work->new_name)[row], sizeof doing->name - 1);
     }
