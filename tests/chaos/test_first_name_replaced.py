@@ -26,7 +26,7 @@ def linked(area: Path) -> tuple[Path, Path]:
 
 
 def killed(source: Path, copy: Path, env: dict[str, str], policy: str) -> str:
-    """The name that is given, in another directory than that of its link. That is not on record yet: what is, is over."""
+    """The name that is given, in another directory than that of its link; that is not on record yet."""
     line = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=renameat2"]
     wrap = [*line, "-e", "inject=renameat2:signal=KILL:when=2"]
     run = pcopy("--existing", policy, "-T", source, copy, ranks=1, env=env, wrap=wrap)
