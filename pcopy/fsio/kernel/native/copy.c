@@ -140,7 +140,7 @@ static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, c
     if (!(batch->flags & PK_MODE))
         mode &= ~(batch->umask | S_ISUID | S_ISGID);
     doing(worker, OP_CHMOD);
-    if (fchmod(writing, mode))
+    if (set_mode(writing, mode))
         return -1;
     if (batch->flags & PK_TIMES) {
         const struct timespec times[2] = {source->st_atim, source->st_mtim};
@@ -392,8 +392,8 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         return given_up(batch, reading, -1, NULL);
     if (is_asked_first)
         source.st_atim = before.st_atim;
-    if (source.st_mode & (S_ISUID | S_ISGID) && (geteuid() || !(batch->flags & PK_OWNER)))
-        return given_up(batch, reading, -1, NULL); /* the system may take such bits away, and not say so */
+    if (source.st_mode & (S_ISUID | S_ISGID) && !(batch->flags & PK_OWNER))
+        return given_up(batch, reading, -1, NULL); /* whose are they? */
     if (batch->flags & PK_SPARSE && (uint64_t)source.st_blocks << 9 < size)
         return close(reading) ? PK_DEFERRED : CARE;
     return make(worker, batch, row, reading, (size_t)got, &source, &found);

@@ -36,13 +36,6 @@ static struct timespec moment_of(int64_t nanoseconds)
     return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
 }
 
-/* fchmod takes a set-gid bit away where we are not in the group, and does not say so. */
-static int has_mode(int directory, mode_t mode)
-{
-    struct stat status;
-    return !fstat(directory, &status) && (status.st_mode & 07777) == mode;
-}
-
 /* Gives an open directory its metadata, as far as it has others: pcopy.fsio.attributes.apply_attributes. -1: that takes
  * more care, and whoever takes it sets all of it. */
 static int dress(const pk_batch *batch, int directory, const struct stat *status, const pk_dress *wanted, int is_made)
@@ -58,7 +51,7 @@ static int dress(const pk_batch *batch, int directory, const struct stat *status
     mode_t mode = wanted->mode & 07777;
     if (!(batch->flags & PK_MODE))
         mode = is_made ? mode & ~batch->umask & 01777 : status->st_mode & 07777;
-    if ((status->st_mode & 07777) != mode && (fchmod(directory, mode) || (mode & S_ISGID && !has_mode(directory, mode))))
+    if ((status->st_mode & 07777) != mode && set_mode(directory, mode))
         return -1;
     if (!(batch->flags & PK_TIMES))
         return 0;

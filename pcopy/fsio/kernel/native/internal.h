@@ -156,6 +156,15 @@ static inline int is_common(time_t seconds)
     return seconds >= 315532800 && seconds < (time_t)1 << 31;
 }
 
+/* -1: it is not set. fchmod takes a set-gid bit away from whoever is not in the group, and does not say so. */
+static inline int set_mode(int descriptor, mode_t mode)
+{
+    struct stat status;
+    if (fchmod(descriptor, mode))
+        return -1;
+    return mode & S_ISGID && (fstat(descriptor, &status) || (status.st_mode & 07777) != mode) ? -1 : 0;
+}
+
 /* Nanoseconds since 1970; 0 if 64 bits can't hold them, or if they would be one of the two ends. */
 static inline int in_nanoseconds(struct timespec time, int64_t *out)
 {
