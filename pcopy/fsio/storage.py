@@ -88,10 +88,6 @@ class Storage:
         """Syncs the directories of a task that is done; raises ``Problem``, also if an earlier one failed."""
         while changed:
             self._sync_directory(changed)
-        self.check()
-
-    def check(self) -> None:
-        """Raises ``Problem`` if a directory could not be synced."""
         if self._lost is not None:
             raise self._lost
 

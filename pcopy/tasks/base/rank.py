@@ -99,9 +99,6 @@ class Running:
 
 
 class Rank:
-    has_plenty: Callable[[], bool] = staticmethod(lambda: False)
-    """Is there work left for other ranks? It is the node that knows."""
-
     def __init__(
         self,
         job: Job,
@@ -133,6 +130,7 @@ class Rank:
         """The sums of all ranks, as last heard."""
         self.begun_with = self.totals
         """Those with which the phase has begun."""
+        self.has_plenty: Callable[[], bool] = lambda: False  # would other ranks find work? The node knows
         self.leaders = leaders
         self.open_spool = open_spool
         one_host = len(leaders) == 1
@@ -154,8 +152,7 @@ class Rank:
         self.storage: Storage | None = None
         """Syncs what was written, before a journal records it."""
         self.stop_reason: Halt | None = None
-        self._reported = 0
-        self._full = 0
+        self._reported = self._full = 0
 
     def own(self, state: Callable[[Rank], S]) -> S:
         """This rank's one ``state``, a class that lives beside the kinds that need it; made when it is first asked for.

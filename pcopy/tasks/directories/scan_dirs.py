@@ -96,14 +96,17 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
         left = []
         for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
             code = Code.CARE if entered is None else entered.verdicts.codes[row]
-            if rank.stop_reason is not None and (entered is None or code != Code.DONE or row in entered.left):
+            found = entered.left.get(row) if entered is not None else None
+            if code == Code.DONE and found is None:
+                continue
+            if rank.stop_reason is not None and not (found is not None and found.copied[0]):  # what was copied counts
                 left.append(row)
-            elif entered is None or code != Code.DONE:
+            elif found is None:
                 scan = self.one(name, inode)
                 result.turn_to((scan.root, scan.path))
                 yield from scan.scan(rank, result, finishes.add, made=code == Code.ANEW)
-            elif row in entered.left:
-                yield from _go_on(rank, result, self.place, name, inode, entered.left[row], finishes)
+            else:
+                yield from _go_on(rank, result, self.place, name, inode, found, finishes)
         return left
 
     def _enter(self, rank: Rank, result: Result, names: list[bytes], inodes: array[int]) -> Stepwise[Entered | None]:

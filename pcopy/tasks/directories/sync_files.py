@@ -27,7 +27,7 @@ from pcopy.tasks.base.values import Place
 NAP = 0.005
 """Seconds that a slice waits for a sync."""
 
-LONG = 5.0
+LONG = 1.0
 """Seconds after which a job is long enough to start a process for its syncs (``pcopy.fsio.syncer``)."""
 
 
