@@ -52,11 +52,13 @@ class Applied(NamedTuple):
 
     ``excused`` items lacked a privilege, or had an ACL of a model that their new file system doesn't know; ``notices``
     are for the user. ``unknown`` are attributes that the file system does not know: to be told of once, not per item.
+    ``layout`` tells why a file did not get the layout that was wanted (``pcopy.fsio.layout``).
     """
 
     excused: int = 0
     notices: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
+    layout: str = ""
 
 
 def is_copied(name: str, preserve: Preserve) -> bool:

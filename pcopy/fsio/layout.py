@@ -1,53 +1,110 @@
-"""Where the data of new files lie: asked when files and directories are created, and for the unit of chunks.
+"""Where the data of new files lie: asked when files and directories are created, and for the chunks of large files.
 
 On a file system with many servers (Lustre) each file has a layout, which it gets before its first byte and keeps. A
-``Recipe`` tells the layout of a new file or directory; one recipe serves for all that are alike.
+``Recipe`` tells the layout of a new file; one recipe serves for all that are alike. ``Layout`` is what a file system
+without layouts answers; ``pcopy.lustre.layouts`` has the other.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from pcopy.fsio.attributes import Handle
-from pcopy.fsio.problem import failing
 from pcopy.named import NamedTuple
+
+LUSTRE = 0x0BD00BD0
+"""The f_type of statfs(2)."""
+
+
+def _as_wanted(back: bytes) -> str:
+    return ""
 
 
 class Recipe(NamedTuple):
-    """How a file or directory is created.
+    """How a file is created.
 
     ``flags`` are added to those of open(2); the extended ``attribute`` (name and value) is set as long as it is empty.
-    A chunk has ``unit`` bytes or more where that is not 0: the stripe size.
+    What is read back of it then goes to ``amiss``, which tells why that is not what was wanted, or nothing.
+    ``impossible`` tells why the file is made like any other, though something else is wanted.
     """
 
     flags: int = 0
     attribute: tuple[str, bytes] | None = None
-    unit: int = 0
+    amiss: Callable[[bytes], str] = _as_wanted
+    impossible: str = ""
 
 
 PLAIN = Recipe()
 """As the directory and the file system say."""
 
 
+class Stripes(NamedTuple):
+    """How an open file lies on its servers: ``size`` bytes on one after the other, which are ``osts``; with the same
+    servers from its first byte to its last, else there are none. ``unit`` is the largest stripe size (0: unknown)."""
+
+    unit: int = 0
+    size: int = 0
+    osts: tuple[int, ...] = ()
+
+
+_UNKNOWN = Stripes()
+
+
 class Layout:
-    """Chooses recipes; one per rank. Nobody can ask for a layout yet, so all are plain."""
+    """Of one file system that is copied to; each rank has its own. This one is for those that know no layouts."""
 
-    def of_file(self, source: int, status: os.stat_result) -> Recipe:
-        """For the copy of a regular file that is open and has this ``status``; raises ``Problem``."""
+    is_plain = True
+    """Does nothing here ever want another recipe than ``PLAIN``, so that nobody needs to ask for each file?"""
+
+    def of_file(self, source: int, status: os.stat_result, target: int) -> Recipe:
+        """For the copy of a regular file that is open and has this ``status``, in the directory ``target``; raises
+        ``Problem``."""
         return PLAIN
 
-    def of_small_files(self, source: int) -> Recipe:
-        """For the copies of small files of an open directory, which are made together; raises ``Problem``."""
-        return PLAIN
+    def of_small_files(
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int
+    ) -> list[tuple[Recipe, list[int]]]:
+        """For the copies of small files of an open directory: each recipe with its rows, of which a row has one. Raises
+        ``Problem``."""
+        return [(PLAIN, [*range(len(names))])]
 
-    def of_directory(self, source: Handle) -> Recipe:
-        """For the copy of an open directory: what is made in it later gets that, too. Raises ``Problem``."""
-        return PLAIN
+    def directory_made(self, source: Handle, target: int) -> str:
+        """The directory ``target``, which is open and empty, gets what files in it shall inherit: as ``source`` has it.
+        Tells what went wrong, or nothing."""
+        return ""
+
+    def text_of(self, recipe: Recipe, target: int) -> str:
+        """What files have got that were made in the directory ``target`` by this recipe, as people read it. Raises
+        ``Problem``."""
+        return ""
+
+    def stripes_of(self, descriptor: int) -> Stripes:
+        """Those of a file that was just made."""
+        return _UNKNOWN
+
+    def shared(self, descriptor: int, group: int, *, insists: bool) -> AbstractContextManager[None]:
+        """In its body the file, which is open for writing, is locked for all that name the same ``group`` (not 0).
+        Raises ``Problem``; unless who asks ``insists``, not where there are no such locks."""
+        return nullcontext()
+
+    def anchor(self, directory: int) -> int:
+        """A file without a name that lies on all servers, or -1 if it needs none; see ``pcopy.fsio.syncer``. Raises
+        ``OSError``."""
+        return -1
+
+    def server_of(self, directory: int) -> int:
+        """Which metadata server keeps the names in an open directory; 0 where there is one."""
+        return 0
 
 
-def lay_out(descriptor: int, recipe: Recipe) -> None:
-    """Gives what was just created, and is empty, its layout; raises ``Problem``."""
-    if recipe.attribute is not None:
-        name, value = recipe.attribute
-        with failing(f"setxattr {name}"):
-            os.setxattr(descriptor, name, value)
+def lay_out(descriptor: int, recipe: Recipe) -> str:
+    """Gives a file that was just created, and is empty, its layout; tells why it has not got that, or nothing."""
+    assert recipe.attribute is not None
+    name, value = recipe.attribute
+    try:
+        os.setxattr(descriptor, name, value)
+        return recipe.amiss(os.getxattr(descriptor, name))
+    except OSError as error:
+        return os.strerror(error.errno or 0)

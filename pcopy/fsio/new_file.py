@@ -40,6 +40,8 @@ class NewFile:
 
     # What a small file has in common with all others is not set for each.
     shortcoming: MetadataProblem | None = None
+    other_layout = ""
+    """Why it has the layout that it inherits, and not the one that was wanted."""
     _before: tuple[int, ...] = ()
     _made: Identity | None = None
     _status: os.stat_result | None = None
@@ -58,12 +60,20 @@ class NewFile:
         """An empty file that nobody else may read, as ``name``, which must be free. Raises ``Problem``."""
         new = cls(directory, name, create(directory, name, layout.flags))
         if layout is not PLAIN:
-            try:
-                lay_out(new.descriptor, layout)
-            except BaseException:
-                new._give_up()
-                raise
+            new.other_layout = layout.impossible or new._lay_out(layout)
         return new
+
+    def _lay_out(self, layout: Recipe) -> str:
+        """Without the layout that is wanted it is made once more: it may have none at all."""
+        try:
+            if why := lay_out(self.descriptor, layout):
+                self._give_up()
+                self.descriptor = -1
+                self.descriptor = create(self._directory, self._made_as)
+        except BaseException:
+            self._give_up()
+            raise
+        return why
 
     @classmethod
     def beside(cls, directory: int, temporary: bytes, *, layout: Recipe = PLAIN, over: Over | None = None) -> Self:
@@ -117,7 +127,8 @@ class NewFile:
             if self._before:
                 kept, inherits = status_before(self._before), True
                 drop_old_xattrs(self.descriptor, attributes, preserve)
-            return apply_attributes(self._handle(), attributes, preserve, umask, kept=kept, inherits=inherits)
+            applied = apply_attributes(self._handle(), attributes, preserve, umask, kept=kept, inherits=inherits)
+            return applied._replace(layout=self.other_layout) if self.other_layout else applied
         except MetadataProblem as problem:
             self.shortcoming = problem
             return Applied()

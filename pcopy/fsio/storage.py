@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import FUSE
+from pcopy.fsio.layout import Layout
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import Syncer, open_for_sync
 
@@ -28,6 +29,9 @@ _DIRECTORIES = 32
 
 _NOT_SYNCED = (errno.EINVAL, errno.EBADF)
 """Of directories that their file system does not sync, and of such that may be searched only."""
+
+
+_NO_LAYOUT = Layout()
 
 
 class Changed(OrderedDict[tuple[int, int], int]):
@@ -42,38 +46,55 @@ class Changed(OrderedDict[tuple[int, int], int]):
 class Storage:
     """The file systems that one rank writes to. ``sync`` is for another thread, all else for the one that writes."""
 
-    def __init__(self, type_of: Callable[[int], int], syncer: Syncer) -> None:
-        """``type_of`` tells a descriptor's f_type; raises ``OSError``. ``syncer`` is closed by whoever has made it."""
+    def __init__(
+        self, type_of: Callable[[int], int], syncer: Syncer, layout_of: Callable[[int, int], Layout] | None = None
+    ) -> None:
+        """``type_of`` tells a descriptor's f_type; raises ``OSError``. ``syncer`` is closed by whoever has made it.
+        ``layout_of`` gives the layout of a device, on which a directory is open; raises ``Problem``."""
+        self._layout_of = layout_of or (lambda device, directory: _NO_LAYOUT)
         self.one_by_one: set[int] = set()
         """The devices on which each file is synced before it is closed, and each directory after its task."""
         self._type_of = type_of
-        self._descriptors: dict[int, int] = {}
+        self._descriptors: dict[tuple[int, int], int] = {}
+        """By device and metadata server."""
+        self._anchors: dict[tuple[int, int], int] = {}
         self._lost: Problem | None = None
         self._syncer = syncer
 
-    def add(self, directory: int, device: int, inode: int, changed: Changed) -> None:
+    def add(self, directory: int, device: int, inode: int, changed: Changed, *, makes: bool = True) -> None:
         """Before a task writes to the open ``directory``; raises ``Problem``.
 
         ``device`` and ``inode`` are those of the directory: to ask for them would be a request to the file server each
-        time. ``changed`` are the directories of that task.
+        time. ``changed`` are the directories of that task. ``makes``: a name may be made in the directory, whose times
+        are not final yet.
         """
-        if device not in self._descriptors:
-            self._open(directory, device)
+        layout = self._layout_of(device, directory)
+        key = device, layout.server_of(directory)
+        if key not in self._descriptors and (makes or layout.is_plain):
+            self._open(directory, key, layout)
         if device in self.one_by_one:
             self._note(directory, (device, inode), changed)
 
-    def _open(self, directory: int, device: int) -> None:
+    def _open(self, directory: int, key: tuple[int, int], layout: Layout) -> None:
+        device = key[0]
         try:
             descriptor = open_for_sync(directory)
         except OSError as error:
             if not os.access(".", os.W_OK, dir_fd=directory, effective_ids=True):
                 return  # nothing can be made in it; the next directory on the device may do
             raise Problem.of("open", error) from error
-        self._descriptors[device] = descriptor
+        self._descriptors[key] = descriptor
         with failing("statfs"):
             is_fuse = self._type_of(descriptor) == FUSE
         if is_fuse or kernel_version() < _REPORTS_ERRORS:
             self.one_by_one.add(device)
+        try:
+            anchor = layout.anchor(descriptor)
+        except OSError:  # no sync of the whole file system would do
+            self.one_by_one.add(device)
+        else:
+            if anchor >= 0:
+                self._anchors[key] = anchor
 
     def _note(self, directory: int, identity: tuple[int, int], changed: Changed) -> None:
         """The directory is kept open, since whoever has opened it may close it before it is synced."""
@@ -110,9 +131,9 @@ class Storage:
         """All of them; raises ``Problem`` for the first that fails, after the others."""
         self._syncer.start()
         problem: Problem | None = None
-        for descriptor in tuple(self._descriptors.values()):
+        for key, descriptor in tuple(self._descriptors.items()):
             try:
-                self._syncer.sync(descriptor)
+                self._syncer.sync(descriptor, self._anchors.get(key, -1))
             except Problem as error:
                 problem = problem or error
         problem = problem or self._lost
@@ -121,8 +142,9 @@ class Storage:
 
     def close(self) -> None:
         """Nothing is written any more."""
-        while self._descriptors:
-            let_go(self._descriptors.popitem()[1])
+        for opened in (self._descriptors, self._anchors):
+            while opened:
+                let_go(opened.popitem()[1])
 
 
 def kernel_version() -> tuple[int, int]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 
+STRIPE = 64 << 10
+"""Bytes of an anchor on each server."""
+
 _GIVEN_UP = (errno.EROFS, errno.EIO, errno.EUCLEAN)
 
 
@@ -56,6 +59,21 @@ def sync_file_system(descriptor: int) -> None:
     with failing("syncfs"):
         libc.syncfs(descriptor)
     _refuse_given_up(descriptor)
+
+
+def sync_servers(anchor: int) -> None:
+    """All that the servers of a file system hold goes to their storage, where syncfs(2) only brings it to them.
+
+    ``anchor`` is a file without a name that lies on all of them (``pcopy.fsio.layout``). A server that has to store the
+    newest change stores all that came before. So each server gets a change: in the contents, and in the mode. Raises
+    ``Problem``.
+    """
+    with failing("fsync"):
+        status = os.fstat(anchor)
+        for at in range(0, status.st_size, STRIPE):
+            os.pwrite(anchor, b"\1", at)
+        os.fchmod(anchor, status.st_mode & 0o777 ^ 0o200)
+        os.fsync(anchor)
 
 
 def _refuse_given_up(descriptor: int) -> None:
@@ -106,20 +124,22 @@ class Syncer:
                 self._is_started = True
                 self._start()
 
-    def sync(self, descriptor: int) -> None:
-        """As ``sync_file_system``, which is called here where there is no process; raises ``Problem``."""
+    def sync(self, descriptor: int, anchor: int = -1) -> None:
+        """As ``sync_file_system``, and ``sync_servers`` where there is an ``anchor``; called here where there is no
+        process. Raises ``Problem``."""
+        descriptors = [descriptor] if anchor < 0 else [descriptor, anchor]
         with self._turn:
             if self._socket is not None:
-                self._request(self._socket, descriptor)
+                self._request(self._socket, descriptors)
                 return
-        sync_file_system(descriptor)
+        _sync(descriptors)
 
     @staticmethod
-    def _request(process: socket.socket, descriptor: int) -> None:
+    def _request(process: socket.socket, descriptors: list[int]) -> None:
         from socket import send_fds
 
         with failing("syncfs"):
-            send_fds(process, [b"\0"], [descriptor])
+            send_fds(process, [b"\0"], descriptors)
             answer = process.recv(_ANSWER.size)
         if not answer:
             raise Problem("syncfs", errno.EIO, text="the process that syncs has ended")
@@ -161,6 +181,13 @@ class Syncer:
                 self._process.poll()
 
 
+def _sync(descriptors: list[int]) -> None:
+    """The first is the file system's, the second an anchor, if there is one."""
+    sync_file_system(descriptors[0])
+    for anchor in descriptors[1:]:
+        sync_servers(anchor)
+
+
 def serve() -> None:
     """The process: answers requests until the rank has gone."""
     import socket
@@ -169,11 +196,12 @@ def serve() -> None:
         libc.end_with_parent()  # even in the midst of a sync
     with socket.socket(fileno=sys.stdin.fileno()) as rank:
         rank.send(_ANSWER.pack(0))
-        while descriptors := socket.recv_fds(rank, 1, 1)[1]:
+        while descriptors := socket.recv_fds(rank, 1, 2)[1]:
             number = 0
             try:
-                sync_file_system(descriptors[0])
+                _sync(descriptors)
             except Problem as problem:
                 number = problem.errno or errno.EIO
-            let_go(descriptors[0])
+            for descriptor in descriptors:
+                let_go(descriptor)
             rank.send(_ANSWER.pack(number))

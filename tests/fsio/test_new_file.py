@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -221,10 +222,24 @@ def test_a_name_that_is_taken_is_not_touched(area: Path, directory: int) -> None
     assert (area / "name").read_bytes() == OLD
 
 
-def test_a_layout_that_is_refused_leaves_nothing(area: Path, directory: int) -> None:
-    with pytest.raises(Problem, match="not supported"):
-        NewFile.at(directory, NAME, Recipe(attribute=("lustre.lov", b"")))
-    assert os.listdir(area) == []
+@pytest.mark.parametrize(
+    ("recipe", "why"),
+    [
+        (Recipe(os.O_SYNC, ("lustre.lov", b"")), "not supported"),
+        (Recipe(os.O_SYNC, ("user.layout", b"striped"), lambda back: f"it is {back.decode()}"), "it is striped"),
+        (Recipe(impossible="there is no such pool"), "no such pool"),
+    ],
+)
+def test_a_file_is_made_without_a_layout_that_it_does_not_get(
+    area: Path, directory: int, recipe: Recipe, why: str
+) -> None:
+    with NewFile.at(directory, NAME, recipe) as new:
+        assert why in new.other_layout
+        assert new.dress(ATTRIBUTES, PRESERVE, 0o022).layout == new.other_layout
+        assert not fcntl.fcntl(new.descriptor, fcntl.F_GETFL) & os.O_SYNC
+        new.keep()
+    assert os.listdir(area) == ["name"]
+    assert "user.layout" not in os.listxattr(area / "name")
 
 
 def test_a_layout_comes_before_the_first_byte(area: Path, directory: int) -> None:

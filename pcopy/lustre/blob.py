@@ -1,0 +1,223 @@
+"""The extended attribute ``lustre.lov`` as a value, and back: where the data of a file or directory lie, or will lie.
+
+A plain layout is one component without an end. A composite one has several, which cover extents of the file (PFL), or
+the same extent several times (mirrors). The bytes are little-endian on disk and on the wire; see lov_user_md_v1,
+lov_user_md_v3 and lov_comp_md_v1 in Lustre's lustre_user.h.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from pcopy.named import NamedTuple
+
+V1, V3, SPECIFIC, COMPOSITE, FOREIGN = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0
+"""Magic numbers. ``SPECIFIC`` is as ``V3``, and names its OSTs."""
+
+RAID0, ON_MDT, OVERSTRIPED, RELEASED = 1, 0x100, 0x200, 0x80000000
+"""Patterns; the last two are added to the first. The data of a released file are in an archive."""
+
+STALE, INITIALISED, EXTENSION = 1, 0x10, 0x40
+"""Flags of a component: its objects exist if it is initialised."""
+
+TO_THE_END = 2**64 - 1
+ALL = 0xFFFF
+"""As the number of stripes: one on each OST; as the offset: the server chooses the first OST."""
+
+_PLAIN = struct.Struct("<II16xIHH")
+_POOL = struct.Struct("<16s")
+_OBJECT = struct.Struct("<20xI")
+_HEADER = struct.Struct("<IIIHHH14x")
+_ENTRY = struct.Struct("<IIQQII16x")
+_MOST_ENTRIES = 1024
+"""Far more than any file has."""
+
+
+class BadLayout(ValueError):
+    """Bytes that are no layout, or one of a kind that is not known here."""
+
+
+class Component(NamedTuple):
+    """The bytes from ``start`` to ``end`` lie in so many ``stripes`` of ``size`` bytes each, 0 where the file system
+    chooses; ``osts`` are those of its objects, if it has any."""
+
+    stripes: int = 0
+    size: int = 0
+    pattern: int = RAID0
+    pool: bytes = b""
+    offset: int = ALL
+    osts: tuple[int, ...] = ()
+    start: int = 0
+    end: int = TO_THE_END
+    flags: int = 0
+    number: int = 0
+
+
+class Striping(NamedTuple):
+    """All ``components``, one if it is no composite layout; ``mirrors`` are copies of the whole file."""
+
+    components: tuple[Component, ...]
+    is_composite: bool = False
+    mirrors: int = 1
+    generation: int = 0
+    state: int = 0
+
+    @property
+    def plain(self) -> Component | None:
+        """The only component of a layout that is the same from the first byte to the last."""
+        return None if self.is_composite else self.components[0]
+
+    @property
+    def normal(self) -> Striping:
+        """What was asked for, without what changes from file to file: objects, generations, states, numbers."""
+        return Striping(
+            tuple(
+                each._replace(
+                    pattern=each.pattern & ~RELEASED,
+                    offset=ALL,
+                    osts=(),
+                    flags=each.flags & ~(INITIALISED | STALE),
+                    number=0,
+                )
+                for each in self.components
+            ),
+            self.is_composite,
+            self.mirrors,
+        )
+
+    @property
+    def unit(self) -> int:
+        """The largest stripe size (bytes) that is a power of two; 0 if there is none."""
+        return max((each.size for each in self.components if each.size & (each.size - 1) == 0), default=0)
+
+    @property
+    def pools(self) -> frozenset[bytes]:
+        return frozenset(each.pool for each in self.components if each.pool)
+
+
+def parse(blob: bytes) -> Striping:
+    """Raises ``BadLayout``."""
+    try:
+        if _magic(blob, 0) != COMPOSITE:
+            return Striping((_component(blob, 0, len(blob)),))
+        _, size, generation, state, entries, more_mirrors = _HEADER.unpack_from(blob)
+        if not 0 < entries <= _MOST_ENTRIES or size > len(blob):
+            raise BadLayout(f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes")
+        components = tuple(_entry(blob, _HEADER.size + index * _ENTRY.size) for index in range(entries))
+    except struct.error as error:
+        raise BadLayout(f"a layout of {len(blob)} bytes is cut short") from error
+    return Striping(components, True, more_mirrors + 1, generation, state)
+
+
+def write(striping: Striping) -> bytes:
+    """The attribute that asks for it. OSTs are the server's to choose, so no objects are named."""
+    if not striping.is_composite:
+        return _written(striping.components[0])
+    each = [_written(component) for component in striping.components]
+    at = _HEADER.size + _ENTRY.size * len(each)
+    entries = b""
+    for number, (component, body) in enumerate(zip(striping.components, each, strict=True), 1):
+        flags = component.flags & ~(INITIALISED | STALE)
+        entries += _ENTRY.pack(component.number or number, flags, component.start, component.end, at, len(body))
+        at += len(body)
+    head = _HEADER.pack(COMPOSITE, at, striping.generation, striping.state, len(each), striping.mirrors - 1)
+    return head + entries + b"".join(each)
+
+
+def without_released(blob: bytes) -> bytes:
+    """The same layout for a file whose data are there: only what says that they are in an archive is gone.
+
+    Raises ``BadLayout``.
+    """
+    changed = bytearray(blob)
+    places = [0]
+    if _magic(blob, 0) == COMPOSITE:
+        entries = _HEADER.unpack_from(blob)[4]
+        places = [_ENTRY.unpack_from(blob, _HEADER.size + index * _ENTRY.size)[4] for index in range(entries)]
+    for place in places:
+        pattern = int.from_bytes(changed[place + 4 : place + 8], "little") & ~RELEASED
+        changed[place + 4 : place + 8] = pattern.to_bytes(4, "little")
+    return bytes(changed)
+
+
+def describe(striping: Striping) -> str:
+    """In a few words, for people: ``8 stripes of 4 MiB``."""
+    if not striping.is_composite:
+        return _described(striping.components[0])
+    of_first = [each for each in striping.components if each.start == 0]
+    mirrors = max(striping.mirrors, 1)
+    parts = striping.components if mirrors == 1 else striping.components[: max(1, len(striping.components) // mirrors)]
+    text = ", ".join(f"{_until(each)} {_described(each)}" for each in parts)
+    if mirrors > 1:
+        return f"{mirrors} mirrors ({text})"
+    return text if of_first else f"({text})"
+
+
+def _until(component: Component) -> str:
+    return "then" if component.end == TO_THE_END else f"to {_size(component.end)}"
+
+
+def _size(number: int) -> str:
+    """Stripes and extents are whole numbers of a unit, as a rule."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if number >> power and not number & ((1 << power) - 1):
+            return f"{number >> power} {unit}"
+    return f"{number} B"
+
+
+def _described(component: Component) -> str:
+    if component.pattern & ON_MDT:
+        return "on the MDT"
+    count = "all OSTs" if component.stripes == ALL else f"{component.stripes or 'default'}"
+    stripes = "stripe" if component.stripes == 1 else "stripes"
+    text = count if component.stripes == ALL else f"{count} {stripes}"
+    if component.size:
+        text += f" of {_size(component.size)}"
+    if component.pattern & OVERSTRIPED:
+        text += ", overstriped"
+    if component.flags & EXTENSION:
+        text += ", extending itself"
+    if component.pool:
+        text += f" in the pool {component.pool.decode('ascii', 'backslashreplace')}"
+    return text
+
+
+def _magic(blob: bytes, at: int) -> int:
+    magic = int.from_bytes(blob[at : at + 4], "little")
+    if magic == FOREIGN:
+        raise BadLayout("the data of the file are not in Lustre (a foreign layout)")
+    if magic not in (V1, V3, SPECIFIC, COMPOSITE):
+        raise BadLayout(f"no layout that is known here (0x{magic:08x})")
+    return magic
+
+
+def _component(blob: bytes, at: int, end: int) -> Component:
+    """The plain layout that begins at ``at``, with its objects up to ``end``."""
+    magic = _magic(blob, at)
+    if magic == COMPOSITE:
+        raise BadLayout("a composite layout within another")
+    _, pattern, size, count, offset = _PLAIN.unpack_from(blob, at)
+    at += _PLAIN.size
+    pool = b""
+    if magic != V1:
+        pool = _POOL.unpack_from(blob, at)[0].partition(b"\0")[0]
+        at += _POOL.size
+    objects = min(count, (min(end, len(blob)) - at) // _OBJECT.size) if count != ALL else 0
+    osts = tuple(_OBJECT.unpack_from(blob, at + index * _OBJECT.size)[0] for index in range(max(0, objects)))
+    return Component(count, size, pattern, pool, offset, osts)
+
+
+def _entry(blob: bytes, at: int) -> Component:
+    number, flags, start, end, offset, size = _ENTRY.unpack_from(blob, at)
+    if offset + size > len(blob) or start > end:
+        raise BadLayout(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
+    inner = _component(blob, offset, offset + size)
+    osts = inner.osts if flags & INITIALISED else ()
+    return inner._replace(osts=osts, start=start, end=end, flags=flags, number=number)
+
+
+def _written(component: Component) -> bytes:
+    magic = V3 if component.pool else V1
+    pattern = component.pattern & ~RELEASED
+    head = _PLAIN.pack(magic, pattern, component.size, component.stripes, component.offset)
+    return head + (_POOL.pack(component.pool) if component.pool else b"")

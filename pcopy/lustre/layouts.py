@@ -1,0 +1,277 @@
+"""The layouts of what is copied to a Lustre file system: as the source's, by size, or as the user says.
+
+A layout of its own costs a file two requests to its metadata server more. So a file gets one only where what it would
+inherit is another. What files inherit in a directory Lustre itself says: the first time, a file is made there, looked
+at and removed; after that, in all directories with the same default.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+
+from pcopy.fsio.attributes import Handle
+from pcopy.fsio.close import held_open, let_go
+from pcopy.fsio.layout import PLAIN, Layout, Recipe, Stripes
+from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
+from pcopy.fsio.syncer import STRIPE
+from pcopy.fsio.temporary import create, remove
+from pcopy.lustre import llapi
+from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
+from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, stripes_for
+
+ATTRIBUTE = "lustre.lov"
+OWN_DEFAULT = "trusted.lov"
+"""A directory's, and for root only: ``ATTRIBUTE`` of one without a default is that of the file system."""
+
+DELAYED = 0o20400
+"""O_LOV_DELAY_CREATE: a file that is opened with it has no layout yet."""
+
+_NO_LAYOUT = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
+
+
+class Writers:
+    """Who writes: so many ``hosts``, with so many ``ranks`` in all. All of them write to one file if ``splits`` says so
+    of its size; ``next_name`` gives names that nobody else uses."""
+
+    def __init__(self, hosts: int, ranks: int, splits: Callable[[int], bool], next_name: Callable[[], bytes]) -> None:
+        self.hosts = hosts
+        self.ranks = ranks
+        self.splits = splits
+        self.next_name = next_name
+
+
+class LustreLayout(Layout):
+    """Of one file system; see ``pcopy.fsio.layout.Layout``."""
+
+    is_plain = False
+
+    def __init__(self, wish: Wish, writers: Writers) -> None:
+        self._wish = wish
+        self._writers = writers
+        self._inherited: dict[bytes, Striping] = {}
+        """By the default of a directory: what a file in it gets."""
+        self._defaults: dict[tuple[int, int], bytes] = {}
+        self._pools: dict[bytes, bool | None] = {}
+        self._recipes: dict[Striping, Recipe] = {}
+        self._refused: dict[str, Recipe] = {}
+        self._texts: dict[Recipe, str] = {}
+        self._osts: int | None = None
+        self._tops: dict[int, bytes] = {}
+        """By device of a source: what its topmost directory says."""
+
+    def of_file(self, source: int, status: os.stat_result, target: int) -> Recipe:
+        return self._recipe(partial(_read, source), status.st_size, target)
+
+    def of_small_files(
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int
+    ) -> list[tuple[Recipe, list[int]]]:
+        found: dict[Recipe, list[int]] = {}
+        for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
+            path = b"/proc/self/fd/%d/%b" % (source, name)
+            found.setdefault(self._recipe(partial(_read, path), size, target), []).append(row)
+        return list(found.items())
+
+    def directory_made(self, source: Handle, target: int) -> str:
+        if self._wish.kind != PRESERVE:
+            return ""
+        try:
+            default = self._own_default(source)
+            if not default or parse(default).normal == _normal(_read(target)):
+                return ""
+            self._defaults.clear()
+            os.setxattr(target, ATTRIBUTE, default)
+            return _amiss(parse(default).normal, _read(target))
+        except BadLayout as error:
+            return str(error)
+        except OSError as error:
+            return error.strerror or ""
+
+    def text_of(self, recipe: Recipe, target: int) -> str:
+        return self._texts.get(recipe) or describe(self._inherited_in(target))
+
+    def stripes_of(self, descriptor: int) -> Stripes:
+        try:
+            striping = parse(_read(descriptor))
+        except BadLayout:
+            return Stripes()
+        one = striping.plain
+        if one is None or not one.size or len(one.osts) < 2:
+            return Stripes(striping.unit)
+        return Stripes(striping.unit, one.size, one.osts)
+
+    def shared(self, descriptor: int, group: int, *, insists: bool) -> AbstractContextManager[None]:
+        return llapi.group_lock(descriptor, group, insists=insists)
+
+    def anchor(self, directory: int) -> int:
+        return make_anchor(directory, self._writers.next_name())
+
+    def server_of(self, directory: int) -> int:
+        return llapi.server_of(directory)
+
+    def _recipe(self, read: Callable[[], bytes], size: int, target: int) -> Recipe:
+        """For a file of ``size`` bytes, in the directory ``target``, of which ``read`` gives the source's layout."""
+        kind = self._wish.kind
+        if kind == INHERIT:
+            return PLAIN
+        if kind == PRESERVE:
+            return self._as_source(read(), target)
+        if kind == AUTO:
+            return self._by_size(size, target)
+        return self._counted(self._wish.component, target)
+
+    def _as_source(self, blob: bytes, target: int) -> Recipe:
+        if not blob:
+            return PLAIN
+        try:
+            wanted = parse(blob).normal
+        except BadLayout as error:
+            return self._impossible(str(error))
+        if wanted == self._inherited_in(target):
+            return PLAIN
+        recipe = self._recipes.get(wanted)
+        if recipe is None:
+            missing = [pool for pool in sorted(wanted.pools) if self._has_pool(target, pool) is False]
+            if missing:
+                return self._impossible(f"there is no pool {missing[0].decode('ascii', 'backslashreplace')}")
+            recipe = Recipe(DELAYED, (ATTRIBUTE, without_released(blob)), partial(_amiss, wanted))
+            self._recipes[wanted], self._texts[recipe] = recipe, describe(wanted)
+        return recipe
+
+    def _impossible(self, why: str) -> Recipe:
+        return self._refused.setdefault(why, Recipe(impossible=why))
+
+    def _by_size(self, size: int, target: int) -> Recipe:
+        inherited = self._inherited_in(target)
+        if inherited.is_composite and size < COMPOSITE_SERVES and not self._wish.table:
+            return PLAIN
+        writers = self._writers
+        hosts, ranks = (writers.hosts, writers.ranks) if writers.splits(size) else (1, 1)
+        count = stripes_for(size, hosts, ranks, self._count_osts(target), self._wish.table)
+        return self._counted(Component(count), target)
+
+    def _counted(self, wanted: Component, target: int) -> Recipe:
+        """So many stripes, or as many as there are OSTs."""
+        osts = self._count_osts(target)
+        if wanted.stripes == ALL or (osts and wanted.stripes > osts):
+            wanted = wanted._replace(stripes=osts or wanted.stripes)
+        inherited = self._inherited_in(target).plain
+        if inherited is not None and inherited.stripes == wanted.stripes and wanted.size in (0, inherited.size):
+            return PLAIN
+        striping = Striping((wanted,))
+        recipe = self._recipes.get(striping)
+        if recipe is None:
+            recipe = Recipe(DELAYED, (ATTRIBUTE, write(striping)), partial(_miscounted, wanted))
+            self._recipes[striping], self._texts[recipe] = recipe, describe(striping)
+        return recipe
+
+    def _count_osts(self, target: int) -> int:
+        if self._osts is None:
+            self._osts = llapi.count_osts(target)
+        return self._osts
+
+    def _inherited_in(self, target: int) -> Striping:
+        """What files get in the open directory; raises ``Problem``."""
+        status = os.fstat(target)
+        default = self._defaults.get((status.st_dev, status.st_ino))
+        if default is None:
+            default = self._defaults[status.st_dev, status.st_ino] = _read(target)
+            if len(self._defaults) > 1024:
+                self._defaults.clear()
+        inherited = self._inherited.get(default)
+        if inherited is None:
+            name = self._writers.next_name()
+            with held_open(create(target, name)) as made:
+                remove(target, name)
+                inherited = self._inherited[default] = _normal(_read(made))
+        return inherited
+
+    def _own_default(self, source: Handle) -> bytes:
+        """The default of a directory, empty if it has none of its own."""
+        default = _read(source)
+        if default and capable(CAP_SYS_ADMIN):
+            try:
+                os.getxattr(source, OWN_DEFAULT)
+                return default
+            except OSError as error:
+                if error.errno == errno.ENODATA:
+                    return b""
+        return b"" if default == self._top_default(source) else default
+
+    def _top_default(self, source: Handle) -> bytes:
+        """What the topmost directory of the file system says, or of the part of it that is mounted."""
+        path = source if isinstance(source, bytes) else b"/proc/self/fd/%d" % source
+        device = os.stat(path).st_dev
+        if device not in self._tops:
+            self._tops[device] = _read(_top_of(path))
+        return self._tops[device]
+
+    def _has_pool(self, target: int, pool: bytes) -> bool | None:
+        if pool not in self._pools:
+            self._pools[pool] = llapi.has_pool(target, self._writers.next_name(), pool)
+        return self._pools[pool]
+
+
+def make_anchor(directory: int, name: bytes) -> int:
+    """A file without a name that lies on all OSTs; the directory's times stay. Raises ``OSError``."""
+    status = os.fstat(directory)
+    made = create(directory, name, DELAYED)
+    try:
+        os.setxattr(made, ATTRIBUTE, write(Striping((Component(ALL, STRIPE),))))
+        one = parse(os.getxattr(made, ATTRIBUTE)).plain
+        if one is None or one.size != STRIPE:
+            raise OSError(errno.EOPNOTSUPP, "no file can be made that lies on all OSTs")
+        os.ftruncate(made, one.stripes * one.size)
+    except BadLayout as error:
+        let_go(made)
+        raise OSError(errno.EOPNOTSUPP, str(error)) from None
+    except BaseException:
+        let_go(made)
+        raise
+    finally:
+        remove(directory, name)
+        with suppress(OSError):
+            os.utime(directory, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return made
+
+
+def _read(item: Handle) -> bytes:
+    """Its layout; empty if it has none, or can't tell."""
+    try:
+        return os.getxattr(item, ATTRIBUTE)
+    except OSError:
+        return b""
+
+
+def _normal(blob: bytes) -> Striping:
+    try:
+        return parse(blob).normal
+    except BadLayout:
+        return Striping((Component(),))
+
+
+def _top_of(path: bytes) -> bytes:
+    """The last directory above another on its file system; raises ``OSError``."""
+    status = os.stat(path)
+    while True:
+        above = os.path.join(path, b"..")
+        around = os.stat(above)
+        if around.st_dev != status.st_dev or around.st_ino == status.st_ino:
+            return path
+        path, status = above, around
+
+
+def _amiss(wanted: Striping, back: bytes) -> str:
+    got = _normal(back)
+    return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
+
+
+def _miscounted(wanted: Component, back: bytes) -> str:
+    """As many stripes as are wanted, or fewer where there are fewer OSTs."""
+    got = _normal(back)
+    one = got.plain
+    fits = one is not None and one.stripes <= wanted.stripes and wanted.size in (0, one.size)
+    return "" if fits else _amiss(Striping((wanted,)), back)

@@ -1,0 +1,126 @@
+"""liblustreapi, loaded when it is first needed: what no system call tells. Without the library there is no answer.
+
+The functions that are used here are the same since Lustre 2.12. Of what a library lacks, nobody is told a lie: ``None``
+is no answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from pcopy.fsio.problem import Problem, failing
+
+LIBRARY = "liblustreapi.so.1"
+NAMED_BY = "PCOPY_LIBLUSTREAPI"
+"""The environment variable that names another library."""
+
+GROUP_LOCK, GROUP_UNLOCK = 0x4008669E, 0x4008669F
+COUNT_TARGETS = 0x800866A8
+SERVER_OF = 0x800466AF
+"""Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX."""
+
+_NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
+
+_INT = struct.Struct("=i")
+_LONG = struct.Struct("=q")
+
+_DECLARED = """
+    void llapi_msg_set_level(int level);
+    struct llapi_layout *llapi_layout_alloc(void);
+    void llapi_layout_free(struct llapi_layout *layout);
+    int llapi_layout_pool_name_set(struct llapi_layout *layout, const char *pool);
+    int llapi_layout_file_create(const char *path, int flags, int mode, const struct llapi_layout *layout);
+"""
+
+
+@cache
+def _library() -> Any:
+    """The library, silent on standard error; None where there is none."""
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef(_DECLARED)
+    try:
+        library: Any = ffi.dlopen(os.environ.get(NAMED_BY) or LIBRARY)
+        library.llapi_msg_set_level(0)
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
+    """Can files of an open directory lie in ``pool``? None if nobody can tell. ``name`` must be free, and is so again.
+
+    A file with the attribute of a pool that does not exist is made without a word. So Lustre's library is asked to make
+    one: it looks first.
+    """
+    library = _library()
+    if library is None:
+        return None
+    try:
+        layout = library.llapi_layout_alloc()
+        if not layout:
+            return None
+        try:
+            if library.llapi_layout_pool_name_set(layout, pool):
+                return False
+            path = b"/proc/self/fd/%d/%s" % (directory, name)
+            made = library.llapi_layout_file_create(path, os.O_WRONLY | os.O_CLOEXEC, 0o600, layout)
+        finally:
+            library.llapi_layout_free(layout)
+    except AttributeError:  # a library without these functions
+        return None
+    if made >= 0:
+        os.close(made)
+    with suppress(OSError):
+        os.unlink(name, dir_fd=directory)
+    return bool(made >= 0)
+
+
+def count_osts(descriptor: int) -> int:
+    """How many OSTs the file system of an open directory has; 0 if that is not told."""
+    try:
+        return int(_LONG.unpack(fcntl.ioctl(descriptor, COUNT_TARGETS, _LONG.pack(0)))[0]) & 0xFFFFFFFF
+    except OSError:
+        return 0
+
+
+def server_of(descriptor: int) -> int:
+    """The index of the MDT that keeps something open; 0 if that is not told."""
+    try:
+        return int(_INT.unpack(fcntl.ioctl(descriptor, SERVER_OF, _INT.pack(0)))[0])
+    except OSError:
+        return 0
+
+
+@contextmanager
+def group_lock(descriptor: int, group: int, *, insists: bool) -> Iterator[None]:
+    """Holds the group lock of a file that is open for writing, as all do that write to it and name the same ``group``
+    (not 0). It is given back on each way out. Raises ``Problem``; unless who asks ``insists``, not where there are no
+    such locks."""
+    try:
+        _lock(GROUP_LOCK, descriptor, group)
+    except OSError as error:
+        if insists or error.errno not in _NO_LOCKS:
+            raise Problem.of("group lock", error) from error
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # closing the file gives it back, too
+            _lock(GROUP_UNLOCK, descriptor, group)
+        raise
+    with failing("group unlock"):
+        _lock(GROUP_UNLOCK, descriptor, group)
+
+
+def _lock(request: int, descriptor: int, group: int) -> None:
+    fcntl.ioctl(descriptor, request, group)
