@@ -117,6 +117,10 @@ exit status:
                 drop_cache=values.drop_cache,
                 reflink=values.reflink,
                 fsync=values.fsync,
+                stripe=values.stripe or "",
+                stripe_table=values.stripe_table or "",
+                stripe_affinity=values.stripe_affinity,
+                group_lock=values.group_lock,
                 termination=values.termination,
                 checksum=values.checksum,
                 inplace=values.inplace,
@@ -136,6 +140,7 @@ exit status:
         add_job_options(parser)
         add_told(parser)
         _add_tuning(parser)
+        _add_lustre(parser)
 
 
 def _hash(values: Namespace) -> str:
@@ -157,6 +162,20 @@ def _existing(asked: str | None, checksum: bool) -> str:
     if asked not in (None, "changed"):
         raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
     return "changed"
+
+
+def _stripe(text: str) -> str:
+    from pcopy.lustre.wish import parse_wish
+
+    parse_wish(text)
+    return text
+
+
+def _table(text: str) -> str:
+    from pcopy.lustre.wish import parse_table
+
+    parse_table(text)
+    return text
 
 
 def _policy(text: str) -> str:
@@ -257,6 +276,17 @@ def _add_tuning(parser: ArgumentParser) -> None:
         help="stop after N failed items (default 0: never)")  # fmt: skip
     add_in_flight(tuning)
     add_termination(tuning)
+
+
+def _add_lustre(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
+    add("--stripe", metavar="HOW", type=taking(_stripe), default=None,
+        help="layout of new files: preserve (the source's; default), auto (by size), inherit (the directory's), or "
+        "COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
+    add("--stripe-table", metavar="TABLE", type=taking(_table), default=None,
+        help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
+    add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
+    add("--group-lock", action="store_true", help="let all who write to a split file share one lock (also --direct)")
 
 
 PCOPY = Pcopy()

@@ -131,7 +131,7 @@ class Program(ABC):
 
         Raises ``Refused`` with one line on what is wrong with it.
         """
-        words = _with_progress(list(map(os.fsdecode, argv)))
+        words = _with_values(list(map(os.fsdecode, argv)))
         end = len(_before_operands(words))
         refuse_letters(self.unknown, words[:end], self.letters)
         parser = self.parser()
@@ -257,12 +257,16 @@ def _asks_for_help(words: Sequence[str], letters: str) -> bool:
     return all(word[:1] == "-" for word in words) and any("h" in word for word in bundles)
 
 
-def _with_progress(words: Sequence[str]) -> list[str]:
-    """``words`` in which a ``--progress`` that stands before something else than its value has one."""
+def _with_values(words: Sequence[str]) -> list[str]:
+    """``words`` in which a ``--progress`` that stands before something else than its value has one, and a ``--stripe``
+    has a value that begins like an option."""
     said = list(words)
     for number, word in enumerate(words):
         if word == "--":
             break
         if word == "--progress" and words[number + 1 : number + 2] not in [[how] for how in PROGRESS]:
             said[number] = f"--progress={PROGRESS[0]}"
+        if word == "--stripe" and words[number + 1 : number + 2] and words[number + 1].startswith("-1"):
+            said[number : number + 2] = [f"--stripe={words[number + 1]}"]
+            return [*said[: number + 1], *_with_values(said[number + 1 :])]
     return said

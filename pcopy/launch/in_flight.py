@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from pcopy.engine.under_way import UnderWay
 from pcopy.fsio.kernel.interface import Load, Pool
+from pcopy.fsio.layout import LUSTRE
 from pcopy.named import NamedTuple
 
 MOST_OF_HOST = 64
@@ -39,9 +40,6 @@ WINDOW_OPERATIONS = 20
 SLOTS_BESIDE = 4
 """Tasks that a rank may have under way, and half as many more as it has threads: so that these find enough directories,
 even if each has few files."""
-
-LUSTRE = 0x0BD00BD0
-"""The f_type of statfs(2)."""
 
 _MODIFYING = ("/sys/fs/lustre/mdc", "/proc/fs/lustre/mdc")
 _MODIFYING_DEFAULT = 7  # of Lustre's clients

@@ -21,6 +21,7 @@ from pcopy.engine.victim import Divide
 from pcopy.errors import HINDRANCES, OK, UNSYNCED, Hindered, NotPutAside, Refused, hindrance
 from pcopy.fsio.kernel.choose import make_kernel
 from pcopy.fsio.kernel.interface import Doing, Kernel, Settings, Wake
+from pcopy.fsio.layout import LUSTRE, Layout
 from pcopy.fsio.storage import Storage
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
@@ -36,6 +37,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.rank import Rank, RootDescriptors
+from pcopy.tasks.files.layouts import Layouts
 from pcopy.tasks.runner import TaskRunner, is_work, whereabouts
 
 SLOTS = 8
@@ -97,7 +99,7 @@ def make_rank(setup: RankSetup) -> Rank:
         options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
     )
     kernel = make_kernel(settings)
-    return Rank(
+    rank = Rank(
         setup.job,
         setup.transport.rank,
         setup.transport.size,
@@ -109,13 +111,27 @@ def make_rank(setup: RankSetup) -> Rank:
         hosts=setup.hosts,
         open_spool=spool_in(setup.keeping.spool),
     )
+    rank.own(Layouts).make = partial(make_layout, rank)
+    return rank
+
+
+def make_layout(rank: Rank, directory: int) -> Layout:
+    """Of the file system of an open directory of a target; raises ``OSError``."""
+    if type_of_file_system(directory) != LUSTRE:
+        return Layout()
+    from pcopy.lustre.layouts import LustreLayout, Writers
+    from pcopy.lustre.wish import wish_of
+
+    options = rank.options
+    writers = Writers(rank.hosts.number, rank.size, rank.splits, rank.temporary_names.next)
+    return LustreLayout(wish_of(options.stripe, options.stripe_table), writers)
 
 
 def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankStore | None]:
     """Where this rank records what it has done, if the job is kept."""
     if not setup.keeping.directory:
         return None, None
-    rank.storage = Storage(type_of_file_system, rank.syncer)
+    rank.storage = Storage(type_of_file_system, rank.syncer, rank.own(Layouts).of)
     for root in setup.roots:
         status = os.fstat(root.target)
         rank.storage.add(root.target, status.st_dev, status.st_ino, rank.running.changed)

@@ -31,6 +31,8 @@ class Ended(NamedTuple):
     status: int
     totals: Totals
     halted: Halt | None
+    layouts: tuple[tuple[str, int], ...] = ()
+    """How many files have got which layout, as people read it; empty where there are no layouts."""
 
 
 class JobDirector(Director, Protocol):

@@ -26,13 +26,14 @@ class ReportFailures(Note, code=70, doing="telling what has failed"):
     """Tells rank 0 of failures: (path, operation, errno, message) each, with what a resumed job does about it.
 
     ``unknown`` are extended attributes that a file system doesn't know, each with the text of a notice, which is told
-    once however many ranks meet it.
+    once however many ranks meet it, and counts as a warning. ``once`` are notices of what counts already.
     """
 
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
     retries: tuple[Retry, ...]
     unknown: tuple[tuple[str, str], ...] = ()
+    once: tuple[tuple[str, str], ...] = ()
 
     def readdress(self, task: Task, ranks: int) -> Task:
         """Tried from the beginning: names of one inode must be found before the phase in which they are linked."""
@@ -61,11 +62,13 @@ class ReportFailures(Note, code=70, doing="telling what has failed"):
             return
         if self.failures:
             result.hold()
-        told = rank.own(UnknownTold)
+        told = rank.own(ToldOnce)
         unknown = [text for name, text in self.unknown if name not in told]
         told.update(name for name, _ in self.unknown)
         result.count(counts.WARNINGS, len(unknown))
-        rank.tell([Failure(*failure) for failure in self.failures], [*self.notices, *unknown])
+        once = [text for key, text in self.once if key not in told]
+        told.update(key for key, _ in self.once)
+        rank.tell([Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once])
 
 
 def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
@@ -83,8 +86,8 @@ def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
         yield kept
 
 
-class UnknownTold(RankSet[str]):
-    """The attributes of which rank 0 has told the user that a file system doesn't know them."""
+class ToldOnce(RankSet[str]):
+    """What rank 0 has told the user once, however often it is met: an attribute, a reason."""
 
 
 def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:

@@ -31,7 +31,6 @@ from pcopy.tasks.links.link_group import LinkGroup
 from pcopy.tasks.links.link_groups import groups_of
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.verify.split_read import SplitRead
-from pcopy.tasks.verify.verify_items import VerifyItems
 from pcopy.text import shown
 
 
@@ -61,7 +60,7 @@ class TaskRunner:
         self._rank = rank
         self._paces = rank.own(Paces)
         self._last: tuple[bytes, Kind | None] = b"", None
-        if rank.signs:
+        if rank.signs or rank.options.verify:
             load_later()
         rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
 
@@ -152,14 +151,17 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
     for large in result.large_copies:
         result.spawn_elsewhere(SplitRead(large), large.known.size, large.writers[0], phase=result.verify_phase)
     for (place, writer), gathered in result.verifications.items():
+        from pcopy.tasks.verify.verify_items import VerifyItems
+
         kinds, sizes, versions, digests = gathered.columns
         counters = bytes(gathered.counters)
         verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
         result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
-    if result.failures or result.notices or result.unknown:
+    if result.failures or result.notices or result.unknown or result.once:
         failures = tuple(tuple(failure) for failure in result.failures)
         retries = tuple(retry._replace(task=_packed(again)) for again, retry in result.failed)
-        note = ReportFailures(failures, tuple(result.notices), retries, tuple(result.unknown))  # type: ignore[arg-type]
+        told_once = tuple(result.unknown), tuple(result.once)
+        note = ReportFailures(failures, tuple(result.notices), retries, *told_once)  # type: ignore[arg-type]
         result.spawn(note, owner=0)
     rank.ended()
     return result.outcome()

@@ -12,6 +12,7 @@ from functools import partial
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, UNSYNCED, Refused, hindrance
+from pcopy.fsio.layout import LUSTRE
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
 from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
@@ -22,18 +23,20 @@ from pcopy.jobs.spool import NAME_ANOTHER
 from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import status_of, told
+from pcopy.libc import type_of_file_system
 from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.files.split_file import discard_all
+from pcopy.tasks.files.chunk_ledger import discard_all
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
 from pcopy.tools.summary import summary_json, summary_lines
 
+_OF_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 
 
@@ -160,6 +163,8 @@ class CopyPreparation(Preparation):
         return self.kept.keeping if self.kept else self.arguments.keeping._replace(directory=b"", at_start=False)
 
     def announce(self) -> None:
+        if useless := _useless(self.job):
+            self._hints.append(useless)
         if not self.telling.quiet:
             roots = self.job.roots
             targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}
@@ -186,7 +191,7 @@ class CopyPreparation(Preparation):
         return OK
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
-        seconds, options = time.monotonic() - self.began, self.job.options
+        seconds = time.monotonic() - self.began
         before = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
         if ended.halted is not None:
             cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
@@ -201,20 +206,29 @@ class CopyPreparation(Preparation):
         if self.telling.json:
             goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
             job = self.job.name if goes_on else None
-            told = summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, before)
-            print(told, flush=True)
+            layouts = dict(ended.layouts)
+            print(
+                summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, before, layouts=layouts),
+                flush=True,
+            )
         elif not is_quiet:
-            lines = summary_lines(ended.totals, seconds, ranks, ended.status, before)
-            if self._unwritten:
-                lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
-            if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
-                were = counted(kept, "item was", "items were")
-                lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
-            if self._signature:
-                lines.append(f"signature {self._signature} ({self.job.options.hash})")
-            print("\n".join(lines), flush=True)
+            print("\n".join(self._summary(ended, seconds, ranks, before)), flush=True)
         self._tell_of_job(ended)
         return ended.status
+
+    def _summary(self, ended: Ended, seconds: float, ranks: int, before: int | None) -> list[str]:
+        """Its lines, for people."""
+        options, lines = self.job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before)
+        if self._unwritten:
+            lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
+        if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
+            were = counted(kept, "item was", "items were")
+            lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
+        if self.telling.verbose:
+            lines += [f"layout of {counted(files, 'file', 'files')}: {text}" for text, files in ended.layouts]
+        if self._signature:
+            lines.append(f"signature {self._signature} ({options.hash})")
+        return lines
 
     def _tell_of_job(self, ended: Ended) -> None:
         if ended.status == OK and self._earlier.superseded:
@@ -264,6 +278,32 @@ class CopyPreparation(Preparation):
             return ""
         words = ["pcopy", "--no-target-directory", *(for_shell(os.fsencode(word)) for word in self._words)]
         return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
+
+
+def _useless(job: Job) -> str:
+    """What to say of ``--stripe`` where it has no effect; nothing if it has one, or was not given."""
+    options = job.options
+    given = [f"--{name.replace('_', '-')}" for name in _OF_LUSTRE if getattr(options, name)]
+    if not given:
+        return ""
+    if not any(_is_on_lustre(root.target) for root in job.roots):
+        return f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: DST is not on Lustre"
+    if options.stripe == "preserve" and not any(_is_on_lustre(root.source) for root in job.roots):
+        return "--stripe preserve has no effect: SRC is not on Lustre"
+    return ""
+
+
+def _is_on_lustre(path: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # it will fail, and say why
+        return False
+    try:
+        return type_of_file_system(descriptor) == LUSTRE
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -26,6 +26,7 @@ from pcopy.tasks.base.spreading import owner_of
 from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.sync_files import SyncFiles
+from pcopy.tasks.files.layouts import Layouts
 
 
 def _copied(totals: Totals) -> Done:
@@ -160,7 +161,7 @@ class JobDirector:
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         sums = Totals(*totals)
         status = self._status(sums, halted)
-        self.ended = Ended(status, sums, halted)
+        self.ended = Ended(status, sums, halted, tuple(sorted(self._rank.own(Layouts).of_job.items())))
         return status
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:

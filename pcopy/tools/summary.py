@@ -80,13 +80,15 @@ def summary_json(
     signature: str | None = None,
     job: str | None = None,
     before: int | None = None,
+    **more: object,
 ) -> str:
     """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number.
 
-    ``before`` as for ``summary_lines``.
+    ``before`` as for ``summary_lines``. ``more`` is told if it is not empty.
     """
     values = summary_values(totals, _COUNTED, seconds, ranks, status)
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
+    values |= {name: value for name, value in more.items() if value}
     rate = round(_rate(_copied_now(totals, before), seconds))
     return json.dumps({**values, "bytes_per_second": rate, "signature": signature, "job": job})
 

@@ -36,7 +36,7 @@ class Edit(NamedTuple):
     new: str
 
 
-OF_FORMAT = 6
+OF_FORMAT = 7
 KNOWN: dict[int, tuple[str, str]] = {
     1: ("ScanDir", "root path source_id parent since"),
     2: ("ScanNames", "place names attempt"),
@@ -57,6 +57,9 @@ KNOWN: dict[int, tuple[str, str]] = {
     17: ("Unmark", "place names inodes failed"),
     18: ("NameItems", "place names temporaries inodes marks kinds sizes versions digests attempt writer"),
     19: ("NameGroup", "item made known chunk writers shortcoming"),
+    20: ("HandChunks", "file chunks"),
+    21: ("TellLayouts", ""),
+    22: ("LayoutsUsed", "used"),
     30: ("LinkNote", "place names mounts inodes sizes attempt bucket"),
     31: ("GroupLinks", "bucket"),
     32: ("LinkGroup", "item"),
@@ -84,7 +87,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     59: ("LinesNote", "rank rows last"),
     60: ("WriteManifest", ""),
     61: ("ReadManifest", ""),
-    70: ("ReportFailures", "failures notices retries unknown"),
+    70: ("ReportFailures", "failures notices retries unknown once"),
     80: ("RemoveNames", "place awaited names kinds inodes"),
     81: ("RemoveDir", "place awaited parent is_empty"),
     83: ("PartRemoved", "number left"),

@@ -133,6 +133,7 @@ class TestJobOptions:
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
         refused |= {"direct", "drop_cache", "fsync", "reflink"}
+        refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
         parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version"}

@@ -90,9 +90,9 @@ RULES = (
         "each chunk is copied from the file that was split",
         (
             Edit(
-                "tasks/files/split_file.py",
-                "        check_unchanged(reading, file.version)\n        holes",
-                "        holes",
+                "tasks/files/copy_chunk.py",
+                "        check_unchanged(reading, file.version)\n        writing",
+                "        writing",
             ),
         ),
         ("a split source file becomes a device between chunks",),

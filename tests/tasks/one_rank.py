@@ -28,7 +28,7 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.scan_dirs import ScanDirs
-from pcopy.tasks.files.split_file import ChunkLedger
+from pcopy.tasks.files.chunk_ledger import ChunkLedger
 from pcopy.tasks.runner import TaskRunner
 
 Hook = Callable[[Any], None]

@@ -12,7 +12,8 @@ from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Contents, Copy, Entries, Item, Known, OpenFile, Place, bucket_of
-from pcopy.tasks.files.split_file import ChunkDone, CopyChunk, FileOpened
+from pcopy.tasks.files.chunk_ledger import ChunkDone, FileOpened
+from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.sign.digest_level import DeepestNote, DigestLevel, StoredEntries

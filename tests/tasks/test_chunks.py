@@ -21,7 +21,8 @@ from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Item, OpenFile, Place
-from pcopy.tasks.files.split_file import ChunkDone, ChunkLedger, CopyChunk, FileOpened
+from pcopy.tasks.files.chunk_ledger import ChunkDone, ChunkLedger, FileOpened
+from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.runner import TaskRunner
 from tests.support.filesystems import Place as PlaceOn
 from tests.support.reference_signature import of_file

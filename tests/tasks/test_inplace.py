@@ -14,8 +14,10 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.values import Item, Place
+from pcopy.tasks.files.chunk_ledger import ChunkLedger, FileOpened, discard_all
+from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
-from pcopy.tasks.files.split_file import ChunkLedger, CopyChunk, FileOpened, SplitFile, discard_all
+from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.runner import TaskRunner
 from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, once, root_of, surroundings

@@ -19,8 +19,9 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Item, OpenFile, Place
 from pcopy.tasks.directories.scan_dir import ScanNames
+from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
-from pcopy.tasks.files.split_file import CopyChunk, SplitFile
+from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.runner import TaskRunner
 from tests.tasks.one_rank import consistent, copy, once, root_of, surroundings

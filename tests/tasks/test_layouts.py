@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,24 @@ SIZE = SMALL_FILE + 1
 class ByName(Layout):
     """What a source says of itself decides."""
 
-    def of_file(self, source: int, status: os.stat_result) -> Recipe:
+    is_plain = False
+
+    def of_file(self, source: int, status: os.stat_result, target: int) -> Recipe:
         assert status.st_size == SIZE
-        return self.of_directory(source)
-
-    def of_small_files(self, source: int) -> Recipe:
-        return Recipe(attribute=("user.layout", b"small, in " + os.getxattr(source, "user.wanted")))
-
-    def of_directory(self, source: Handle) -> Recipe:
         return Recipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
+
+    def of_small_files(
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int
+    ) -> list[tuple[Recipe, list[int]]]:
+        assert (*names, *sizes) == (b"other", b"small", 3, 7)
+        wanted = os.getxattr(source, "user.wanted")
+        return [
+            (Recipe(attribute=("user.layout", b"%b in %b" % (name, wanted))), [row]) for row, name in enumerate(names)
+        ]
+
+    def directory_made(self, source: Handle, target: int) -> str:
+        os.setxattr(target, "user.layout", os.getxattr(source, "user.wanted"))
+        return ""
 
 
 @pytest.mark.parametrize("chunks", [1, 5])
@@ -37,14 +47,16 @@ def test_files_and_directories_get_theirs(area: Path, monkeypatch: pytest.Monkey
     target.mkdir()
     (source / "directory" / "file").write_bytes(bytes(SIZE))
     (source / "directory" / "small").write_bytes(b"content")
+    (source / "directory" / "other").write_bytes(b"one")
     for path in (source, source / "directory", source / "directory" / "file"):
         os.setxattr(path, "user.wanted", path.name.encode())
-    monkeypatch.setattr("pcopy.tasks.base.rank.Layout", ByName)
+    monkeypatch.setattr("pcopy.tasks.files.layouts.Layout", ByName)
     chunk = -(-SIZE // chunks)
     copied = copy(root_of(source, target), ranks=2, chunk_size=chunk, block_size=1 << 20)
     consistent(copied)
     assert ("CopyChunk" in copied.kinds) == (chunks > 1)
-    assert os.getxattr(target / "directory" / "small", "user.layout") == b"small, in directory"
+    for name in ("small", "other"):
+        assert os.getxattr(target / "directory" / name, "user.layout") == f"{name} in directory".encode()
     assert os.listxattr(target) == ["user.wanted"]  # it was there
     for name in ("directory", "directory/file"):
         assert os.getxattr(target / name, "user.layout") == os.path.basename(name).encode()

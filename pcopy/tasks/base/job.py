@@ -54,7 +54,8 @@ KEEPING = ("newer", "skip", "fail")
 
 
 class Options(NamedTuple):
-    """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic."""
+    """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic.
+    ``stripe`` is empty unless the user says something."""
 
     preserve: Preserve = Preserve()
     existing: str = "replace"
@@ -79,6 +80,10 @@ class Options(NamedTuple):
     dry_run: bool = False
     reflink: str = "auto"
     fsync: bool = False
+    stripe: str = ""
+    stripe_table: str = ""
+    stripe_affinity: bool = False
+    group_lock: bool = False
 
     @property
     def compares(self) -> bool:

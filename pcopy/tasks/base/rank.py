@@ -19,7 +19,6 @@ from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Held
 from pcopy.fsio.half_written import drop_all_stale
 from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel
-from pcopy.fsio.layout import Layout
 from pcopy.fsio.naming import Namer
 from pcopy.fsio.passage import Manner
 from pcopy.fsio.problem import Problem
@@ -58,6 +57,9 @@ _FILLING = (
     *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
     *("fallocate", "sync_file_range"),
 )
+_MAKING_AGAIN = (Phase.REPAIR, Phase.REPAIR_LINK)
+"""Phases after the first FINISH in which names are made; their directories are finished once more."""
+
 _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""
 
@@ -122,7 +124,6 @@ class Rank:
         self.visitor = visitor
         self.mover = mover_of(job.options)
         self.descriptors = descriptors
-        self.layout = Layout()
         self.sink = sink
         self.counters = [0] * counts.COUNTERS
         """What moves is counted here at once; of a job with several ranks these are the node's."""
@@ -136,13 +137,13 @@ class Rank:
         one_host = len(leaders) == 1
         self.sources, self.targets = directories_of(job, descriptors, kernel, one_host=one_host)
         self.temporary_names = TemporaryNames(job.name, job.run, number)
-        self.unknown: set[str] = set()
-        """The attributes of which this rank has told rank 0 that a file system doesn't know them."""
+        self.told: set[str] = set()
+        """What this rank has told rank 0 once, however often it is met: attributes, and reasons."""
         self.spellings = Spellings()
         self.namer = Namer()
         self.began = time.monotonic()
         self.syncer = Syncer()
-        self.hosts = Hosts(hosts, number)
+        self.hosts = Hosts(hosts, number, size)
         self.keeps = job.copies and job.options.keeps
         """Is what is copied named at last, and without replacing anything unasked?"""
         self._phase = int(Phase.COPY)
@@ -249,9 +250,14 @@ class Rank:
     def open_target(self, place: Place) -> int:
         """The target directory of ``place``; raises ``Problem``."""
         target = self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
-        if self.storage is not None:
-            self.storage.add(target, self.target_device(place), place.target_id.inode, self.running.changed)
+        self.will_write(place, target, makes=self.phase < Phase.FINISH or self.phase in _MAKING_AGAIN)
         return target
+
+    def will_write(self, place: Place, target: int, *, makes: bool) -> None:
+        """Before something is written to a target directory, which is open: as ``Storage.add``. Raises ``Problem``."""
+        if self.storage is not None:
+            device, inode = self.target_device(place), place.target_id.inode
+            self.storage.add(target, device, inode, self.running.changed, makes=makes)
 
     def open_above(self, place: Place | None, root: int) -> int:
         """The target directory ``place``, or that of a root for what the root is copied to; raises ``Problem``."""

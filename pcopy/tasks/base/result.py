@@ -56,8 +56,8 @@ class Names(NamedTuple):
 class Result:
     __slots__ = (
         "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "_turned", "attempt",
-        "copies", "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "over", "phase",
-        "running", "unknown", "verifications",
+        "copies", "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "once", "over",
+        "phase", "running", "unknown", "verifications",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
@@ -81,6 +81,8 @@ class Result:
         """What a resumed job does about each failure: ``Retry``, and what that packs."""
         self.notices: list[str] = []
         self.unknown: list[tuple[str, str]] = []
+        self.once: list[tuple[str, str]] = []
+        """Notices that are told once, however many ranks meet what they tell, each with what it is known by."""
         self.looks: list[tuple[Names, int]] = []
         """Names that are looked at again, and the phase."""
         self.copies: list[tuple[Item, int]] = []
@@ -309,13 +311,27 @@ class Result:
         self.count(counts.EXCUSED, applied.excused, place)
         for notice in applied.notices:
             self.warn(place, name, notice)
+        if applied.layout:
+            self.other_layout(place, name, applied.layout)
         rank = self._rank
-        unknown = applied.unknown - rank.unknown
-        rank.unknown |= unknown
+        unknown = applied.unknown - rank.told
+        rank.told |= unknown
         for attribute in unknown:
             path = shown(rank.shown(place, name, on_source=False))
             text = f"{attribute} is left out, here and elsewhere: the file system does not know it"
             self.unknown.append((attribute, f"{path}: {text}"))
+
+    def other_layout(self, place: Place, name: bytes, why: str) -> None:
+        """The item has the layout that it inherits, not the one that was wanted: each counts, the first is told."""
+        self.warn_once(place, name, f"the layout of its directory serves instead of its own: {why}")
+
+    def warn_once(self, place: Place, name: bytes, text: str) -> None:
+        """As ``warn``, of what may concern many items: each counts, and the first is told."""
+        self.count(counts.WARNINGS, 1, place)
+        if text not in self._rank.told:
+            self._rank.told.add(text)
+            path = shown(self._rank.shown(place, name, on_source=False))
+            self.once.append((text, f"{path}: {text} (so with others)"))
 
     def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
         """Something that the user should know of an item, and no failure."""

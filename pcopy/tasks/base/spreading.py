@@ -29,12 +29,16 @@ _KNOWN_APART = 256  # hosts are told apart by a byte; those that share one are t
 class Hosts:
     """``names`` are each rank's host; empty if all ranks are on this one."""
 
-    def __init__(self, names: Sequence[str], rank: int) -> None:
+    def __init__(self, names: Sequence[str], rank: int, ranks: int = 1) -> None:
         order = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self._numbers = [order[name] % _KNOWN_APART for name in names]
         self.here = self._numbers[rank] if names else 0
         """This rank's host, as a byte."""
         self._turns = cycle(range(rank, rank + len(names)))
+        self.number = max(1, len(order))
+        """How many hosts there are."""
+        self.by_turns = _by_turns(names) or [*range(ranks)]
+        """All ranks: the first one of each host, then the second ones, and so on."""
 
     def elsewhere(self, host: int) -> int:
         """A rank that is not on ``host``, each in its turn; ``ANYBODY`` if there is none."""
@@ -43,6 +47,15 @@ class Hosts:
             if self._numbers[rank] != host:
                 return rank
         return ANYBODY
+
+
+def _by_turns(names: Sequence[str]) -> list[int]:
+    seen: dict[str, int] = {}
+    turn = []
+    for name in names:
+        turn.append(seen.get(name, 0))
+        seen[name] = turn[-1] + 1
+    return sorted(range(len(names)), key=turn.__getitem__)
 
 
 def depth_of(path: bytes) -> int:

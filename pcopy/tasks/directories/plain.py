@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pcopy.fsio.kernel.batches import Plan, Policy
 from pcopy.fsio.kernel.decide import make_plan
 from pcopy.fsio.kernel.directory_batches import NEVER, Common
-from pcopy.fsio.layout import Layout
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.dividing import Paces
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.scan_dir import IN_PLACE, ScanNames
 from pcopy.tasks.files.deciding import policy_of
+from pcopy.tasks.files.layouts import layout_at
 from pcopy.walk.listing import NAMES_AT_ONCE
 
 
@@ -24,6 +24,8 @@ def open_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> int | None:
         return None
     try:
         target = rank.open_target(place)
+        if not layout_at(rank, place).is_plain:
+            return None
     except Problem:  # which each tells by itself
         return None
     return None if rank.storage is not None and rank.storage.one_by_one else target
@@ -36,7 +38,7 @@ def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
         return False  # what an earlier run has left is looked at with care
     if rank.signs or options.verify or options.dereference or options.preserve.chown != (-1, -1):
         return False
-    if job.roots[place.root].item or type(rank.layout) is not Layout:
+    if job.roots[place.root].item:
         return False
     sides = (
         (rank.sources[place.root].mounted, place.path),

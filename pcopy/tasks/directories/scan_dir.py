@@ -18,7 +18,6 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.attributes import Attributes, Handle, drop_inherited_acls, may_inherit_acl, read_attributes
 from pcopy.fsio.identity import Identity, birth_of
 from pcopy.fsio.kernel.columns import unpack_names
-from pcopy.fsio.layout import Recipe, lay_out
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
@@ -36,6 +35,7 @@ from pcopy.tasks.directories.access import let_us_in, open_up
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_failed, finish_again
 from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
 from pcopy.tasks.files.existing import Existing, look, looked_at_again
+from pcopy.tasks.files.layouts import layout_at
 from pcopy.walk.link_loops import check_outside, check_repetition
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
 from pcopy.walk.visitor import visit
@@ -86,7 +86,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             task = self._as_mounted(rank)
             if self.source_id == NOWHERE and task.parent is not None:
                 finish_again(rank, result, task.parent, result.phase)
-            begun = yield from task._begin(rank, made=made)
+            begun = yield from task._begin(rank, result, made=made)
         except Problem as problem:
             # If the source is not the one that was found, nothing of it has been copied: any is taken then.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
@@ -116,7 +116,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
 
-    def _begin(self, rank: Rank, *, made: bool) -> Stepwise[_Begun | None]:
+    def _begin(self, rank: Rank, result: Result, *, made: bool) -> Stepwise[_Begun | None]:
         """Opens the source, begins to list it, and makes the target, unless the directory is only read.
 
         None if what exists is to stay, and nobody wants to read the source. Raises ``Problem``.
@@ -137,7 +137,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             if not listing.number:
                 source = handle = self._still_there(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
-        target = None if reads else _make_target(self, rank, status, rank.layout.of_directory(handle), made=made)
+        target = None if reads else _make_target(self, rank, result, handle, status, made=made)
         if target is None and not rank.signs:
             return None
         return _Begun(target or self.only_read, attributes, source, listing)
@@ -298,9 +298,11 @@ def may_be_entered(attributes: Attributes) -> bool:
     return bool(attributes.mode & stat.S_IXUSR) or capable(CAP_DAC_OVERRIDE)
 
 
-def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Recipe, *, made: bool) -> Place | None:
+def _make_target(
+    task: ScanDir, rank: Rank, result: Result, handle: Handle, source: os.stat_result, *, made: bool
+) -> Place | None:
     """The target directory, which was ``made`` just now, or is made unless it exists; None if what exists is to stay.
-    Raises ``Problem``."""
+    ``handle`` and ``source`` are the directory that it is a copy of, and its status. Raises ``Problem``."""
     targets = rank.targets[task.root]
     path = rank.below_target(task.root, task.path)
     fresh = False
@@ -320,8 +322,6 @@ def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Reci
     status = status_of(target)
     if not path and status.st_mode & 0o700 != 0o700:
         open_up(target, status)
-    if fresh:
-        lay_out(target, layout)
     inherits = may_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         drop_inherited_acls(target)
@@ -329,7 +329,11 @@ def _make_target(task: ScanDir, rank: Rank, source: os.stat_result, layout: Reci
             with failing("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
-    return Place(task.root, task.path, task.source_id, targets.identity(path, made=fresh), fresh, inherits, task.since)
+    identity = targets.identity(path, made=fresh)
+    place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+    if fresh and (why := layout_at(rank, place).directory_made(handle, target)):
+        result.other_layout(place, b"", why)
+    return place
 
 
 def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
@@ -359,9 +363,8 @@ def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source:
 
 def _note_device(rank: Rank, result: Result, place: Place) -> None:
     """A file system below the target that is not the root's wants its own sync at the end."""
-    device = rank.target_device(place)
     met = rank.own(FileSystems)
-    if rank.options.sync and device not in met.opened:
+    if rank.options.sync and not met.knows(place):
         try:
             met.below(place)
         except Problem as problem:

@@ -23,6 +23,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.layouts import Layouts, layout_at
 
 NAP = 0.005
 """Seconds that a slice waits for a sync."""
@@ -47,9 +48,11 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
 
         If that fails, the job stops: what is not durable must not be named.
         """
-        for descriptor_of in self._wanted(rank, result.phase):
+        met = rank.own(FileSystems)
+        for key_of in self._wanted(rank, result.phase):
             try:
-                yield from _synced(rank, descriptor_of())
+                key = key_of()
+                yield from _synced(rank, met.opened[key], met.anchor(key))
             except Problem as problem:
                 if result.phase == Phase.STORE:
                     rank.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
@@ -59,14 +62,14 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
                 shown = rank.shown(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
                 result.report(shown, problem)
 
-    def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], int]]:
-        """What gives the descriptor of each file system, or raises ``Problem``."""
+    def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], tuple[int, int]]]:
+        """What gives the key of each file system in ``FileSystems.opened``, or raises ``Problem``."""
         met = rank.own(FileSystems)
         if self.place is not None:
             return [partial(met.below, self.place)]
         of_roots = met.roots if rank.number in rank.leaders else ()
         others = met.opened.keys() - met.roots.keys() if phase == Phase.STORE else ()
-        return [partial(met.of_device, device) for device in (*of_roots, *others)]
+        return [partial(met.of_device, key) for key in (*of_roots, *others)]
 
 
 class FileSystems:
@@ -78,49 +81,72 @@ class FileSystems:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.opened: dict[int, int] = {}
-        """By st_dev. Below a root that can only be searched, another directory may serve."""
-        self.roots: dict[int, int] = {}
-        """By st_dev, the number of a root whose target is there."""
+        self.opened: dict[tuple[int, int], int] = {}
+        """By st_dev and metadata server. Below a root that can only be searched, another directory may serve."""
+        self.roots: dict[tuple[int, int], int] = {}
+        """By the same, the number of a root whose target is there."""
+        self._anchors: dict[tuple[int, int], int] = {}
         for number, root in enumerate(rank.descriptors):
-            device = os.fstat(root.target).st_dev
-            self.roots[device] = number
-            if device not in self.opened:
+            key = self._key(os.fstat(root.target).st_dev, root.target)
+            self.roots[key] = number
+            if key not in self.opened:
                 with suppress(OSError):
-                    self.opened[device] = open_for_sync(root.target)
+                    self.opened[key] = open_for_sync(root.target)
 
-    def below(self, place: Place) -> int:
-        """The descriptor for the file system of a target directory; raises ``Problem``."""
-        rank = self._rank
-        device = rank.targets[place.root].mounts.device(place.target_id.mount)
-        if device is None or device not in self.opened:
-            directory = rank.open_target(place)
-            device = rank.target_device(place)
+    def _key(self, device: int, directory: int) -> tuple[int, int]:
+        """Of the file system of an open directory."""
+        return device, self._rank.own(Layouts).of(device, directory).server_of(directory)
+
+    def below(self, place: Place) -> tuple[int, int]:
+        """The key for the file system of a target directory, which is opened to be synced; raises ``Problem``."""
+        directory = self._rank.open_target(place)
+        key = self._key(self._rank.target_device(place), directory)
+        if key not in self.opened:
             with failing("open"):
-                self.opened[device] = open_for_sync(directory)
-        return self.opened[device]
+                self.opened[key] = open_for_sync(directory)
+        return key
 
-    def of_device(self, device: int) -> int:
-        """That of a file system which was met; raises ``Problem``.
+    def knows(self, place: Place) -> bool:
+        """Is the file system of a target directory, which has been opened, going to be synced by this rank?"""
+        layout = layout_at(self._rank, place)
+        server = 0 if layout.is_plain else layout.server_of(self._rank.open_target(place))
+        return (self._rank.target_device(place), server) in self.opened
+
+    def anchor(self, key: tuple[int, int]) -> int:
+        """Of a file system that is open; -1 if it needs none. Raises ``Problem``."""
+        if key not in self._anchors:
+            directory = self.opened[key]
+            try:
+                self._anchors[key] = self._rank.own(Layouts).of(key[0], directory).anchor(directory)
+            except OSError as error:
+                text = f"not all servers can be asked to sync: {error.strerror}"
+                raise Problem("fsync", error.errno or errno.EIO, text=text) from error
+        return self._anchors[key]
+
+    def of_device(self, key: tuple[int, int]) -> tuple[int, int]:
+        """That of a file system which was met, and is opened to be synced; raises ``Problem``.
 
         Where a root's target can only be searched, what has been copied to below it may do.
         """
-        if device not in self.opened:
-            number = self.roots[device]
+        if key not in self.opened:
+            number = self.roots[key]
             directory = self._rank.targets[number].open(self._rank.below_target(number, b""))
             try:
-                self.opened[device] = open_for_sync(directory)
+                self.opened[key] = open_for_sync(directory)
             except OSError as error:
                 text = f"it cannot be opened to be synced: {error.strerror}"
                 raise Problem("syncfs", error.errno or errno.EIO, text=text) from error
-        return self.opened[device]
+        return key
 
     def close(self) -> None:
-        while self.opened:
-            let_go(self.opened.popitem()[1])
+        for opened in (self.opened, self._anchors):
+            while opened:
+                descriptor = opened.popitem()[1]
+                if descriptor >= 0:
+                    let_go(descriptor)
 
 
-def _synced(rank: Rank, descriptor: int) -> Generator[None, None, None]:
+def _synced(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, None]:
     """Yields until the sync is over; raises ``Problem``. Closing it leaves the sync behind."""
     errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # unless the thread says something else
     if time.monotonic() > rank.began + LONG:
@@ -128,7 +154,7 @@ def _synced(rank: Rank, descriptor: int) -> Generator[None, None, None]:
 
     def sync() -> None:
         try:
-            rank.syncer.sync(descriptor)
+            rank.syncer.sync(descriptor, anchor)
             errors.clear()
         except Exception as error:  # for the thread that runs tasks
             errors[:] = [error]

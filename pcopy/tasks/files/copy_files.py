@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.half_written import beside
-from pcopy.fsio.kernel import batches
-from pcopy.fsio.kernel.batches import SYNC, Plan
+from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan
 from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
+from pcopy.fsio.layout import PLAIN, Layout, Recipe
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.temporary import remove
@@ -24,10 +24,12 @@ from pcopy.tasks.base.result import Result, failed_or_retried
 from pcopy.tasks.base.values import Item, Known, Place, Unnamed
 from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl
+from pcopy.tasks.files.layouts import laid_out, layout_at
 from pcopy.tasks.files.name_items import Waiting
 from pcopy.tasks.files.whole_file import copy_whole
 from pcopy.tasks.verify.read_items import skipped
 
+_CREATING = frozenset(map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY)))
 _UNDER_ANOTHER_NAME = {int(plan) | sync for plan in (Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)}
 _SOURCE = (Code.UNREAD, Code.CHANGED)
 _DONE = int(Code.DONE)  # without a look-up for each file
@@ -62,22 +64,30 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
             return
         waiting = Waiting(rank, place, self.attempt)
         with waiting.spawned(result):
-            batch = yield from _planned(self, rank, source, target, rows, inherits=inherits)
-            careful = yield from _copy(self, rank, result, batch, waiting)
-            names = unpack_names(self.names) if careful else []
-            for row in careful:
-                item = _item(self, names, rows, row)
-                try:
-                    settled = yield from copy_whole(rank, result, item, linked=False)
-                    if settled.unnamed is not None:
-                        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)
-                except Problem as problem:
-                    failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
+            planned = yield from _planned(self, rank, source, target, rows, inherits=inherits)
+            try:
+                batches = _by_layout(layout_at(rank, place), planned)
+            except Problem as problem:
+                for name, size in zip(unpack_names(self.names), rows.size, strict=True):
+                    failed_or_retried(result, place, name, problem, self.attempt, size)
+                return
+            for batch in batches:
+                careful = yield from _copy(self, rank, result, batch, waiting)
+                names = unpack_names(batch.names) if careful else []
+                for row in careful:
+                    yield from _with_care(rank, result, _item(self, names, batch.rows, row), waiting)
 
 
-def _planned(
-    task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool
-) -> Stepwise[batches.Copy]:
+def _with_care(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:
+    try:
+        settled = yield from copy_whole(rank, result, item, linked=False)
+        if settled.unnamed is not None:
+            waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)
+    except Problem as problem:
+        failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
+
+
+def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool) -> Stepwise[Copy]:
     """The batch that copies them, with a plan for each."""
     place = task.place
     renames = rank.job.roots[place.root].item
@@ -88,13 +98,47 @@ def _planned(
     temporaries = []
     if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
         temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
-    renamed, recipe = new_names if renames else b"", rank.layout.of_small_files(source)
-    return batches.Copy(
-        source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits, recipe=recipe
+    renamed = new_names if renames else b""
+    return Copy(source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits)
+
+
+def _by_layout(layout: Layout, batch: Copy) -> list[Copy]:
+    """The batch in parts that are created alike; raises ``Problem``."""
+    creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC in _CREATING]
+    if layout.is_plain or not creating:
+        return [batch]
+    names, sizes = unpack_names(batch.names), batch.rows.size
+    found = layout.of_small_files(
+        batch.directory, [names[row] for row in creating], [sizes[row] for row in creating], batch.target
+    )
+    if len(found) == 1 and found[0][0] is PLAIN:
+        return [batch]
+    others = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC not in _CREATING]
+    parts = [(recipe, [creating[row] for row in rows]) for recipe, rows in found]
+    if others:
+        parts.append((PLAIN, others))
+    return [_part(batch, rows, recipe) for recipe, rows in parts]
+
+
+def _part(batch: Copy, rows: list[int], recipe: Recipe) -> Copy:
+    def chosen(packed: bytes) -> bytes:
+        names = unpack_names(packed) if packed else []
+        return pack_names([names[row] for row in rows]) if names else b""
+
+    return Copy(
+        batch.directory,
+        chosen(batch.names),
+        batch.target,
+        bytes(batch.plans[row] for row in rows),
+        batch.rows.chosen(rows),
+        chosen(batch.new_names),
+        chosen(batch.temporaries),
+        inherits=batch.inherits,
+        recipe=recipe,
     )
 
 
-def _copy(task: CopyFiles, rank: Rank, result: Result, batch: batches.Copy, waiting: Waiting) -> Stepwise[list[int]]:
+def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Waiting) -> Stepwise[list[int]]:
     """Copies the plain cases; returns the rows that want care."""
     place = task.place
     if rank.keeps:
@@ -114,14 +158,13 @@ def _copy(task: CopyFiles, rank: Rank, result: Result, batch: batches.Copy, wait
     if _DONE in codes:
         rank.succeeded()
         _tell_copied(place, rank, result, batch, done, waiting)
+        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE))
     if codes.count(_DONE) == len(codes) and not done.applied:
         return []
     return _tell_others(task, rank, result, batch, done, waiting)
 
 
-def _tell_others(
-    task: CopyFiles, rank: Rank, result: Result, batch: batches.Copy, done: batches.Copied, waiting: Waiting
-) -> list[int]:
+def _tell_others(task: CopyFiles, rank: Rank, result: Result, batch: Copy, done: Copied, waiting: Waiting) -> list[int]:
     """Counts what was skipped and what has failed, and spawns again what was not begun; returns as ``_copy``."""
     place, verdicts = task.place, done.verdicts
     names = unpack_names(batch.names)
@@ -154,9 +197,7 @@ def _tell_others(
     return careful
 
 
-def _tell_copied(
-    place: Place, rank: Rank, result: Result, batch: batches.Copy, done: batches.Copied, waiting: Waiting
-) -> None:
+def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Copied, waiting: Waiting) -> None:
     """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
     verdicts = done.verdicts
     rows = verdicts.rows(Code.DONE)

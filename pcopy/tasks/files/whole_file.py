@@ -10,6 +10,7 @@ from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.in_place import open_over
+from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
@@ -20,6 +21,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked
+from pcopy.tasks.files.layouts import laid_out, layout_at
 from pcopy.tasks.verify.read_items import skipped
 
 
@@ -105,8 +107,7 @@ def _write(
     *,
     linked: bool,
 ) -> Generator[None, None, Settled]:
-    place, name = item.names[0]
-    version = Version.of(status)
+    (place, name), version = item.names[0], Version.of(status)
     options = rank.options
     target, new_name = rank.open_target(place), rank.new_name(place, name)
     temporary = rank.temporary_names.next()
@@ -115,8 +116,8 @@ def _write(
         there, kept = present.status, present.kept_from(status)
         if options.inplace and kept is not None:
             over = open_over(target, new_name, there, status, options.preserve, rank.job.name, temporary)
-    layout = rank.layout.of_file(reading, status)
-    with NewFile.beside(target, temporary, layout=layout, over=over) as new:
+    recipe = PLAIN if over is not None else layout_at(rank, place).of_file(reading, status, target)
+    with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None
         devices = status.st_dev, new.status.st_dev
         hasher = rank.hasher()
@@ -135,9 +136,11 @@ def _write(
             new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
         else:
             new.keep(sync=sync)
+    if over is None:
+        laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
+    else:
+        result.written_over(place, name, inode, failed=new.shortcoming is not None)
     shortcoming = new.shortcoming
-    if over is not None:
-        result.written_over(place, name, inode, failed=shortcoming is not None)
     if shortcoming is not None and unnamed is None:
         shortcoming.made = made
         raise shortcoming  # the contents are whole and in their place

@@ -27,6 +27,7 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.deciding import policy_of
 from pcopy.tasks.files.existing import inherits_acl
+from pcopy.tasks.files.layouts import layout_at
 from pcopy.tasks.files.whole_file import Settled
 from pcopy.tasks.links.link_group import LinkGroup, copy_group
 
@@ -118,8 +119,7 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
             continue
         names, good, rows = found
         plans = bytes((make_plan(policy_of(rank, place)),)) * len(good)
-        recipe = rank.layout.of_small_files(source)
-        batch = Copy(source, names, target, plans, rows, inherits=inherits, recipe=recipe, identified=True)
+        batch = Copy(source, names, target, plans, rows, inherits=inherits, identified=True)
         ticket = rank.kernel.submit(batch)
         with suppress(Cancelled):  # what was copied counts; if there is no room, the others fail one by one
             yield from waited(rank.kernel, ticket)
@@ -147,9 +147,18 @@ def _by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
         return places
     for item in items:
         place = item.place
-        if place.fresh and not rank.job.roots[place.root].item:
+        if place.fresh and not rank.job.roots[place.root].item and _is_plain(rank, place):
             places.setdefault(place, []).append(item)
     return {place: those for place, those in places.items() if make_plan(policy_of(rank, place)) & ~SYNC == Plan.NEW}
+
+
+def _is_plain(rank: Rank, place: Place) -> bool:
+    """Need nobody ask which layout each file gets?"""
+    try:
+        rank.open_target(place)
+        return layout_at(rank, place).is_plain
+    except Problem:  # which each file tells by itself
+        return True
 
 
 def _found(rank: Rank, place: Place, source: int, items: list[Item]) -> Stepwise[tuple[bytes, list[Item], Rows] | None]:

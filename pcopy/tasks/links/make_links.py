@@ -32,7 +32,6 @@ from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked,
 from pcopy.tasks.files.naming import Naming, discard
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.verify.read_items import read_too, skipped
-from pcopy.tasks.verify.verify_items import VerifyLinks
 
 
 class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
@@ -118,6 +117,8 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         is_link = self.more and not self._is_copied(*names[0])
         counter = counts.HARDLINKS if is_link else counts.of_kind(known.kind)
         contents = Contents(*names[0], known, False, 0, counter, chunk, writers, group)
+        from pcopy.tasks.verify.verify_items import VerifyLinks
+
         verify = VerifyLinks(contents, made.inode)
         for number, (place, _) in enumerate(names):
             result.to_verify(1, 0 if number else known.size, place)

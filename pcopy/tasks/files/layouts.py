@@ -1,0 +1,96 @@
+"""The layouts of what one rank makes, by file system (``pcopy.fsio.layout``), and how rank 0 hears what was used.
+
+Each rank sums them up, and tells them in one note: TellLayouts waits for that, and LayoutsUsed is the note.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from pcopy.fsio.layout import Layout, Recipe
+from pcopy.fsio.problem import failing
+from pcopy.tasks.base.kind import Again
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place
+
+Sums = Counter[str]
+
+
+class Layouts:
+    """A rank's; ``make`` gives the layout of the file system of an open directory, and raises ``OSError``."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self.make: Callable[[int], Layout] = lambda directory: Layout()
+        self.met: dict[int, Layout] = {}
+        """By st_dev."""
+        self.used = Sums()
+        """How many files this rank has made with which layout, as people read it."""
+        self.of_job = Sums()
+        """On rank 0: those of all ranks, as far as they were told."""
+        self._is_told = False
+
+    def add(self, result: Result, sums: Mapping[str, int]) -> None:
+        """Adds to what this rank has ``used``, which it is going to tell."""
+        self.used.update(sums)
+        if not self._is_told:
+            self._is_told = True
+            result.spawn(TellLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
+
+    def told(self) -> Sums:
+        """What was ``used`` and not told yet."""
+        used, self.used, self._is_told = self.used, Sums(), False
+        return used
+
+    def at(self, place: Place) -> Layout:
+        """Of what is made in this target directory, which has been opened; raises ``Problem``."""
+        rank = self._rank
+        device = rank.target_device(place)
+        layout = self.met.get(device)
+        if layout is not None:
+            return layout
+        return self.of(
+            device, rank.targets[place.root].open(rank.below_target(place.root, place.path), place.target_id)
+        )
+
+    def of(self, device: int, directory: int) -> Layout:
+        """Of the file system ``device``, on which a directory is open; raises ``Problem``."""
+        layout = self.met.get(device)
+        if layout is None:
+            with failing("statfs"):
+                layout = self.met[device] = self.make(directory)
+        return layout
+
+
+def layout_at(rank: Rank, place: Place) -> Layout:
+    """As ``Layouts.at``."""
+    return rank.own(Layouts).at(place)
+
+
+def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: int, files: int) -> None:
+    """So many files were made in a target directory, which is open, by this recipe. Raises ``Problem``."""
+    layouts = rank.own(Layouts)
+    layout = layouts.at(place)
+    if layout.is_plain or not files:
+        return
+    layouts.add(result, {layout.text_of(recipe, target): files})
+
+
+class TellLayouts(Again, code=21, doing="telling which layouts files have got"):
+    """On the rank that has made them."""
+
+    def run(self, rank: Rank, result: Result) -> None:
+        if used := rank.own(Layouts).told():
+            result.spawn(LayoutsUsed(tuple(used.items())), owner=0)
+
+
+class LayoutsUsed(Again, code=22, doing="hearing which layouts files have got"):
+    """How many files have got which layout on one rank, as people read it."""
+
+    used: tuple[tuple[str, int], ...]
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(Layouts).of_job.update(dict(self.used))
