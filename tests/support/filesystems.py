@@ -27,6 +27,7 @@ Place = Callable[[str], Path]
 MAKE = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0"),
     "ext4-128": ("mkfs.ext4", "-q", "-F", "-m", "0", "-I", "128"),  # its inodes have no room for a time of birth
+    "ext4-ea": ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "ea_inode"),  # with extended attributes of up to 64 KiB
     "xfs": ("mkfs.xfs", "-q", "-f"),
     "btrfs": ("mkfs.btrfs", "-q", "-f"),
 }
