@@ -134,3 +134,19 @@ def block_size(text: str) -> int:
     if size < MINIMUM_BLOCK or size & (size - 1):
         raise ValueError("not a power of two of 64 KiB or more")
     return size
+
+
+def stripe(text: str) -> str:
+    """``--stripe``: it is parsed again where it is used (``pcopy.lustre.wish``)."""
+    from pcopy.lustre.wish import parse_wish
+
+    parse_wish(text)
+    return text
+
+
+def stripe_table(text: str) -> str:
+    """``--stripe-table``, as ``stripe``."""
+    from pcopy.lustre.wish import parse_table
+
+    parse_table(text)
+    return text

@@ -80,6 +80,16 @@ OF_PRM = Unknown(
     },
 )
 
+OF_PSTRIPE = Unknown(
+    "pstripe",
+    frozenset(("--exclude", "--exclude-from", "--include")),
+    {
+        **dict.fromkeys(("-c", "--stripe-count"), "write --stripe COUNT"),
+        **dict.fromkeys(("-S", "--stripe-size"), "write --stripe COUNT:SIZE"),
+        **dict.fromkeys(("-p", "--pool"), "files get no pool; write lfs migrate -p"),
+    },
+)
+
 _LEAST_LIKENESS = 0.7
 """How alike an unknown option and a known one are, from 0 to 1, before it is named as the nearest."""
 _RANKS = "n"  # what follows this letter is its value

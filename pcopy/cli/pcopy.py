@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import at_least_0, block_size, chunk_size, parse_owner, ranks, taking
+from pcopy.cli.argument_types import (
+    at_least_0,
+    block_size,
+    chunk_size,
+    parse_owner,
+    ranks,
+    stripe,
+    stripe_table,
+    taking,
+)
 from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
 from pcopy.cli.program import (
@@ -164,20 +173,6 @@ def _existing(asked: str | None, checksum: bool) -> str:
     return "changed"
 
 
-def _stripe(text: str) -> str:
-    from pcopy.lustre.wish import parse_wish
-
-    parse_wish(text)
-    return text
-
-
-def _table(text: str) -> str:
-    from pcopy.lustre.wish import parse_table
-
-    parse_table(text)
-    return text
-
-
 def _policy(text: str) -> str:
     if text not in EXISTING:
         raise ValueError(f"not one of {', '.join(EXISTING)} (rsync's --existing is not in this version)")
@@ -280,10 +275,10 @@ def _add_tuning(parser: ArgumentParser) -> None:
 
 def _add_lustre(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
-    add("--stripe", metavar="HOW", type=taking(_stripe), default=None,
+    add("--stripe", metavar="HOW", type=taking(stripe), default=None,
         help="layout of new files: preserve (the source's; default), auto (by size), inherit (the directory's), or "
         "COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
-    add("--stripe-table", metavar="TABLE", type=taking(_table), default=None,
+    add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
         help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
     add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
     add("--group-lock", action="store_true", help="let all who write to a split file share one lock (also --direct)")

@@ -120,10 +120,13 @@ def make_layout(rank: Rank, directory: int) -> Layout:
     if type_of_file_system(directory) != LUSTRE:
         return Layout()
     from pcopy.lustre.layouts import LustreLayout, Writers
-    from pcopy.lustre.wish import wish_of
+    from pcopy.lustre.wish import MOST_STRIPES, wish_of
 
     options = rank.options
-    writers = Writers(rank.hosts.number, rank.size, rank.splits, rank.temporary_names.next)
+    next_name = rank.temporary_names.next
+    writers = Writers(rank.hosts.number, rank.size, rank.splits, next_name)
+    if not rank.job.copies:  # what others have written, and with how many ranks, nobody knows
+        writers = Writers(1, MOST_STRIPES, lambda size: True, next_name)
     return LustreLayout(wish_of(options.stripe, options.stripe_table), writers)
 
 

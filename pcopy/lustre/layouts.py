@@ -10,17 +10,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.layout import PLAIN, Layout, Recipe, Stripes
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
+from pcopy.fsio.problem import Problem
 from pcopy.fsio.syncer import STRIPE
-from pcopy.fsio.temporary import create, remove
 from pcopy.lustre import llapi
 from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
+from pcopy.lustre.volatile import create_volatile
 from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, stripes_for
 
 ATTRIBUTE = "lustre.lov"
@@ -107,10 +108,29 @@ class LustreLayout(Layout):
         return llapi.group_lock(descriptor, group, insists=insists)
 
     def anchor(self, directory: int) -> int:
-        return make_anchor(directory, self._writers.next_name())
+        return make_anchor(directory)
 
     def server_of(self, directory: int) -> int:
         return llapi.server_of(directory)
+
+    def striping_of(self, descriptor: int) -> Striping | None:
+        """The layout of an open file, None if it has none yet; raises ``Problem`` for one that is not known here."""
+        blob = _read(descriptor)
+        try:
+            return parse(blob) if blob else None
+        except BadLayout as error:
+            raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
+
+    def fits(self, recipe: Recipe, striping: Striping | None, size: int, target: int) -> bool:
+        """Has a file of ``size`` bytes, in the directory ``target``, the layout of ``recipe`` already? One without any
+        will inherit it. Raises ``Problem``."""
+        if striping is None:
+            return True
+        if self._wish.kind == AUTO and striping.is_composite and size < COMPOSITE_SERVES and not self._wish.table:
+            return True
+        if recipe.attribute is None:
+            return not recipe.impossible and striping.normal == self._inherited_in(target)
+        return not recipe.amiss(write(striping))
 
     def _recipe(self, read: Callable[[], bytes], size: int, target: int) -> Recipe:
         """For a file of ``size`` bytes, in the directory ``target``, of which ``read`` gives the source's layout."""
@@ -150,12 +170,12 @@ class LustreLayout(Layout):
             return PLAIN
         writers = self._writers
         hosts, ranks = (writers.hosts, writers.ranks) if writers.splits(size) else (1, 1)
-        count = stripes_for(size, hosts, ranks, self._count_osts(target), self._wish.table)
+        count = stripes_for(size, hosts, ranks, self.count_osts(target), self._wish.table)
         return self._counted(Component(count), target)
 
     def _counted(self, wanted: Component, target: int) -> Recipe:
         """So many stripes, or as many as there are OSTs."""
-        osts = self._count_osts(target)
+        osts = self.count_osts(target)
         if wanted.stripes == ALL or (osts and wanted.stripes > osts):
             wanted = wanted._replace(stripes=osts or wanted.stripes)
         inherited = self._inherited_in(target).plain
@@ -164,11 +184,13 @@ class LustreLayout(Layout):
         striping = Striping((wanted,))
         recipe = self._recipes.get(striping)
         if recipe is None:
-            recipe = Recipe(DELAYED, (ATTRIBUTE, write(striping)), partial(_miscounted, wanted))
+            amiss = partial(_miscounted, wanted, exactly=bool(osts))
+            recipe = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
             self._recipes[striping], self._texts[recipe] = recipe, describe(striping)
         return recipe
 
-    def _count_osts(self, target: int) -> int:
+    def count_osts(self, target: int) -> int:
+        """Of the file system; 0 if that is not told."""
         if self._osts is None:
             self._osts = llapi.count_osts(target)
         return self._osts
@@ -183,9 +205,7 @@ class LustreLayout(Layout):
                 self._defaults.clear()
         inherited = self._inherited.get(default)
         if inherited is None:
-            name = self._writers.next_name()
-            with held_open(create(target, name)) as made:
-                remove(target, name)
+            with held_open(create_volatile(target)) as made:
                 inherited = self._inherited[default] = _normal(_read(made))
         return inherited
 
@@ -215,10 +235,9 @@ class LustreLayout(Layout):
         return self._pools[pool]
 
 
-def make_anchor(directory: int, name: bytes) -> int:
-    """A file without a name that lies on all OSTs; the directory's times stay. Raises ``OSError``."""
-    status = os.fstat(directory)
-    made = create(directory, name, DELAYED)
+def make_anchor(directory: int) -> int:
+    """A file without a name that lies on all OSTs; raises ``OSError``."""
+    made = create_volatile(directory, DELAYED)
     try:
         os.setxattr(made, ATTRIBUTE, write(Striping((Component(ALL, STRIPE),))))
         one = parse(os.getxattr(made, ATTRIBUTE)).plain
@@ -231,10 +250,6 @@ def make_anchor(directory: int, name: bytes) -> int:
     except BaseException:
         let_go(made)
         raise
-    finally:
-        remove(directory, name)
-        with suppress(OSError):
-            os.utime(directory, ns=(status.st_atime_ns, status.st_mtime_ns))
     return made
 
 
@@ -269,9 +284,11 @@ def _amiss(wanted: Striping, back: bytes) -> str:
     return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
 
 
-def _miscounted(wanted: Component, back: bytes) -> str:
-    """As many stripes as are wanted, or fewer where there are fewer OSTs."""
+def _miscounted(wanted: Component, back: bytes, *, exactly: bool) -> str:
+    """As many stripes as are wanted; unless ``exactly``, or fewer, as where there are fewer OSTs."""
     got = _normal(back)
     one = got.plain
-    fits = one is not None and one.stripes <= wanted.stripes and wanted.size in (0, one.size)
+    fits = one is not None and wanted.size in (0, one.size)
+    if one is not None and one.stripes != wanted.stripes:
+        fits = fits and one.stripes < wanted.stripes and not exactly
     return "" if fits else _amiss(Striping((wanted,)), back)

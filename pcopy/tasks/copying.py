@@ -38,7 +38,7 @@ def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visito
     return (_Reading if place.target_id == NOWHERE else _Copying)(rank, result, place, attempt)
 
 
-class _Finding:
+class Finding:
     """The part of a visitor that all kinds of items share, and directories; counts items as found, the first time."""
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
@@ -109,7 +109,7 @@ class _Finding:
             self._result.count(counts.FOUND_BYTES, self._found_bytes)
 
 
-class _Copying(_Finding):
+class _Copying(Finding):
     """Small files and nodes are copied in batches, large files alone; names of one inode meet first."""
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
@@ -206,7 +206,7 @@ class _Copying(_Finding):
         super().finish()
 
 
-class _Reading(_Finding):
+class _Reading(Finding):
     """Items that are only read, in batches, of any type. Sockets are no part of a dataset."""
 
     links_apart = False

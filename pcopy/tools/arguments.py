@@ -89,6 +89,20 @@ class RemoveArguments(NamedTuple):
     telling: Telling = Telling()
 
 
+class StripeArguments(NamedTuple):
+    """A command line, understood. ``stripe`` is empty where layouts are only looked at."""
+
+    paths: tuple[bytes, ...]
+    stripe: str = ""
+    stripe_table: str = ""
+    dry_run: bool = False
+    ranks: int = 0
+    in_flight: int = 0
+    max_errors: int = 0
+    termination: str = "tree"
+    telling: Telling = Telling()
+
+
 def asked_for(arguments: CopyArguments) -> dict[str, Any]:
     """What a command line asks to be left in the destination, for comparison with a stored job, by option.
 

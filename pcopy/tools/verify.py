@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import os
 import stat
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from pcopy.errors import OK, REFUSED, Refused
-from pcopy.jobs.paths import absolute
+from pcopy.jobs.paths import absolute, root_read, unlookable
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -21,7 +20,7 @@ from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT, SYMLINK
 from pcopy.signature.manifest import ManifestReader, begins_as_manifest
 from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, is_cut_signature, read_signature
-from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.job import Job, Options, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
@@ -68,7 +67,7 @@ class VerifyPreparation(Preparation):
         self._remarks: list[str] = []
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._compared(arguments)
-        roots = tuple(_root(path, follow=not self._of_link) for path in paths)
+        roots = tuple(root_read(path, follow=not self._of_link) for path in paths)
         check_outputs(roots, options, copies=False)
         if arguments.create and not arguments.force and os.path.lexists(arguments.create):
             raise Refused(f"{shown(arguments.create)}: is there already, and kept; --force replaces it")
@@ -204,37 +203,6 @@ class VerifyPreparation(Preparation):
         }
 
 
-def _root(path: bytes, *, follow: bool) -> Root:
-    """``path``, or what it leads to if it is a symbolic link that is to be followed; raises ``Refused``."""
-    try:
-        status = os.stat(path) if follow else os.lstat(path)
-        if stat.S_ISLNK(status.st_mode):
-            parent, name = os.path.split(path)
-            real = os.path.join(os.path.realpath(parent or b"."), name)
-        else:
-            real = os.path.realpath(path)
-        if stat.S_ISDIR(status.st_mode):
-            identity = status.st_dev, status.st_ino
-            return Root(real, real, b"", b"", path, path, identity, identity)
-        directory, name = os.path.split(real)
-        around = os.stat(directory)
-    except OSError as error:
-        if error.filename is None:  # there is no current directory to begin with
-            raise
-        raise _unlookable(path, error) from None
-    if stat.S_ISSOCK(status.st_mode):
-        raise Refused(f"{shown(path)}: is a socket, which holds nothing to compare")
-    if not os.path.lexists(real):  # /dev/fd/63
-        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; put what it holds into a file")
-    identity = around.st_dev, around.st_ino
-    return Root(directory, directory, name, name, path, path, identity, identity)
-
-
-def _unlookable(path: bytes, error: OSError) -> Refused:
-    advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
-    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {advice}")
-
-
 def _is_signature(first: bytes, second: bytes) -> bool:
     """Is the first path a signature (else the two are compared)? A file that stands against a directory must be one."""
     try:
@@ -242,7 +210,7 @@ def _is_signature(first: bytes, second: bytes) -> bool:
         is_file, against_tree = stat.S_ISREG(mode), not stat.S_ISDIR(mode) and os.path.isdir(second)
         beginning = _beginning(first) if is_file else b""
     except OSError as error:
-        raise _unlookable(first, error) from None
+        raise unlookable(first, error) from None
     if against_tree and not is_file:
         raise Refused(f"{shown(first)}: is no regular file; put the signature into one")
     if begins_as_signature(beginning):

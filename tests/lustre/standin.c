@@ -112,16 +112,30 @@ static int change_group_lock(const struct item *item, unsigned long request, uin
 
 /* Opening and making */
 
+#define VOLATILE ".\x0c\x13\x14\x12:VOLATILE"
+
+/* A file of such a name has none, and the directory stays as it was: `before` is its status. */
+static void without_name(int directory, const char *path, const struct stat *before)
+{
+    const struct timespec times[2] = {before->st_atim, before->st_mtim};
+
+    syscall(SYS_unlinkat, directory, path, 0);
+    syscall(SYS_utimensat, directory, NULL, times, 0);
+}
+
 static int open_at(int directory, const char *path, int flags, mode_t mode)
 {
     bool writes = (flags & O_ACCMODE) != O_RDONLY, existed = !(flags & O_CREAT);
     bool delayed = writes && (flags & DELAYED) == DELAYED;
+    bool is_volatile = flags & O_CREAT && strncmp(path, VOLATILE, strlen(VOLATILE)) == 0;
     struct item item;
-    struct stat status;
+    struct stat status, around;
     int opened, before = errno;
 
     if (standin_points() == 0)
         return REAL(openat)(directory, path, flags, mode);
+    if (is_volatile && fstat(directory, &around))
+        return -1;
     if ((flags & O_TMPFILE) == O_TMPFILE && item_at(directory, path, 0, &item))
         return failing(EOPNOTSUPP);
     if (flags & O_CREAT && !(flags & O_EXCL))
@@ -139,6 +153,8 @@ static int open_at(int directory, const char *path, int flags, mode_t mode)
         standin_log("create ino=%lu delayed=%d %s", inode(&item), delayed, path);
     if (!delayed)
         standin_give_default(&item, directory, path);
+    if (is_volatile)
+        without_name(directory, path, &around);
     errno = before;
     return opened;
 }
@@ -366,6 +382,23 @@ static bool is_striped(const struct item *item)
     return size >= 0 && standin_parse(blob, (size_t)size, &layout) == 0 && standin_objects(&layout) > 1;
 }
 
+struct swapping {
+    uint64_t flags;
+    uint32_t descriptor, group;
+    uint64_t version, other_version;
+};
+
+static int swap(const struct item *item, const struct swapping *asked)
+{
+    int error = 0;
+
+    if (asked->flags & 1 && asked->version != standin_version(item))
+        error = EAGAIN;
+    else
+        error = standin_swap(item, (int)asked->descriptor);
+    return error ? failing(error) : 0;
+}
+
 static int control(const struct item *item, unsigned long request, void *more, bool *known)
 {
     int before = errno, *number = more;
@@ -386,6 +419,17 @@ static int control(const struct item *item, unsigned long request, void *more, b
         *number = server_of(item);
         errno = before;
         return 0;
+    case DATA_VERSION:
+        *(uint64_t *)more = standin_version(item);
+        errno = before;
+        return 0;
+    case SWAP_LAYOUTS:
+        return swap(item, more);
+    case SET_LEASE:
+        if (*number != 4 && (standin_refuses("lease") || standin_is_written(item)))
+            return failing(EBUSY);
+        errno = before;
+        return 1;
     case CLONE:
     case CLONE_RANGE:
         return failing(EOPNOTSUPP);

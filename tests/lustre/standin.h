@@ -39,6 +39,9 @@ enum { ANY = 0xffff, WIDEST = 0xffe0 }; /* of offsets and counts: the OSTs, or w
 #define DELAYED (O_NOCTTY | FASYNC)
 #define GROUP_LOCK 0x4008669Eu
 #define GROUP_UNLOCK 0x4008669Fu
+#define DATA_VERSION 0x801066DAu
+#define SWAP_LAYOUTS 0x402066DBu
+#define SET_LEASE 0xC00C66F3u
 
 struct component {
     uint64_t start, end;
@@ -105,3 +108,8 @@ int standin_set_default(const struct item *item, const unsigned char *blob, size
 int standin_before_write(const struct item *item);
 void standin_after_write(const struct item *item, uint64_t start, uint64_t bytes);
 void standin_reach_all(const struct item *item);
+
+/* swap.c: what is needed to give a file another layout. */
+uint64_t standin_version(const struct item *item);
+bool standin_is_written(const struct item *item);
+int standin_swap(const struct item *one, int descriptor);

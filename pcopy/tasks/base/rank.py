@@ -188,7 +188,7 @@ class Rank:
     @property
     def signs(self) -> bool:
         """Are entries gathered for a signature, or to be compared?"""
-        return self.options.signs or not self.job.copies
+        return self.options.signs or (self.digests and not self.job.copies)
 
     @property
     def verifies_skipped(self) -> bool:

@@ -138,7 +138,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
                 source = handle = self._still_there(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
         target = None if reads else _make_target(self, rank, result, handle, status, made=made)
-        if target is None and not rank.signs:
+        if target is None and not rank.signs and rank.job.copies:
             return None
         return _Begun(target or self.only_read, attributes, source, listing)
 

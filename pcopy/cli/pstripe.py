@@ -1,0 +1,104 @@
+"""The command ``pstripe``: reports the layouts of files on Lustre, and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import at_least_1, stripe, stripe_table, taking
+from pcopy.cli.mistakes import OF_PSTRIPE
+from pcopy.cli.program import (
+    Program,
+    add_in_flight,
+    add_ranks,
+    add_termination,
+    add_told,
+    in_flight_of,
+    refuse_what_names_no_file,
+    telling_of,
+)
+from pcopy.errors import Refused
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import StripeArguments
+
+
+class Pstripe(Program):
+    letters = "rRqvh"
+    unknown = OF_PSTRIPE
+    usage = "pstripe [options] PATH..."
+    description = """\
+Reports how files on Lustre are striped: which layouts there are, which OSTs
+they use, and how many files have fewer or more stripes than suit their size.
+With --stripe, gives files another layout; they keep their inode, their names
+and all metadata. What is open for writing, or changes meanwhile, stays.
+"""
+    examples = """\
+examples:
+  pstripe /lustre/run7
+  pstripe --stripe auto --dry-run /lustre/run7
+  pstripe --stripe 8:4M /lustre/run7/large.h5
+  mpiexec -n 16 pstripe --stripe auto /lustre/run7
+
+exit status:
+  0 all is done; 1 some files failed; 2 wrong usage or refused, nothing was
+  touched; 70 internal error; 75 stopped early: the same command goes on
+"""
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.stripe import STRIPE, StripePreparation
+
+        return Command(STRIPE, lambda words: StripePreparation(self.parse(words)))
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
+        from pcopy.tools.arguments import StripeArguments
+
+        if not paths:
+            raise Refused("PATH expected; see pstripe --help")
+        if b"" in paths:
+            raise Refused("a path is the empty string: name what is to be looked at")
+        if values.stripe == "preserve":
+            raise Refused(
+                "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
+            )
+        for given in ("dry_run", "stripe_table"):
+            if getattr(values, given) and not values.stripe:
+                name = given.replace("_", "-")
+                raise Refused(f"--{name} goes with --stripe; without that, nothing is changed; see pstripe --help")
+        refuse_what_names_no_file(values, "errors", program=self.name, directories=False)
+        return StripeArguments(
+            paths,
+            stripe=values.stripe or "",
+            stripe_table=values.stripe_table or "",
+            dry_run=values.dry_run,
+            ranks=values.ranks,
+            in_flight=in_flight_of(values),
+            max_errors=values.max_errors,
+            termination=values.termination,
+            telling=telling_of(values),
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is changed").add_argument
+        add("--stripe", metavar="HOW", type=taking(stripe), default=None,
+            help="give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE], stripes and "
+            "bytes of each (-1: on all OSTs)")  # fmt: skip
+        add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
+            help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
+        add("--dry-run", action="store_true", help="tell how many files would get another layout; change nothing")
+        add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are looked at by default")
+        how = parser.add_argument_group("how it works")
+        add_ranks(how, self.name, "work")
+        add_in_flight(how)
+        how.add_argument("--max-errors", metavar="N", type=taking(at_least_1), default=0,
+            help="stop after N failed items, with status 75")  # fmt: skip
+        add_termination(how)
+        add_told(parser)
+
+
+PSTRIPE = Pstripe()
+main = PSTRIPE.main

@@ -1,0 +1,138 @@
+"""Gives a file that is there another layout: it keeps its inode, and so its names, its metadata and who has it open.
+
+A file without a name gets the layout and the contents, which are read back from it. Then Lustre swaps the layouts of
+the two, and what nobody needs goes with the file that has no name. Meanwhile the group lock of the file keeps other
+clients out, and Lustre refuses to swap if its contents have changed all the same (LL_IOC_LOV_SWAP_LAYOUTS).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Protocol
+
+from pcopy.fsio.close import abandon, close_read, let_go
+from pcopy.fsio.contents import Digest, digest_contents, has_holes
+from pcopy.fsio.data import Mover, set_size
+from pcopy.fsio.layout import Recipe, lay_out
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.source import status_of
+from pcopy.lustre.llapi import group_lock
+from pcopy.lustre.volatile import create_volatile
+from pcopy.named import NamedTuple
+
+DATA_VERSION = 0x801066DA
+SWAP_LAYOUTS = 0x402066DB
+SET_LEASE = 0xC00C66F3
+"""Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
+
+READ_LEASE, NO_LEASE = 1, 4
+"""Of SET_LEASE: as long as nobody has the file open for writing, and none."""
+CHECKED = 1
+"""Of SWAP_LAYOUTS: only if the data version of the first file is still the one that is named."""
+
+_VERSION = struct.Struct("=QII")
+_SWAP = struct.Struct("=QIIQQ")
+_LEASE = struct.Struct("=III")
+
+
+class Means(NamedTuple):
+    """Two digests from ``new_digest`` are compared."""
+
+    mover: Mover
+    new_digest: Callable[[], ContentDigest]
+
+
+class ContentDigest(Digest, Protocol):
+    """Of contents, once they have all gone through it."""
+
+    def root(self) -> bytes: ...
+
+
+def restripe(directory: int, name: bytes, inode: int, recipe: Recipe, means: Means) -> Generator[int, None, None]:
+    """The file ``name`` of an open directory, which is ``inode``, gets the layout of ``recipe``.
+
+    Yields the bytes that each step has copied; raises ``Problem``, and nothing has changed then.
+    """
+    with failing("open"):
+        file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if status_of(file).st_ino != inode:
+            raise Problem("open", errno.ESTALE, text="another item has taken its name", again=True)
+        _refuse_writers(file)
+        with group_lock(file, inode & 0x7FFFFFFF | 1, insists=True):
+            yield from _restripe(directory, file, recipe, means)
+    except BaseException:
+        abandon(file)
+        raise
+    close_read(file)
+
+
+def _restripe(directory: int, file: int, recipe: Recipe, means: Means) -> Generator[int, None, None]:
+    status = status_of(file)
+    version = _data_version(file)
+    other = create_volatile(directory, recipe.flags)
+    try:
+        if why := recipe.impossible or (lay_out(other, recipe) if recipe.attribute else ""):
+            raise Problem("setstripe", errno.EINVAL, text=why)
+        with failing("chown"):  # the space counts for its owner
+            os.fchown(other, status.st_uid, status.st_gid)
+        yield from _fill(file, other, status, means)
+        with failing("utime"):
+            os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+        _swap(file, other, version)
+        with failing("utime"):
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    finally:
+        let_go(other)
+
+
+def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Generator[int, None, None]:
+    """Copies the contents, brings them to storage, and reads them back."""
+    size, devices = status.st_size, (status.st_dev, status.st_dev)
+    if not size:
+        return
+    digest, back = means.new_digest(), means.new_digest()
+    set_size(other, size)
+    with closing(means.mover.copy(file, other, 0, size, devices, holes=has_holes(status), digest=digest)) as steps:
+        yield from steps
+    with failing("fsync"):
+        os.fsync(other)
+    os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
+    with closing(digest_contents(other, 0, size, back, holes=has_holes(status_of(other)))) as steps:
+        for _ in steps:
+            yield 0
+    if digest.root() != back.root():
+        raise Problem("verify", errno.EIO, text="what was read back is not what was written: it stays as it is")
+
+
+def _refuse_writers(file: int) -> None:
+    """Raises ``Problem`` if anybody has the file open for writing, on whatever client."""
+    try:
+        fcntl.ioctl(file, SET_LEASE, _LEASE.pack(READ_LEASE, 0, 0))
+    except OSError as error:
+        if error.errno in (errno.EBUSY, errno.EAGAIN):
+            text = "somebody has it open: it stays as it is"
+            raise Problem("lease", error.errno, text=text) from error
+        raise Problem.of("lease", error) from error
+    with failing("lease"):
+        fcntl.ioctl(file, SET_LEASE, _LEASE.pack(NO_LEASE, 0, 0))
+
+
+def _data_version(file: int) -> int:
+    """Changes with the contents."""
+    with failing("data version"):
+        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, 0)))[0])
+
+
+def _swap(file: int, other: int, version: int) -> None:
+    try:
+        fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP.pack(CHECKED, other, 0, version, 0))
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            raise Problem("swap layouts", error.errno, text="it has changed meanwhile: it stays as it is") from error
+        raise Problem.of("swap layouts", error) from error

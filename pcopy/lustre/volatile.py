@@ -1,0 +1,31 @@
+"""Files without a name: Lustre makes one where a file is created under a name of a certain form.
+
+It takes no entry in the directory, whose times stay, and it is gone when it is closed, whatever ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from itertools import count
+
+from pcopy.fsio.problem import Problem
+
+_NAME = b".\x0c\x13\x14\x12:VOLATILE::%08X:%08X"  # LUSTRE_VOLATILE_HDR in lustre_user.h, an MDT's index, any number
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_numbers = count(1)
+
+
+def create_volatile(directory: int, flags: int = 0) -> int:
+    """An empty file, for reading and writing, that inherits its layout from an open directory. Raises ``Problem``.
+
+    ``flags`` are added to those of open(2).
+    """
+    name = _NAME % (os.getpid(), next(_numbers))
+    try:
+        made = os.open(name, _FLAGS | flags, 0o600, dir_fd=directory)
+        with suppress(FileNotFoundError):  # a server that does not know such names
+            os.unlink(name, dir_fd=directory)
+    except OSError as error:
+        raise Problem.of("create", error) from error
+    return made

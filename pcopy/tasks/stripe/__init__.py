@@ -1,0 +1,1 @@
+"""Layouts of files that are there: looked at, and changed."""
