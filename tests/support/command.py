@@ -32,6 +32,7 @@ SLOW = Path(__file__).with_name("slow.c")
 RUN = {
     "pcopy": ("-m", "pcopy"),
     "prm": ("-c", "from pcopy.cli.script import prm; prm()"),
+    "pstripe": ("-c", "from pcopy.cli.script import pstripe; pstripe()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
     "late": ("-m", "tests.support.late_kernel"),
 }

@@ -22,7 +22,7 @@ from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place
+from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.files.layouts import Layouts, layout_at
 
 NAP = 0.005
@@ -52,7 +52,13 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
         for key_of in self._wanted(rank, result.phase):
             try:
                 key = key_of()
-                yield from _synced(rank, met.opened[key], met.anchor(key))
+                anchor, why = met.anchor(key)
+                if why:
+                    place = self.place or Place(0, b"", NOWHERE, NOWHERE, False, False)
+                    result.warn(
+                        place, b"", f"only syncfs could be asked to bring it to storage, not each server: {why}"
+                    )
+                yield from _synced(rank, met.opened[key], anchor)
             except Problem as problem:
                 if result.phase == Phase.STORE:
                     rank.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
@@ -112,16 +118,15 @@ class FileSystems:
         server = 0 if layout.is_plain else layout.server_of(self._rank.open_target(place))
         return (self._rank.target_device(place), server) in self.opened
 
-    def anchor(self, key: tuple[int, int]) -> int:
-        """Of a file system that is open; -1 if it needs none. Raises ``Problem``."""
+    def anchor(self, key: tuple[int, int]) -> tuple[int, str]:
+        """Of a file system that is open, -1 if it needs none; and why it has none, if it needs one."""
         if key not in self._anchors:
             directory = self.opened[key]
             try:
                 self._anchors[key] = self._rank.own(Layouts).of(key[0], directory).anchor(directory)
             except OSError as error:
-                text = f"not all servers can be asked to sync: {error.strerror}"
-                raise Problem("fsync", error.errno or errno.EIO, text=text) from error
-        return self._anchors[key]
+                return -1, error.strerror or ""
+        return self._anchors[key], ""
 
     def of_device(self, key: tuple[int, int]) -> tuple[int, int]:
         """That of a file system which was met, and is opened to be synced; raises ``Problem``.

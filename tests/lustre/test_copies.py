@@ -1,0 +1,321 @@
+"""Layouts of what pcopy copies between file systems that look like Lustre.
+
+The oracle of contents and metadata is rsync; layouts are read by the tests' own parser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lustre.conftest import Lustre
+from tests.lustre.standin import DELAYED, END, ORACLE, SERVER, composite, plain
+from tests.support.command import Completed, pcopy, show
+from tests.support.users import NOBODY, require_root
+
+MIB = 1 << 20
+TWO, FOUR = plain(2, MIB), plain(4, MIB)
+GROWING = composite((64 * MIB, plain(1, MIB)), (END, plain(4, MIB)))
+KINDS = {
+    "one": plain(1, MIB),
+    "four": FOUR,
+    "pool": plain(2, MIB, "fast"),
+    "growing": GROWING,
+    "mirrored": composite((END, plain(1, MIB)), (END, plain(2, MIB)), mirrors=2),
+    "on the MDT": composite((MIB, plain(0, MIB, pattern=0x100)), (END, plain(1, MIB))),
+}
+MAKE = (
+    "path, blob, size, delayed = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])\n"
+    "made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | (delayed if blob else 0), 0o640)\n"
+    "if blob: os.setxattr(made, 'lustre.lov', blob)\n"
+    "while size > 0: size -= os.write(made, os.urandom(min(size, 1 << 20)))\n"
+)
+
+
+def make(lustre: Lustre, path: Path, blob: bytes = b"", size: int = 1000) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lustre.asked(MAKE, path, blob.hex(), str(size), str(DELAYED), pools=POOLS)
+
+
+POOLS = "fast:0,1,2,3;slow:4,5"
+
+
+def run(
+    lustre: Lustre, *words: Any, pools: str = POOLS, osts: int = 8, program: str = "pcopy", **more: Any
+) -> Completed:
+    environment = lustre.environment(pools=pools, osts=osts, refuse=more.pop("refuse", ()), mdts=more.pop("mdts", 1))
+    said = [word if isinstance(word, Path) else str(word) for word in words]
+    return pcopy(*said, env=environment, program=program, real=True, **more)
+
+
+def done(lustre: Lustre, *words: Any, **more: Any) -> Completed:
+    """A run with success."""
+    run_ = run(lustre, *words, **more)
+    assert run_.returncode == 0, show(run_)
+    return run_
+
+
+def same(source: Path, target: Path) -> None:
+    command = ["rsync", "-aHAXn", "--checksum", "--itemize-changes", "--delete", *ORACLE, f"{source}/", f"{target}/"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert not told.stdout, told.stdout
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_files_keep_their_layouts(lustre: Lustre, ranks: int) -> None:
+    """Small ones and split ones; only what would inherit another is given one."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    for name, blob in KINDS.items():
+        make(lustre, source / "small" / name, blob)
+        make(lustre, source / "large" / name, blob, 30 * MIB)
+    make(lustre, source / "default")
+    make(lustre, source / "empty", FOUR, 0)
+    lustre.log.write_text("")
+    done(lustre, "-n", ranks, source, target, "--chunk-size", "4M")
+    given = len(lustre.events("setlayout"))
+    for path in source.rglob("*"):
+        if path.is_file():
+            wanted, got = lustre.shown(path), lustre.shown(target / path.relative_to(source))
+            assert wanted is not None and got is not None
+            for one, other in zip(wanted.components, got.components, strict=True):
+                assert (one.count, one.size, one.pool, one.pattern, one.start, one.end) == (
+                    (other.count, other.size, other.pool, other.pattern, other.start, other.end)
+                ), path
+            assert wanted.mirrors == got.mirrors
+    same(source, target)
+    anchors = sum(
+        event.numbers["components"] == 1 and event.numbers["count"] == 8 for event in lustre.events("setlayout")
+    )
+    looked_for_pool = ranks  # each makes a file in it, once
+    assert given - anchors - looked_for_pool == 2 * (len(KINDS) - 1) + 1
+
+
+def test_directories_keep_defaults_of_their_own(lustre: Lustre) -> None:
+    """Not that of the file system, which each of them reports."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    source.mkdir()
+    for name in ("own", "none"):
+        (source / name).mkdir()
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", source / "own", TWO.hex())
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", lustre.first, FOUR.hex())
+    make(lustre, source / "none" / "file")
+    make(lustre, source / "own" / "file")
+    done(lustre, source, target)
+    of_own, of_none = lustre.shown(target / "own"), lustre.shown(target / "none")
+    assert of_own is not None and (of_own.count, of_none) == (2, None)
+    for name, count in (("own", 2), ("none", 4)):
+        of_file = lustre.shown(target / name / "file")
+        assert of_file is not None and of_file.count == count
+    same(source, target)
+
+
+def test_an_ordinary_user_keeps_them_too(lustre: Lustre) -> None:
+    require_root("another user copies")
+    for place in (lustre.first, lustre.second):
+        place.chmod(0o777)
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "own" / "four", FOUR)
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", source / "own", TWO.hex())
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", lustre.first, FOUR.hex())
+    subprocess.run(["chown", "-R", str(NOBODY), source], check=True)
+    done(lustre, source, target, user=NOBODY)
+    of_file, of_own, of_root = (lustre.shown(target / name) for name in ("own/four", "own", ""))
+    assert of_file is not None and of_own is not None
+    assert (of_file.count, of_own.count, of_root) == (4, 2, None)
+
+
+@pytest.mark.parametrize("size", [1000, 9 * MIB])
+@pytest.mark.parametrize(
+    ("blob", "pools", "osts", "refuse", "why"),
+    [
+        (plain(2, MIB, "fast"), "slow:4", 8, (), "there is no pool fast"),
+        (plain(6, MIB), "", 4, (), "6 stripes of 1 MiB was wanted, Lustre gave 4 stripes of 1 MiB"),
+        (FOUR, "", 8, ("setxattr",), "Operation not permitted"),
+    ],
+    ids=["pool", "count", "permission"],
+)
+def test_what_is_not_to_be_had_is_told_once_and_counted(
+    lustre: Lustre, size: int, blob: bytes, pools: str, osts: int, refuse: tuple[str, ...], why: str
+) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    for number in range(3):
+        make(lustre, source / str(number), blob, size)
+    told = done(lustre, "--json", "-n", 2, source, target, pools=pools, osts=osts, refuse=refuse)
+    refused = bool(refuse)  # then not each server can be asked to sync, which is one warning more
+    assert json.loads(told.stdout)["warnings"] == 3 + refused
+    assert told.stderr.decode().count(f"its own: {why}") == 1, show(told)
+    for number in range(3):
+        got = lustre.shown(target / str(number))
+        assert got is not None and (got.count, got.pool) == (1, "")
+    same(source, target)
+
+
+def test_between_file_systems_of_which_one_is_not_lustre(lustre: Lustre, area: Path) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "file", FOUR)
+    done(lustre, source, area / "outside")
+    assert os.listxattr(area / "outside" / "file") == []
+    told = done(lustre, "--stripe", "preserve", "-v", area / "outside", target)
+    assert b"--stripe preserve has no effect: SRC is not on Lustre" in told.stderr
+    got = lustre.shown(target / "file")
+    assert got is not None and got.count == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "small", "large"),
+    [
+        ("2", (2, MIB), (2, MIB)), ("2:4M", (2, 4 * MIB), (2, 4 * MIB)), ("-1", (8, MIB), (8, MIB)),
+        ("inherit", None, None), ("100:64K", (8, 65536), (8, 65536)),
+    ],
+)  # fmt: skip
+def test_a_copy_restripes(lustre: Lustre, wish: str, small: Any, large: Any) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "small", FOUR)
+    make(lustre, source / "large", b"", 9 * MIB)
+    told = done(lustre, "-v", "-n", 2, "--stripe", wish, source, target)
+    for name, wanted in (("small", small), ("large", large)):
+        got = lustre.shown(target / name)
+        assert got is not None and (got.count, got.size) == (wanted or (1, MIB))
+    assert told.stdout.count(b"layout of 2 files: ") == 1
+    same(source, target)
+
+
+def test_auto_goes_by_size(lustre: Lustre) -> None:
+    """One stripe for each 8 GB, and no more than there are ranks; a sparse file is as large as it says."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "small", FOUR)
+    make(lustre, source / "large", b"", 0)
+    os.truncate(source / "large", 20 * 10**9)
+    done(lustre, "-n", 2, "--stripe", "auto", source, target)
+    counts = {name: got.count for name in ("small", "large") if (got := lustre.shown(target / name))}
+    assert counts == {"small": 1, "large": 2}
+    done(lustre, "-n", 2, "--stripe", "auto", "--stripe-table", "1,1K=3,1G=6", source, lustre.second / "table")
+    counts = {name: got.count for name in ("small", "large") if (got := lustre.shown(lustre.second / "table" / name))}
+    assert counts == {"small": 1, "large": 6}
+
+
+def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "file", FOUR, 9 * MIB)
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", lustre.second, GROWING.hex())
+    done(lustre, "--stripe", "auto", source, target)
+    got = lustre.shown(target / "file")
+    assert got is not None and got.composite
+
+
+def writers(lustre: Lustre, path: Path) -> dict[int, dict[int, int]]:
+    """Bytes of a file by process and OST."""
+    found: defaultdict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for event in lustre.events("write"):
+        if event.numbers["ino"] == path.stat().st_ino and event.numbers["bytes"] > 1:  # not what asks for a sync
+            found[event.process][event.numbers["ost"]] += event.numbers["bytes"]
+    return found
+
+
+@pytest.mark.parametrize("words", [[], ["--hash", "xxh3-128", "--block-size", "1M"]])
+def test_with_affinity_each_rank_writes_to_its_own_osts(lustre: Lustre, words: list[str]) -> None:
+    source = lustre.first / "file"
+    make(lustre, source, b"", 64 * MIB + 12345)
+    met = {}
+    for name, more in (("plain", []), ("apart", ["--stripe-affinity", "--group-lock"])):
+        target = lustre.second / name
+        done(lustre, "-n", 2, "--stripe", "4:1M", "--chunk-size", "4M", *words, *more, source, target)
+        assert subprocess.run(["cmp", source, target], check=False).returncode == 0
+        met[name] = writers(lustre, target)
+        assert sum(sum(each.values()) for each in met[name].values()) == source.stat().st_size
+    assert sorted(map(len, met["apart"].values())) == [2, 2]
+    assert len(met["plain"]) == 2 and max(map(len, met["plain"].values())) == 4
+    locks, given_back = lustre.events("grouplock"), lustre.events("groupunlock")
+    assert len(locks) == len(given_back) > 4
+    assert len({event.numbers["gid"] for event in locks}) == 1
+
+
+def test_stripes_that_are_no_blocks_have_plain_chunks(lustre: Lustre) -> None:
+    source, target = lustre.first / "file", lustre.second / "file"
+    make(lustre, source, b"", 40 * MIB)
+    words = ["--stripe", "4:3M", "--stripe-affinity", "--verify", "--block-size", "1M", "--json"]
+    told = done(lustre, "-n", 2, *words, source, target)
+    assert json.loads(told.stdout)["warnings"] == 1
+    assert b"its stripes are no power of two of the digest's blocks" in told.stderr
+    assert subprocess.run(["cmp", source, target], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["--group-lock"], ["--direct"]])
+def test_a_lock_that_is_refused(lustre: Lustre, words: list[str]) -> None:
+    """Who has asked for it is told; with --direct it is only used where there is one."""
+    source, target = lustre.first / "file", lustre.second / "file"
+    make(lustre, source, b"", 40 * MIB)
+    told = run(lustre, "-n", 2, *words, source, target, refuse=("grouplock",))
+    assert told.returncode == (1 if "--group-lock" in words else 0), show(told)
+    assert (b"group lock" in told.stderr) == ("--group-lock" in words)
+
+
+def test_a_chunk_holds_whole_stripes(lustre: Lustre) -> None:
+    source, target = lustre.first / "file", lustre.second / "file"
+    make(lustre, source, b"", 96 * MIB)
+    lustre.log.write_text("")
+    done(lustre, "-n", 2, "--stripe", "2:16M", "--chunk-size", "4M", "--block-size", "1M", source, target)
+    of_ranks = writers(lustre, target)
+    assert all(number % (16 * MIB) == 0 for each in of_ranks.values() for number in each.values()), of_ranks
+
+
+def test_a_cut_reaches_all_servers(lustre: Lustre) -> None:
+    """Also those of directories that another metadata server keeps; and the times of directories stay."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    for name in ("here", "there"):
+        make(lustre, source / name / "file")
+    target.mkdir()
+    (target / "there").mkdir()
+    os.setxattr(target / "there", SERVER, b"1")
+    before = lustre.second.stat().st_mtime_ns
+    done(lustre, "-T", source, target, mdts=2, ranks=1)
+    synced = {event.numbers["ino"] for event in lustre.events("fsync")}
+    laid = {event.numbers["ino"] for event in lustre.events("setlayout") if event.numbers["count"] == 8}
+    assert len(synced & laid) >= 2
+    assert lustre.second.stat().st_mtime_ns == before
+    same(source, target)
+
+
+def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
+    """Where it inherits what it needs: it is created, and its layout is neither set nor read."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    for number in range(40):
+        make(lustre, source / f"{number:02d}", b"", 10)
+    trace = lustre.log.with_name("trace")
+    calls = "lgetxattr,getxattr,fgetxattr,setxattr,fsetxattr,openat,open,newfstatat,fstat,ioctl"
+    wrap = ["strace", "-f", "-y", "-o", trace, "-e", f"trace={calls}"]
+    done(lustre, "-n", 1, source, target, wrap=wrap)
+    lines = trace.read_text().splitlines()
+    trace.unlink()
+    of_one = [line for line in lines if '"20"' in line or "/20>" in line or '/20"' in line]
+    assert sum("xattr(" in line and "lustre.lov" in line for line in of_one) == 0
+    assert sum("setxattr" in line for line in of_one) <= 1  # the stand-in's own, which keeps the layout
+
+
+def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> None:
+    (area / "source").mkdir()
+    (area / "source" / "file").write_bytes(b"1")
+    told = pcopy("-n", "2", "--stripe", "4", "--stripe-affinity", area / "source", area / "target")
+    assert told.returncode == 0, show(told)
+    assert told.stderr.count(b"--stripe and --stripe-affinity have no effect: DST is not on Lustre") == 1
+    quiet = pcopy("-q", "--stripe", "-1:4M", area / "source", area / "quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("0", "1 to 2000 stripes"), ("2001", "1 to 2000 stripes"), ("many", "not preserve, auto, inherit, or COUNT"),
+        ("4:3", "a multiple of 64K"), ("4:", "not a size"), ("4:4G", "below 4G"),
+    ],
+)  # fmt: skip
+def test_bad_wishes_are_refused(area: Path, word: str, why: str) -> None:
+    told = pcopy("--stripe", word, area, area / "target")
+    assert (told.returncode, told.stdout) == (2, b"")
+    assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)
