@@ -22,7 +22,7 @@ import pcopy.tasks
 import pcopy.tools
 from pcopy import __version__, errors
 from pcopy.checkpoint.layout import END_IT, VERSION
-from pcopy.cli import prm, pverify
+from pcopy.cli import prm, pstripe, pverify
 from pcopy.cli.pcopy import early_answer, parse
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.preserve import ATTRIBUTES
@@ -75,7 +75,7 @@ def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == commands()[1]
 
 
-@pytest.mark.parametrize("script", ["bin/pcopy", "bin/prm", "bin/pverify", *SHELL_SCRIPTS])
+@pytest.mark.parametrize("script", ["bin/pcopy", "bin/prm", "bin/pstripe", "bin/pverify", *SHELL_SCRIPTS])
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111
 
@@ -93,7 +93,7 @@ def test_the_script_for_packages_knows_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"], ["-I"]])
-@pytest.mark.parametrize("name", ["pcopy", "prm", "pverify"])
+@pytest.mark.parametrize("name", ["pcopy", "prm", "pstripe", "pverify"])
 def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ROOT / "bin" / name)
@@ -133,6 +133,13 @@ def test_prm_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> 
     offered = set(OPTION.findall(capsys.readouterr().out))
     assert len(offered) > 10
     assert offered == set(OPTION.findall(manual("prm").partition("OPTIONS")[2]))
+
+
+def test_pstripe_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pstripe.main(["--help"]) == 0
+    offered = set(OPTION.findall(capsys.readouterr().out))
+    assert len(offered) > 10
+    assert offered == set(OPTION.findall(manual("pstripe").partition("OPTIONS")[2].partition("EXIT STATUS")[0]))
 
 
 def test_all_statuses_and_keys_of_prm_are_explained() -> None:

@@ -21,7 +21,6 @@ from pcopy.engine.victim import Divide
 from pcopy.errors import HINDRANCES, OK, UNSYNCED, Hindered, NotPutAside, Refused, hindrance
 from pcopy.fsio.kernel.choose import make_kernel
 from pcopy.fsio.kernel.interface import Doing, Kernel, Settings, Wake
-from pcopy.fsio.layout import LUSTRE, Layout
 from pcopy.fsio.storage import Storage
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
@@ -99,7 +98,7 @@ def make_rank(setup: RankSetup) -> Rank:
         options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
     )
     kernel = make_kernel(settings)
-    rank = Rank(
+    return Rank(
         setup.job,
         setup.transport.rank,
         setup.transport.size,
@@ -111,23 +110,6 @@ def make_rank(setup: RankSetup) -> Rank:
         hosts=setup.hosts,
         open_spool=spool_in(setup.keeping.spool),
     )
-    rank.own(Layouts).make = partial(make_layout, rank)
-    return rank
-
-
-def make_layout(rank: Rank, directory: int) -> Layout:
-    """Of the file system of an open directory of a target; raises ``OSError``."""
-    if type_of_file_system(directory) != LUSTRE:
-        return Layout()
-    from pcopy.lustre.layouts import LustreLayout, Writers
-    from pcopy.lustre.wish import MOST_STRIPES, wish_of
-
-    options = rank.options
-    next_name = rank.temporary_names.next
-    writers = Writers(rank.hosts.number, rank.size, rank.splits, next_name)
-    if not rank.job.copies:  # what others have written, and with how many ranks, nobody knows
-        writers = Writers(1, MOST_STRIPES, lambda size: True, next_name)
-    return LustreLayout(wish_of(options.stripe, options.stripe_table), writers)
 
 
 def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankStore | None]:

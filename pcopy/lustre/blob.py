@@ -88,7 +88,8 @@ class Striping(NamedTuple):
     @property
     def unit(self) -> int:
         """The largest stripe size (bytes) that is a power of two; 0 if there is none."""
-        return max((each.size for each in self.components if each.size & (each.size - 1) == 0), default=0)
+        sizes = (each.size for each in self.components if not each.flags & EXTENSION)
+        return max((size for size in sizes if size & (size - 1) == 0), default=0)
 
     @property
     def pools(self) -> frozenset[bytes]:
@@ -147,7 +148,7 @@ def describe(striping: Striping) -> str:
     of_first = [each for each in striping.components if each.start == 0]
     mirrors = max(striping.mirrors, 1)
     parts = striping.components if mirrors == 1 else striping.components[: max(1, len(striping.components) // mirrors)]
-    text = ", ".join(f"{_until(each)} {_described(each)}" for each in parts)
+    text = ", ".join(f"{_until(each)} {_described(each)}" for each in parts) if len(parts) > 1 else _described(parts[0])
     if mirrors > 1:
         return f"{mirrors} mirrors ({text})"
     return text if of_first else f"({text})"
@@ -171,8 +172,8 @@ def _described(component: Component) -> str:
     count = "all OSTs" if component.stripes == ALL else f"{component.stripes or 'default'}"
     stripes = "stripe" if component.stripes == 1 else "stripes"
     text = count if component.stripes == ALL else f"{count} {stripes}"
-    if component.size:
-        text += f" of {_size(component.size)}"
+    if component.size:  # of one that extends itself it is by how much, in KiB
+        text += f" of {_size(component.size * 1024 if component.flags & EXTENSION else component.size)}"
     if component.pattern & OVERSTRIPED:
         text += ", overstriped"
     if component.flags & EXTENSION:

@@ -23,6 +23,7 @@ from pcopy.lustre import llapi
 from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
 from pcopy.lustre.volatile import create_volatile
 from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, stripes_for
+from pcopy.named import NamedTuple
 
 ATTRIBUTE = "lustre.lov"
 OWN_DEFAULT = "trusted.lov"
@@ -34,15 +35,13 @@ DELAYED = 0o20400
 _NO_LAYOUT = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 
 
-class Writers:
+class Writers(NamedTuple):
     """Who writes: so many ``hosts``, with so many ``ranks`` in all. All of them write to one file if ``splits`` says so
-    of its size; ``next_name`` gives names that nobody else uses."""
+    of its size."""
 
-    def __init__(self, hosts: int, ranks: int, splits: Callable[[int], bool], next_name: Callable[[], bytes]) -> None:
-        self.hosts = hosts
-        self.ranks = ranks
-        self.splits = splits
-        self.next_name = next_name
+    hosts: int
+    ranks: int
+    splits: Callable[[int], bool]
 
 
 class LustreLayout(Layout):
@@ -50,9 +49,11 @@ class LustreLayout(Layout):
 
     is_plain = False
 
-    def __init__(self, wish: Wish, writers: Writers) -> None:
+    def __init__(self, wish: Wish, writers: Writers, next_name: Callable[[], bytes]) -> None:
+        """``next_name`` gives names that nobody else uses."""
         self._wish = wish
         self._writers = writers
+        self._next_name = next_name
         self._inherited: dict[bytes, Striping] = {}
         """By the default of a directory: what a file in it gets."""
         self._defaults: dict[tuple[int, int], bytes] = {}
@@ -231,7 +232,7 @@ class LustreLayout(Layout):
 
     def _has_pool(self, target: int, pool: bytes) -> bool | None:
         if pool not in self._pools:
-            self._pools[pool] = llapi.has_pool(target, self._writers.next_name(), pool)
+            self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
         return self._pools[pool]
 
 

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,6 +26,9 @@ GROUP_LOCK, GROUP_UNLOCK = 0x4008669E, 0x4008669F
 COUNT_TARGETS = 0x800866A8
 SERVER_OF = 0x800466AF
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX."""
+
+PATIENCE = 60.0
+"""Seconds in which others must give back their locks on a file."""
 
 _NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -106,7 +110,7 @@ def group_lock(descriptor: int, group: int, *, insists: bool) -> Iterator[None]:
     (not 0). It is given back on each way out. Raises ``Problem``; unless who asks ``insists``, not where there are no
     such locks."""
     try:
-        _lock(GROUP_LOCK, descriptor, group)
+        _take(descriptor, group)
     except OSError as error:
         if insists or error.errno not in _NO_LOCKS:
             raise Problem.of("group lock", error) from error
@@ -120,6 +124,23 @@ def group_lock(descriptor: int, group: int, *, insists: bool) -> Iterator[None]:
         raise
     with failing("group unlock"):
         _lock(GROUP_UNLOCK, descriptor, group)
+
+
+def _take(descriptor: int, group: int) -> None:
+    """Asks again as long as others give back the locks that they have; raises ``OSError``.
+
+    A descriptor that was opened with O_NONBLOCK, as all are here, does not wait for that in the system.
+    """
+    until, pause = time.monotonic() + PATIENCE, 0.001
+    while True:
+        try:
+            _lock(GROUP_LOCK, descriptor, group)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
 
 
 def _lock(request: int, descriptor: int, group: int) -> None:

@@ -64,8 +64,11 @@ def restripe(directory: int, name: bytes, inode: int, recipe: Recipe, means: Mea
         if status_of(file).st_ino != inode:
             raise Problem("open", errno.ESTALE, text="another item has taken its name", again=True)
         _refuse_writers(file)
+        status = status_of(file)
         with group_lock(file, inode & 0x7FFFFFFF | 1, insists=True):
             yield from _restripe(directory, file, recipe, means)
+        with failing("utime"):  # to ask for it under the lock would wait for the old layout for ever
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     except BaseException:
         abandon(file)
         raise
@@ -85,8 +88,6 @@ def _restripe(directory: int, file: int, recipe: Recipe, means: Means) -> Genera
         with failing("utime"):
             os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
         _swap(file, other, version)
-        with failing("utime"):
-            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     finally:
         let_go(other)
 

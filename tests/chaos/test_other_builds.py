@@ -91,6 +91,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     80: ("RemoveNames", "place awaited names kinds inodes"),
     81: ("RemoveDir", "place awaited parent is_empty"),
     83: ("PartRemoved", "number left"),
+    90: ("LookAtLayouts", "place names inodes"),
 }
 """The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
 

@@ -10,10 +10,10 @@ import pytest
 
 from pcopy.engine.under_way import UnderWay
 from pcopy.fsio.kernel.interface import Doing, Load
+from pcopy.fsio.layout import LUSTRE
 from pcopy.launch.in_flight import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    LUSTRE,
     WINDOW,
     Growth,
     InFlight,

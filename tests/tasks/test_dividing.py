@@ -24,6 +24,7 @@ from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
 from pcopy.tasks.files.name_items import NameItems
 from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.stripe.look_at_layouts import LookAtLayouts
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.verify_items import VerifyItems
 from tests.tasks.one_rank import root_of, surroundings
@@ -76,7 +77,7 @@ def items_of(task: Divisible) -> list[tuple[object, ...]]:
     return [*zip(*columns, strict=True)]
 
 
-DIVISIBLE = [ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems]
+DIVISIBLE = [ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts]
 
 
 def test_these_kinds_can_be_divided_and_no_others() -> None:

@@ -16,7 +16,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import pcopy.tasks.remove.remove_tree
-import pcopy.tasks.runner  # noqa: F401 (makes most kinds known)
+import pcopy.tasks.runner
+import pcopy.tasks.stripe.look_at_layouts  # noqa: F401  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
@@ -128,14 +129,14 @@ def test_a_code_that_nobody_has_is_named(value: Any) -> None:
 def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
     """A kind is known once it is loaded; these run in processes that may have loaded nothing else.
 
-    What prm runs is never stored: only that program loads it.
+    What prm and pstripe run is never stored: only these programs load it.
     """
     program = (
         f"import {module}\nfrom pcopy.tasks.base.codec import LATER\nfrom pcopy.tasks.base.kind import KINDS\n"
         "print(*sorted({*KINDS, *LATER}))\n"
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert [int(code) for code in told.stdout.split()] == sorted(set(written_kinds()) - set(written_kinds("remove")))
+    assert [int(code) for code in told.stdout.split()] == sorted(set(written_kinds()) - of_others())
 
 
 def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
@@ -152,8 +153,8 @@ def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
         assert told.stdout.splitlines()[-1] == module
 
 
-def test_prm_knows_all_kinds_that_it_runs() -> None:
-    assert written_kinds("remove")
+def test_other_programs_know_all_kinds_that_they_run() -> None:
+    assert len(of_others()) == len(written_kinds("remove")) + len(written_kinds("stripe")) > 3
     assert set(written_kinds()) == KINDS.keys()
 
 
@@ -167,6 +168,11 @@ def written_kinds(folder: str = "") -> list[int]:
     return sorted(
         int(code) for file in files for code in re.findall(r"^class .*, code=(\d+)[,)]", file.read_text(), re.M)
     )
+
+
+def of_others() -> set[int]:
+    """What only prm and pstripe run."""
+    return {*written_kinds("remove"), *written_kinds("stripe")}
 
 
 @given(st.binary(max_size=200).filter(lambda garbage: LONG_BINPUT not in garbage))

@@ -54,10 +54,8 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
                 key = key_of()
                 anchor, why = met.anchor(key)
                 if why:
-                    place = self.place or Place(0, b"", NOWHERE, NOWHERE, False, False)
-                    result.warn(
-                        place, b"", f"only syncfs could be asked to bring it to storage, not each server: {why}"
-                    )
+                    whole = Place(0, b"", NOWHERE, NOWHERE, False, False) if self.place is None else self.place
+                    result.warn(whole, b"", f"synced by syncfs only, since not each server could be asked to: {why}")
                 yield from _synced(rank, met.opened[key], anchor)
             except Problem as problem:
                 if result.phase == Phase.STORE:

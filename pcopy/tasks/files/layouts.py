@@ -6,10 +6,11 @@ Each rank sums them up, and tells them in one note: TellLayouts waits for that, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from pcopy.fsio.layout import Layout, Recipe
+from pcopy.fsio.layout import LUSTRE, Layout, Recipe
 from pcopy.fsio.problem import failing
+from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.kind import Again
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -20,11 +21,10 @@ Sums = Counter[str]
 
 
 class Layouts:
-    """A rank's; ``make`` gives the layout of the file system of an open directory, and raises ``OSError``."""
+    """A rank's."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.make: Callable[[int], Layout] = lambda directory: Layout()
         self.met: dict[int, Layout] = {}
         """By st_dev."""
         self.used = Sums()
@@ -61,8 +61,21 @@ class Layouts:
         layout = self.met.get(device)
         if layout is None:
             with failing("statfs"):
-                layout = self.met[device] = self.make(directory)
+                layout = self.met[device] = make_layout(self._rank, directory)
         return layout
+
+
+def make_layout(rank: Rank, directory: int) -> Layout:
+    """Of the file system of an open directory; raises ``OSError``."""
+    if type_of_file_system(directory) != LUSTRE:
+        return Layout()
+    from pcopy.lustre.layouts import LustreLayout, Writers  # few jobs need it
+    from pcopy.lustre.wish import MOST_STRIPES, wish_of
+
+    writers = Writers(rank.hosts.number, rank.size, rank.splits)
+    if not rank.job.copies:  # what others have written, and with how many ranks, nobody knows
+        writers = Writers(1, MOST_STRIPES, lambda size: True)
+    return LustreLayout(wish_of(rank.options.stripe, rank.options.stripe_table), writers, rank.temporary_names.next)
 
 
 def layout_at(rank: Rank, place: Place) -> Layout:

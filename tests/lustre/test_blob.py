@@ -1,0 +1,112 @@
+"""The attribute ``lustre.lov`` is read as Lustre means it, and nothing that it may hold is more than an error."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pcopy.lustre.blob import (
+    ALL,
+    BadLayout,
+    Component,
+    Striping,
+    describe,
+    parse,
+    without_released,
+    write,
+)
+from tests.lustre.recorded import RECORDED
+from tests.lustre.standin import RELEASED, composite, parsed, plain
+
+MIB = 1 << 20
+SAID = {
+    "plain": "4 stripes of 1 MiB",
+    "growing (PFL)": "to 64 MiB 1 stripe of 4 MiB, then 4 stripes of 4 MiB",
+    "on the MDT": "to 1 MiB on the MDT, then 2 stripes of 4 MiB",
+    "mirrored": "2 mirrors (1 stripe of 4 MiB)",
+    "overstriped": "12 stripes of 64 KiB, overstriped",
+    "extending itself": "to 64 MiB 1 stripe of 4 MiB, to 256 MiB 1 stripe of 64 MiB, extending itself, "
+    "to 256 MiB 2 stripes of 4 MiB, then 2 stripes of 64 MiB, extending itself",
+    "in a pool": "2 stripes of 4 MiB in the pool fast",
+    "on OSTs that were named": "2 stripes of 4 MiB",
+}
+"""As ``lfs getstripe`` has shown them."""
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_all_kinds_are_read(kind: str) -> None:
+    blob = bytes.fromhex(RECORDED[kind])
+    got, wanted = parse(blob), parsed(blob)
+    assert describe(got) == SAID[kind]
+    assert (got.is_composite, got.mirrors) == (wanted.composite, wanted.mirrors)
+    for one, other in zip(got.components, wanted.components, strict=True):
+        assert (one.stripes, one.size, one.pool.decode(), one.pattern) == (
+            (other.count, other.size, other.pool, other.pattern)
+        )
+        assert (one.start, one.end, one.flags) == (other.start, other.end, other.flags)
+        assert one.osts == other.osts
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_what_is_written_asks_for_the_same(kind: str) -> None:
+    """Without the objects that a file has, which are the server's to choose."""
+    striping = parse(bytes.fromhex(RECORDED[kind]))
+    written = write(striping)
+    assert parse(written).normal == striping.normal
+    again = parsed(written)
+    assert not any(component.osts for component in again.components)
+    assert len(written) < len(RECORDED[kind]) // 2
+
+
+def test_a_released_file_is_asked_for_as_one_that_is_there() -> None:
+    for blob in (plain(4, MIB, pattern=1 | RELEASED), composite((2**64 - 1, plain(2, MIB, pattern=1 | RELEASED)))):
+        asked = parsed(without_released(blob))
+        assert [each.pattern for each in asked.components] == [1]
+        assert parse(blob).normal == parse(without_released(blob)).normal
+
+
+def test_wishes_are_written() -> None:
+    asked = parsed(write(Striping((Component(ALL, 65536),))))
+    assert (asked.count, asked.size, asked.components[0].offset) == (0xFFFF, 65536, 0xFFFF)
+    asked = parsed(write(Striping((Component(3, 0, pool=b"fast"),))))
+    assert (asked.count, asked.size, asked.pool) == (3, 0, "fast")
+
+
+@pytest.mark.parametrize(
+    ("blob", "why"),
+    [
+        (b"", "no layout that is known"),
+        (b"garbage!", "no layout that is known"),
+        (plain(4, MIB)[:20], "cut short"),
+        ((0x0BD70BD0).to_bytes(4, "little") + bytes(60), "foreign"),
+        (composite((2**64 - 1, plain(2, MIB)))[:60], "says that it has"),
+    ],
+)
+def test_what_is_none_is_told(blob: bytes, why: str) -> None:
+    with pytest.raises(BadLayout, match=why):
+        parse(blob)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_are_a_layout_or_none(seed: int) -> None:
+    """Recorded ones, of which a few bytes are others, or which are cut, or joined."""
+    of = random.Random(seed)
+    kinds = [bytes.fromhex(each) for each in RECORDED.values()]
+    read = 0
+    for _ in range(2000):
+        blob = bytearray(of.choice(kinds))
+        for _ in range(of.randrange(1, 5)):
+            at = of.randrange(min(len(blob), of.choice((32, len(blob)))))
+            blob[at] = of.choice((0, 1, 0x7F, 0xFF, of.randrange(256)))
+        if of.random() < 0.3:
+            del blob[of.randrange(len(blob)) :]
+        try:
+            striping = parse(bytes(blob))
+        except BadLayout:
+            continue
+        read += 1
+        assert describe(striping) and isinstance(striping.unit, int)
+        assert parse(write(striping)).is_composite == striping.is_composite
+        assert len(without_released(bytes(blob))) == len(blob)
+    assert read > 200

@@ -1,0 +1,164 @@
+"""``pstripe`` tells which layouts there are, and changes them; all else of the files stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lustre.conftest import Lustre
+from tests.lustre.standin import END, ORACLE, composite, plain
+from tests.lustre.test_copies import MIB, POOLS, make, run
+from tests.support.command import Completed, pcopy, show
+
+
+def pstripe(lustre: Lustre, *words: Any, **more: Any) -> Completed:
+    return run(lustre, *words, program="pstripe", **more)
+
+
+def report(lustre: Lustre, *words: Any, **more: Any) -> dict[str, Any]:
+    told = pstripe(lustre, "--json", *words, **more)
+    assert told.returncode == 0, show(told)
+    found: dict[str, Any] = json.loads(told.stdout)
+    return found
+
+
+def build(lustre: Lustre) -> Path:
+    """A tree with all that a file may have beside its contents."""
+    tree = lustre.first / "tree"
+    make(lustre, tree / "one", plain(1, MIB), 10)
+    make(lustre, tree / "below" / "four", plain(4, MIB), 3 * MIB)
+    make(lustre, tree / "below" / "growing", composite((MIB, plain(1, MIB)), (END, plain(4, MIB))), 5 * MIB)
+    make(lustre, tree / "empty", plain(3, MIB), 0)
+    os.link(tree / "below" / "four", tree / "again")
+    os.symlink("one", tree / "link")
+    os.setxattr(tree / "one", "user.mark", b"value")
+    (tree / "one").chmod(0o4751)
+    os.chown(tree / "below" / "four", 1000, 1001)
+    make(lustre, tree / "holes", plain(2, MIB), 0)
+    os.truncate(tree / "holes", 9 * MIB)
+    with (tree / "holes").open("r+b") as file:
+        file.seek(5 * MIB)
+        file.write(b"in the middle")
+    for path in sorted(tree.rglob("*"), reverse=True):
+        os.utime(path, (10**9, 10**9), follow_symlinks=False)
+    return tree
+
+
+def copied(tree: Path, place: Path) -> Path:
+    place.mkdir()
+    subprocess.run(["rsync", "-aHAXS", "--filter=-x user.standin.*", f"{tree}/", f"{place}/"], check=True)
+    return place
+
+
+def unchanged(tree: Path, copy: Path) -> None:
+    words = ["rsync", "-aHAXn", "--checksum", "--itemize-changes", "--delete", *ORACLE, f"{copy}/", f"{tree}/"]
+    assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == ""
+
+
+def inodes(tree: Path) -> dict[str, int]:
+    return {str(path): path.lstat().st_ino for path in tree.rglob("*")}
+
+
+def test_a_report(lustre: Lustre) -> None:
+    told = report(lustre, "-n", 2, build(lustre))
+    assert {each["layout"]: (each["files"], each["bytes"]) for each in told["layouts"]} == {
+        "1 stripe of 1 MiB": (1, 10),
+        "4 stripes of 1 MiB": (2, 6 * MIB),
+        "to 1 MiB 1 stripe of 1 MiB, then 4 stripes of 1 MiB": (1, 5 * MIB),
+        "3 stripes of 1 MiB": (1, 0),
+        "2 stripes of 1 MiB": (1, 9 * MIB),
+    }
+    assert sum(told["osts"].values()) == 1 + 2 * 4 + 5 + 3 + 2
+    assert (told["fewer_stripes"], told["more_stripes"]) == (0, 4)
+    assert told["found"] == told["files"] + told["directories"] + told["skipped"] + told["failed"]
+
+
+@pytest.mark.parametrize(("wish", "stripes"), [("2:2M", (2, 2 * MIB)), ("-1:64K", (8, 65536)), ("inherit", (1, MIB))])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_files_get_another_layout_and_keep_all_else(
+    lustre: Lustre, area: Path, wish: str, stripes: tuple[int, int], ranks: int
+) -> None:
+    tree = build(lustre)
+    before, were = copied(tree, area / "before"), inodes(tree)
+    told = report(lustre, "-n", ranks, "--stripe", wish, tree)
+    assert told["restriped"] == 5 if wish != "inherit" else 4
+    unchanged(tree, before)
+    assert inodes(tree) == were
+    for path in tree.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            got = lustre.shown(path)
+            assert got is not None and (got.count, got.size) == stripes, path
+    again = report(lustre, "--stripe", wish, tree)
+    assert (again["restriped"], again["skipped"]) == (0, 7)
+
+
+def test_a_dry_run_changes_nothing(lustre: Lustre) -> None:
+    tree = build(lustre)
+    before = {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()}
+    told = report(lustre, "--stripe", "2:2M", "--dry-run", tree)
+    assert (told["restriped"], told["dry_run"]) == (6, True)
+    assert {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()} == before
+
+
+def test_auto_leaves_what_grows_alone(lustre: Lustre) -> None:
+    tree = build(lustre)
+    told = report(lustre, "--stripe", "auto", tree)
+    assert told["restriped"] == 3  # four, empty and holes
+    growing = lustre.shown(tree / "below" / "growing")
+    assert growing is not None and growing.composite
+
+
+def test_what_is_open_for_writing_is_left_and_told(lustre: Lustre, area: Path) -> None:
+    tree = build(lustre)
+    before = copied(tree, area / "before")
+    with (tree / "below" / "four").open("ab"):
+        told = pstripe(lustre, "-n", 2, "--stripe", "2", tree)
+    assert told.returncode == 1, show(told)
+    assert b"somebody has it open: it stays as it is" in told.stderr
+    got, other = lustre.shown(tree / "again"), lustre.shown(tree / "one")
+    assert got is not None and got.count == 4 and other is not None and other.count == 2
+    unchanged(tree, before)
+
+
+def test_what_changes_meanwhile_is_left(lustre: Lustre, area: Path) -> None:
+    """Lustre says so when it is asked to swap: here the contents change at the last moment."""
+    tree = build(lustre)
+    before = copied(tree, area / "before")
+    told = pstripe(lustre, "-n", 1, "--stripe", "2", tree, refuse=("swap",))
+    assert told.returncode == 1, show(told)
+    assert told.stderr.count(b"it has changed meanwhile: it stays as it is") == 5, show(told)
+    unchanged(tree, before)
+
+
+def test_a_second_rank_or_run_takes_only_what_is_left(lustre: Lustre) -> None:
+    tree = build(lustre)
+    assert pstripe(lustre, "--stripe", "2", tree / "one", tree / "one").returncode == 0
+    got = lustre.shown(tree / "one")
+    assert got is not None and got.count == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "PATH expected"),
+        (["--stripe", "preserve", "x"], "files have the layout that they have"),
+        (["--dry-run", "x"], "goes with --stripe"),
+        (["nowhere"], "No such file"),
+        (["."], "is not on Lustre"),
+        (["-c", "4", "x"], "write --stripe COUNT"),
+    ],
+)
+def test_refusals(area: Path, words: list[str], why: str) -> None:
+    told = pcopy(*words, program="pstripe", cwd=area)
+    assert (told.returncode, told.stdout) == (2, b""), show(told)
+    assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)
+
+
+def test_pools_are_not_forgotten(lustre: Lustre) -> None:
+    make(lustre, lustre.first / "file", plain(2, MIB, "fast"))
+    assert "2 stripes of 1 MiB in the pool fast" in str(report(lustre, lustre.first / "file", pools=POOLS)["layouts"])
