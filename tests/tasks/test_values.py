@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
-import pcopy.tasks.stripe.look_at_layouts  # noqa: F401  # noqa: F401 (they make kinds known)
+import pcopy.tasks.stripe.look_at_layouts  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
