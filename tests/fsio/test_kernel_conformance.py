@@ -83,15 +83,6 @@ def test_what_was_made_is_identified_where_that_is_asked_for(new: Bench) -> None
     assert (new.result.made[0], new.result.marks[0]) == (0, b"")
 
 
-def test_each_file_has_its_own_digest(new: Bench) -> None:
-    names = [f"{number}" for number in range(5)]
-    for number, name in enumerate(names):
-        new.add(name, b"x" * number)
-    (new.target / "2").touch()
-    told = new.copy(*names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=reference)
-    assert told == [0, 1, Code.ANEW, 3, 4]
-
-
 @pytest.mark.parametrize("name", ["x" * 255, "a\nb", "\udcff\udcfe", "-rf", " ", "\\"])
 def test_names(bench: Bench, name: str) -> None:
     bench.add(name)

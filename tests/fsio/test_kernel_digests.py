@@ -22,7 +22,7 @@ from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, Settings
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.hashing import Hashing
-from tests.fsio.kernel_bench import KERNELS, done, found
+from tests.fsio.kernel_bench import KERNELS, Bench, done, found
 from tests.support import native, reference_signature
 
 KIB = 1 << 10
@@ -128,3 +128,17 @@ def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monke
         os.close(target)
     assert list(ticket.result.verdicts.codes) == [Code.DONE, Code.CHANGED]
     assert ticket.result.digests[0] == reference_signature.of_file(b"content", BLOCKS[0], ORACLES["xxh3-128"])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_file_has_its_own(kernel: str, on: Any) -> None:
+    """A row that is not copied takes none from another."""
+    new = Bench(KERNELS[kernel], Plan.NEW, on("ext4"))
+    names = [f"{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        new.add(name, b"x" * number)
+    (new.target / "2").touch()
+    told = new.copy(
+        *names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=lambda data: reference_signature.of_file(data, 1 << 16)
+    )
+    assert told == [0, 1, Code.ANEW, 3, 4]

@@ -107,15 +107,18 @@ def copy(
     ranks: int = 1,
     before: Hook = lambda value: None,
     limit: int = 10_000,
+    has_plenty: bool = False,
     **options: Any,
 ) -> Copied:
-    """Copies ``roots``. With more than one of ``ranks`` large files are split. At most ``limit`` tasks may run."""
+    """Copies ``roots``. With more than one of ``ranks`` large files are split. At most ``limit`` tasks may run.
+    ``has_plenty``: other ranks would find work."""
     umask = os.umask(0o077)  # as the program does
     try:
         with surroundings(roots, Options(**{"preserve": Preserve(), "sync": False, **options}), ranks) as (
             context,
             told,
         ):
+            context.has_plenty = lambda: has_plenty
             kinds: list[str] = []
             sums = [0] * counts.COUNTERS
             sums[counts.FOUND] = sums[counts.UNSCANNED] = sum(1 for root in roots if not root.item)
