@@ -108,7 +108,7 @@ def test_a_problem_ends_the_chunks_that_follow(places: tuple[Path, Path]) -> Non
             for path in target.iterdir():
                 path.unlink()
 
-    options = {"chunk_size": BLOCK, "block_size": BLOCK}
+    options: dict[str, Any] = {"chunk_size": BLOCK, "block_size": BLOCK}
     totals = consistent(copied := copy(root_of(source, target), ranks=2, before=steal, **options))
     assert (totals.files, totals.failed) == (0, 1), copied.failures
     assert list(target.iterdir()) == []
