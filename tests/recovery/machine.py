@@ -85,7 +85,7 @@ class _Syncer:
     def start(self) -> None:
         pass
 
-    def sync(self, descriptor: int) -> None:
+    def sync(self, descriptor: int, anchor: int = -1) -> None:
         _here().calls.syncfs(descriptor)
 
     def close(self) -> None:
