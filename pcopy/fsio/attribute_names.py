@@ -36,6 +36,8 @@ class Kind(Enum):
 _ACLS = frozenset({*POSIX_ACLS, "system.richacl", "system.nfs4acl"})
 _ACL_FAMILIES = ("system.nfs4_", "system.cifs_", "system.smb3_")
 _LUSTRE = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
+EACH_FILE_ON_LUSTRE = (b"lustre.lov", b"trusted.lov", b"trusted.lma", b"trusted.link")
+"""Has these, as root sees it."""
 _NEVER = frozenset({"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE)})
 _NEVER_FAMILIES = (
     "trusted.pcopy.",  # our own (pcopy.fsio.half_written)

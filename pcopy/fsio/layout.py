@@ -64,10 +64,10 @@ class Layout:
         return PLAIN
 
     def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
-        """For the copies of small files of an open directory: each recipe with its rows, of which a row has one. Raises
-        ``Problem``."""
+        """For the copies of small files of an open directory: each recipe with its rows, of which a row has one.
+        ``follow`` symbolic links. Raises ``Problem``."""
         return [(PLAIN, [*range(len(names))])]
 
     def directory_made(self, source: Handle, target: int) -> str:
@@ -76,8 +76,7 @@ class Layout:
         return ""
 
     def text_of(self, recipe: Recipe, target: int) -> str:
-        """What files have got that were made in the directory ``target`` by this recipe, as people read it. Raises
-        ``Problem``."""
+        """What files have got that were made in the directory ``target`` by this recipe, as people read it."""
         return ""
 
     def stripes_of(self, descriptor: int) -> Stripes:

@@ -18,6 +18,7 @@ from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.layout import PLAIN, Layout, Recipe, Stripes
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import STRIPE
 from pcopy.lustre import llapi
 from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
@@ -33,6 +34,10 @@ DELAYED = 0o20400
 """O_LOV_DELAY_CREATE: a file that is opened with it has no layout yet."""
 
 _NO_LAYOUT = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
+
+
+MOST_KNOWN = 1024
+"""Layouts, and directories, of which something is remembered: each may have its own."""
 
 
 class Writers(NamedTuple):
@@ -69,12 +74,12 @@ class LustreLayout(Layout):
         return self._recipe(partial(_read, source), status.st_size, target)
 
     def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
         found: dict[Recipe, list[int]] = {}
         for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
             path = b"/proc/self/fd/%d/%b" % (source, name)
-            found.setdefault(self._recipe(partial(_read, path), size, target), []).append(row)
+            found.setdefault(self._recipe(partial(_read, path, follow=follow), size, target), []).append(row)
         return list(found.items())
 
     def directory_made(self, source: Handle, target: int) -> str:
@@ -93,7 +98,10 @@ class LustreLayout(Layout):
             return error.strerror or ""
 
     def text_of(self, recipe: Recipe, target: int) -> str:
-        return self._texts.get(recipe) or describe(self._inherited_in(target))
+        try:
+            return self._texts.get(recipe) or describe(self._inherited_in(target))
+        except Problem:  # there is no room to find out, for instance
+            return "what the directory gives"
 
     def stripes_of(self, descriptor: int) -> Stripes:
         try:
@@ -154,6 +162,9 @@ class LustreLayout(Layout):
         if wanted == self._inherited_in(target):
             return PLAIN
         recipe = self._recipes.get(wanted)
+        if len(self._recipes) > MOST_KNOWN:
+            self._recipes.clear()
+            self._texts.clear()
         if recipe is None:
             missing = [pool for pool in sorted(wanted.pools) if self._has_pool(target, pool) is False]
             if missing:
@@ -198,11 +209,11 @@ class LustreLayout(Layout):
 
     def _inherited_in(self, target: int) -> Striping:
         """What files get in the open directory; raises ``Problem``."""
-        status = os.fstat(target)
+        status = status_of(target)
         default = self._defaults.get((status.st_dev, status.st_ino))
         if default is None:
             default = self._defaults[status.st_dev, status.st_ino] = _read(target)
-            if len(self._defaults) > 1024:
+            if len(self._defaults) > MOST_KNOWN:
                 self._defaults.clear()
         inherited = self._inherited.get(default)
         if inherited is None:
@@ -254,10 +265,10 @@ def make_anchor(directory: int) -> int:
     return made
 
 
-def _read(item: Handle) -> bytes:
-    """Its layout; empty if it has none, or can't tell."""
+def _read(item: Handle, *, follow: bool = True) -> bytes:
+    """Its layout; empty if it has none, or can't tell. ``follow``: also if it is a symbolic link."""
     try:
-        return os.getxattr(item, ATTRIBUTE)
+        return os.getxattr(item, ATTRIBUTE, follow_symlinks=follow)
     except OSError:
         return b""
 

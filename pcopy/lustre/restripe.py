@@ -12,7 +12,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Protocol
 
 from pcopy.fsio.close import abandon, close_read, let_go
@@ -103,7 +103,8 @@ def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Genera
         yield from steps
     with failing("fsync"):
         os.fsync(other)
-    os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
+    with suppress(OSError):
+        os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
     with closing(digest_contents(other, 0, size, back, holes=has_holes(status_of(other)))) as steps:
         for _ in steps:
             yield 0

@@ -16,6 +16,7 @@ import pytest
 
 from tests.lustre.conftest import Lustre
 from tests.lustre.standin import DELAYED, END, ORACLE, SERVER, composite, plain
+from tests.support import native
 from tests.support.command import Completed, pcopy, show
 from tests.support.users import NOBODY, require_root
 
@@ -284,6 +285,7 @@ def test_a_cut_reaches_all_servers(lustre: Lustre) -> None:
 
 def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     """Where it inherits what it needs: it is created, and its layout is neither set nor read."""
+    native.require()
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(40):
         make(lustre, source / f"{number:02d}", b"", 10)
@@ -293,6 +295,7 @@ def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     done(lustre, "-n", 1, source, target, wrap=wrap)
     lines = trace.read_text().splitlines()
     trace.unlink()
+    assert sum('"20", O_' in line for line in lines) == 2  # of the source and of the copy, by the kernel in C
     of_one = [line for line in lines if '"20"' in line or "/20>" in line or '/20"' in line]
     assert sum("xattr(" in line and "lustre.lov" in line for line in of_one) == 0
     assert sum("setxattr" in line for line in of_one) <= 1  # the stand-in's own, which keeps the layout

@@ -26,7 +26,7 @@ class ByName(Layout):
         return Recipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
 
     def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
         assert (*names, *sizes) == (b"other", b"small", 3, 7)
         wanted = os.getxattr(source, "user.wanted")

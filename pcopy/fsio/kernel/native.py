@@ -13,7 +13,7 @@ import os
 from array import array
 from typing import Any, Generic, TypeVar, cast
 
-from pcopy.fsio.attribute_names import Kind, kind_of
+from pcopy.fsio.attribute_names import EACH_FILE_ON_LUSTRE, Kind, kind_of
 from pcopy.fsio.attributes import is_copied
 from pcopy.fsio.directories import Opened, Pins, listing_problem
 from pcopy.fsio.kernel import _native
@@ -170,6 +170,8 @@ class NativeKernel:
         self.pool = NativePool(self.in_c)
         self._waiting: list[NativeTicket[Any]] = []
         self._unknown = _ffi.new("char[256]")
+        for name in EACH_FILE_ON_LUSTRE:  # which would be met one in each of the first batches
+            _lib.pk_learn(self.in_c, name, self._what_of(name))
         self._listing: Any = _ffi.new("pk_listing *")
         self._opened: Any = _ffi.new("pk_opened *")
         self._names: Any = b""

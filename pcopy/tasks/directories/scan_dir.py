@@ -363,12 +363,13 @@ def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source:
 
 def _note_device(rank: Rank, result: Result, place: Place) -> None:
     """A file system below the target that is not the root's wants its own sync at the end."""
+    if not rank.options.sync:
+        return
     met = rank.own(FileSystems)
-    if rank.options.sync and not met.knows(place):
-        try:
+    try:
+        if not met.knows(place):
             met.below(place)
-        except Problem as problem:
-            result.count(counts.UNSYNCED)
-            result.report(rank.shown(place, b"", on_source=False), problem)
-        else:
             result.spawn(SyncFiles(place), phase=Phase.SYNC, owner=rank.number)
+    except Problem as problem:
+        result.count(counts.UNSYNCED)
+        result.report(rank.shown(place, b"", on_source=False), problem)

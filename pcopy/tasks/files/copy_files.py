@@ -66,7 +66,7 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
         with waiting.spawned(result):
             planned = yield from _planned(self, rank, source, target, rows, inherits=inherits)
             try:
-                batches = _by_layout(layout_at(rank, place), planned)
+                batches = _by_layout(layout_at(rank, place), planned, follow=rank.options.dereference)
             except Problem as problem:
                 for name, size in zip(unpack_names(self.names), rows.size, strict=True):
                     failed_or_retried(result, place, name, problem, self.attempt, size)
@@ -102,14 +102,14 @@ def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, 
     return Copy(source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits)
 
 
-def _by_layout(layout: Layout, batch: Copy) -> list[Copy]:
-    """The batch in parts that are created alike; raises ``Problem``."""
+def _by_layout(layout: Layout, batch: Copy, *, follow: bool) -> list[Copy]:
+    """The batch in parts that are created alike; ``follow`` symbolic links. Raises ``Problem``."""
     creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC in _CREATING]
     if layout.is_plain or not creating:
         return [batch]
     names, sizes = unpack_names(batch.names), batch.rows.size
     found = layout.of_small_files(
-        batch.directory, [names[row] for row in creating], [sizes[row] for row in creating], batch.target
+        batch.directory, [names[row] for row in creating], [sizes[row] for row in creating], batch.target, follow=follow
     )
     if len(found) == 1 and found[0][0] is PLAIN:
         return [batch]

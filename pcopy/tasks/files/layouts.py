@@ -20,6 +20,11 @@ from pcopy.tasks.base.values import Place
 Sums = Counter[str]
 
 
+MOST_TOLD = 4096
+OTHERS = "others"
+"""So many different layouts are told of, and what all further ones are called."""
+
+
 class Layouts:
     """A rank's."""
 
@@ -35,7 +40,8 @@ class Layouts:
 
     def add(self, result: Result, sums: Mapping[str, int]) -> None:
         """Adds to what this rank has ``used``, which it is going to tell."""
-        self.used.update(sums)
+        for what, number in sums.items():
+            self.used[what if what in self.used or len(self.used) < MOST_TOLD else OTHERS] += number
         if not self._is_told:
             self._is_told = True
             result.spawn(TellLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)

@@ -111,8 +111,8 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
                 break
             try:
                 yield from _look(rank, result, place, at, name, inode)
-            except Problem as problem:
-                result.fail(place, name, problem, retry=Tried.NEVER)
+            except OSError as error:
+                result.fail(place, name, Problem.of("stripe", error), retry=Tried.NEVER)
             yield None
         rank.own(Layouts).add(result, at.sums)
 
