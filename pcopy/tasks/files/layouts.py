@@ -21,8 +21,9 @@ Sums = Counter[str]
 
 
 MOST_TOLD = 4096
+"""Different layouts that a rank tells of: a hostile owner may have any number of them."""
 OTHERS = "others"
-"""So many different layouts are told of, and what all further ones are called."""
+"""What all further ones are called."""
 
 
 class Layouts:
