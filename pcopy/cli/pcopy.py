@@ -26,6 +26,7 @@ from pcopy.cli.program import (
     add_termination,
     add_told,
     in_flight_of,
+    refuse_useless_table,
     refuse_what_names_no_file,
     telling_of,
 )
@@ -95,6 +96,7 @@ exit status:
 
         if "-t" in words:
             raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
+        refuse_useless_table(values)
         refuse_what_names_no_file(values, "signature", "manifest", "errors", program=self.name)
         asked = asked_of(values, paths, words, self.parser)
         if asked.anything:

@@ -241,6 +241,12 @@ def refuse_what_names_no_file(values: Namespace, *names: str, program: str, dire
             raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
 
 
+def refuse_useless_table(values: Namespace) -> None:
+    """Raises ``Refused`` if there is a ``--stripe-table`` that nobody would read."""
+    if values.stripe_table and values.stripe != "auto":
+        raise Refused("--stripe-table goes with --stripe auto: write that, too")
+
+
 def _before_operands(words: Sequence[str]) -> Sequence[str]:
     """What comes before ``--``: after that nothing is an option."""
     return words[: words.index("--")] if "--" in words else words

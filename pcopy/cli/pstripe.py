@@ -14,6 +14,7 @@ from pcopy.cli.program import (
     add_termination,
     add_told,
     in_flight_of,
+    refuse_useless_table,
     refuse_what_names_no_file,
     telling_of,
 )
@@ -65,10 +66,9 @@ exit status:
             raise Refused(
                 "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
             )
-        for given in ("dry_run", "stripe_table"):
-            if getattr(values, given) and not values.stripe:
-                name = given.replace("_", "-")
-                raise Refused(f"--{name} goes with --stripe; without that, nothing is changed; see pstripe --help")
+        if values.dry_run and not values.stripe:
+            raise Refused("--dry-run goes with --stripe; without that, nothing is changed; see pstripe --help")
+        refuse_useless_table(values)
         refuse_what_names_no_file(values, "errors", program=self.name, directories=False)
         return StripeArguments(
             paths,

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.layout import LUSTRE
@@ -102,7 +102,7 @@ class StripePreparation(Preparation):
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
-        roots = tuple({(root.source_id, root.item): root for root in map(_root, arguments.paths)}.values())
+        roots = _topmost([_root(path) for path in arguments.paths])
         options = Options(
             max_errors=arguments.max_errors,
             termination=arguments.termination,
@@ -159,6 +159,18 @@ class StripePreparation(Preparation):
             "restriped": ended.totals.files if self.arguments.stripe else 0,
             "dry_run": self.arguments.dry_run,
         }
+
+
+def _topmost(roots: Sequence[Root]) -> tuple[Root, ...]:
+    """Without those that lie in another, so that nothing is looked at twice, or by two ranks at once."""
+    places = {os.path.join(root.source, root.item) if root.item else root.source: root for root in roots}
+    return tuple(root for place, root in places.items() if places.keys().isdisjoint(_above(place)))
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    while (parent := os.path.dirname(path)) != path:
+        path = parent
+        yield path
 
 
 def _root(path: bytes) -> Root:

@@ -316,9 +316,10 @@ def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> N
     [
         ("0", "1 to 2000 stripes"), ("2001", "1 to 2000 stripes"), ("many", "not preserve, auto, inherit, or COUNT"),
         ("4:3", "a multiple of 64K"), ("4:", "not a size"), ("4:4G", "below 4G"),
+        ("4 --stripe-table 1,1G=8", "goes with --stripe auto"),
     ],
 )  # fmt: skip
 def test_bad_wishes_are_refused(area: Path, word: str, why: str) -> None:
-    told = pcopy("--stripe", word, area, area / "target")
+    told = pcopy("--stripe", *word.split(), area, area / "target")
     assert (told.returncode, told.stdout) == (2, b"")
     assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)

@@ -331,7 +331,7 @@ class Result:
         if text not in self._rank.told:
             self._rank.told.add(text)
             path = shown(self._rank.shown(place, name, on_source=False))
-            self.once.append((text, f"{path}: {text} (so with others)"))
+            self.once.append((text, f"{path}: {text} (others like it are only counted)"))
 
     def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
         """Something that the user should know of an item, and no failure."""

@@ -6,10 +6,12 @@ What is found is summed up by each rank, under keys that ``pcopy.tools.stripe`` 
 from __future__ import annotations
 
 import errno
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 
+from pcopy.engine.task import ANYBODY
 from pcopy.fsio.close import held_open
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import Problem
@@ -39,38 +41,76 @@ than suit them."""
 class LayoutVisitor(Finding):
     """All regular files, in batches; other items have no layout."""
 
-    links_apart = False
+    links_apart = True
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
-        self._items: list[tuple[bytes, int]] = []
-        self._bytes = 0
+        self._batches: dict[int, _Batch] = {}
+        """By the rank that does it."""
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         for row in rows:
-            if type_of(found.rows.mode[row]) != FILE:
-                self._result.count(counts.SKIPPED)
-                continue
-            size = found.rows.size[row]
-            self._items.append((found.names[row], found.rows.inode[row]))
-            self._found_bytes += size
-            self._bytes += size
-            if len(self._items) >= BATCH_FILES or (self._rank.options.stripe and self._bytes >= BATCH_BYTES):
-                self._spawn()
+            self._add(found, row, ANYBODY)
 
-    large_files = nodes = linked = small_files
+    large_files = nodes = small_files
 
-    def _spawn(self) -> None:
-        names, inodes = zip(*self._items, strict=True)
-        task = LookAtLayouts(self._place, pack_names(names), pack_numbers([*inodes]))
-        cost = self._bytes if self._rank.options.stripe else 0
-        self._result.spawn(task, cost + len(names) * CALL_COST)
-        self._items, self._bytes = [], 0
+    def linked(self, found: Found, rows: Sequence[int]) -> None:
+        """All names of an inode come to one rank, which looks at the first of them."""
+        for row in rows:
+            self._add(found, row, found.rows.inode[row] % self._rank.size)
+
+    def _add(self, found: Found, row: int, owner: int) -> None:
+        if type_of(found.rows.mode[row]) != FILE:
+            self._result.count(counts.SKIPPED)
+            return
+        size = found.rows.size[row]
+        batch = self._batches.setdefault(owner, _Batch())
+        batch.names.append(found.names[row])
+        batch.inodes.append(found.rows.inode[row])
+        batch.bytes += size
+        self._found_bytes += size
+        if len(batch.names) >= BATCH_FILES or (self._rank.options.stripe and batch.bytes >= BATCH_BYTES):
+            self._spawn(owner)
+
+    def _spawn(self, owner: int) -> None:
+        batch = self._batches.pop(owner)
+        task = LookAtLayouts(self._place, pack_names(batch.names), pack_numbers(batch.inodes))
+        cost = batch.bytes if self._rank.options.stripe else 0
+        self._result.spawn(task, cost + len(batch.names) * CALL_COST, owner=owner)
 
     def finish(self) -> None:
-        if self._items:
-            self._spawn()
+        for owner in [*self._batches]:
+            self._spawn(owner)
         super().finish()
+
+
+class _Batch:
+    """Files of one directory, and the sum of their sizes."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.inodes: list[int] = []
+        self.bytes = 0
+
+
+class InodesSeen:
+    """The inodes with several names of which this rank has looked at one."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._to_come: dict[tuple[int, int], int] = {}
+        """How many further names they have."""
+
+    def add(self, status: os.stat_result) -> None:
+        if status.st_nlink > 1:
+            self._to_come[status.st_dev, status.st_ino] = status.st_nlink - 1
+
+    def is_further_name(self, status: os.stat_result) -> bool:
+        """Of such an inode; each is asked for once."""
+        inode = status.st_dev, status.st_ino
+        to_come = self._to_come.pop(inode, 0)
+        if to_come > 1:
+            self._to_come[inode] = to_come - 1
+        return to_come > 0
 
 
 class Looking(NamedTuple):
@@ -130,6 +170,9 @@ def _look(rank: Rank, result: Result, place: Place, at: Looking, name: bytes, in
         status = status_of(reading, on_source=True)
         if status.st_ino != inode:
             raise Problem("open", errno.ESTALE, on_source=True, text="another item has taken its name", changed=True)
+        if rank.own(InodesSeen).is_further_name(status):
+            _left_alone(result, place, status)
+            return
         striping = layout.striping_of(reading)
         is_fit = True
         if rank.options.stripe:
@@ -144,15 +187,20 @@ def _look(rank: Rank, result: Result, place: Place, at: Looking, name: bytes, in
         rank.succeeded()
         with held_open(open_source(directory, name)) as reading:
             striping = layout.striping_of(reading)
+    rank.own(InodesSeen).add(status)
     _add(sums, striping, status.st_size, layout.count_osts(directory))
     if rank.options.stripe:
         sums[FITS if is_fit else CHANGED] += 1
     if is_fit and rank.options.stripe:
-        result.count(counts.SKIPPED, 1, place)
-        result.count(counts.SKIPPED_BYTES, status.st_size, place)
+        _left_alone(result, place, status)
     else:
         result.count(counts.FILES, 1, place)
         result.count(counts.BYTES, status.st_size, place)
+
+
+def _left_alone(result: Result, place: Place, status: os.stat_result) -> None:
+    result.count(counts.SKIPPED, 1, place)
+    result.count(counts.SKIPPED_BYTES, status.st_size, place)
 
 
 def _add(sums: Counter[str], striping: Striping | None, size: int, osts: int) -> None:
