@@ -150,7 +150,7 @@ def test_a_sync_at_the_end_does_not_delay_it(
     told = area / "hanging"
     env_of_run = env | hanging | {"PCOPY_TEST_HANGS": "1", "PCOPY_TEST_HANGING": str(told)}
     options = () if kept else ("--checkpoint", "none")
-    source, wrap = (tree / "small", []) if quick else (tree, slowed(ITEM_BY_ITEM, 2 * SLOW))
+    source, wrap = tree / "small", [] if quick else slowed(ITEM_BY_ITEM, 2000)
     with background(*options, "-T", source, area / "copy", ranks=2, env=env_of_run, wrap=wrap) as run:
         assert wait_until(lambda: run.process.poll() is not None or told.exists())
         time.sleep(0.2)
