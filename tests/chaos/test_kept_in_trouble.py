@@ -40,7 +40,7 @@ def test_a_mount_below_the_target_is_synced_by_another_run(area: Path, env: dict
     point.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", point], check=True)
     try:
-        with background(*BUSY, "-T", source, copy, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
+        with background(*BUSY, "-T", source, copy, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, 20 * SLOW)) as run:
             assert wait_until(lambda: run.process.poll() is not None or (any(point.iterdir()) and recorded(area)))
             time.sleep(0.3)
             run.send_signal(signal.SIGTERM)

@@ -13,6 +13,7 @@ from pcopy.tasks import runner  # noqa: F401 (makes most kinds known)
 from pcopy.tasks.base.codec import load_later
 from pcopy.tasks.base.kind import FORMAT, KINDS
 from pcopy.tasks.remove import remove_tree  # noqa: F401 (as runner)
+from pcopy.tasks.stripe import look_at_layouts  # noqa: F401 (as runner)
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
 from tests.support.command import REPOSITORY, pcopy, show, succeed
 
@@ -99,8 +100,8 @@ MORE = Edit("tasks/files/unmark.py", "", ANOTHER_KIND)
 FEWER = Edit("tasks/files/copy_files.py", "class CopyFiles(Divisible, code=10,", "class CopyFiles(Divisible, code=198,")
 SHAPE = Edit(
     "tasks/files/copy_files.py",
-    "    attempt: int\n\n    def found",
-    "    attempt: int\n    more: int = 0\n\n    def found",
+    "    attempt: int\n\n    def divide",
+    "    attempt: int\n    more: int = 0\n\n    def divide",
 )
 NEXT = Edit("tasks/base/kind.py", f"FORMAT = {FORMAT}\n", f"FORMAT = {FORMAT + 1}\n")
 

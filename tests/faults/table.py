@@ -3,8 +3,9 @@
     -  copied: another way was taken, or the error doesn't concern the copy; status 0
     F  failed: not in the target, or still with its old content; status 1
     W  whole: failed and told, yet it is there with its contents (metadata, or what comes after them, went wrong)
-    E  empty: a directory that is there without what should be in it; it has failed, but for ENOENT of getdents64, which
-       the C library takes for the end of a directory that is being removed (readdir(3))
+    E  empty: a directory that is there without what should be in it; it has failed
+    e  failed by the kernel in C, and else empty without a word: ENOENT of getdents64, which the C library takes for the
+       end of a directory that is being removed (readdir(3))
     V  vanished: failed, because its name is gone; at the second attempt too
     C  changed: failed, because it is no longer the same; at the second attempt too
     S  stopped: status 75; for two in a row the target is full
@@ -67,7 +68,7 @@ READING = (
     _source("chunked", _STAT, "source", "fstat", "FFFFFFFFF"),
     _source("fifo", _STAT, "source", "fstat", "FFFFFFFFF"),
     _source("directory", _STAT, "source", "fstat", "FFFFFFFFF"),
-    _source("directory", "getdents64", "source", "readdir", "FFFFFEFFF"),
+    _source("directory", "getdents64", "source", "readdir", "FFFFFeFFF"),
     _source("small", _READ, "source", "read", "FFFFFFFFF"),
     _source("large", _READ, "source", "read", "FFFFFFFFF"),
     _source("chunked", _READ, "source", "read", "FFFFFFFFF"),
