@@ -8,7 +8,7 @@ without layouts answers; ``pcopy.lustre.layouts`` has the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from pcopy.fsio.attributes import Handle
@@ -83,9 +83,12 @@ class Layout:
         """Those of a file that was just made."""
         return _UNKNOWN
 
-    def shared(self, descriptor: int, group: int, *, insists: bool) -> AbstractContextManager[None]:
-        """In its body the file, which is open for writing, is locked for all that name the same ``group`` (not 0).
-        Raises ``Problem``; unless who asks ``insists``, not where there are no such locks."""
+    def shared(
+        self, descriptor: int, group: int, *, insists: bool
+    ) -> Generator[None, None, AbstractContextManager[None]]:
+        """In the body of what is returned, the file, which is open for writing, is locked for all that name the same
+        ``group`` (not 0); unless who asks ``insists``, perhaps not. Raises ``Problem``."""
+        yield from ()
         return nullcontext()
 
     def anchor(self, directory: int) -> int:

@@ -145,13 +145,13 @@ def describe(striping: Striping) -> str:
     """In a few words, for people: ``8 stripes of 4 MiB``."""
     if not striping.is_composite:
         return _described(striping.components[0])
-    of_first = [each for each in striping.components if each.start == 0]
+    starts = [number for number, each in enumerate(striping.components) if each.start == 0]
     mirrors = max(striping.mirrors, 1)
-    parts = striping.components if mirrors == 1 else striping.components[: max(1, len(striping.components) // mirrors)]
+    parts = striping.components[: starts[1] if mirrors > 1 and len(starts) > 1 else None]
     text = ", ".join(f"{_until(each)} {_described(each)}" for each in parts) if len(parts) > 1 else _described(parts[0])
     if mirrors > 1:
         return f"{mirrors} mirrors ({text})"
-    return text if of_first else f"({text})"
+    return text if starts else f"({text})"
 
 
 def _until(component: Component) -> str:

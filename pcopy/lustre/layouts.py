@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -17,11 +17,22 @@ from pcopy.fsio.attributes import Handle
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.layout import PLAIN, Layout, Recipe, Stripes
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import STRIPE
 from pcopy.lustre import llapi
-from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
+from pcopy.lustre.blob import (
+    ALL,
+    EXTENSION,
+    INITIALISED,
+    BadLayout,
+    Component,
+    Striping,
+    describe,
+    parse,
+    without_released,
+    write,
+)
 from pcopy.lustre.volatile import create_volatile
 from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, stripes_for
 from pcopy.named import NamedTuple
@@ -34,7 +45,7 @@ DELAYED = 0o20400
 """O_LOV_DELAY_CREATE: a file that is opened with it has no layout yet."""
 
 _NO_LAYOUT = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
-
+"""What getxattr(2) says of an item that has none."""
 
 MOST_KNOWN = 1024
 """Layouts, and directories, of which something is remembered: each may have its own."""
@@ -89,9 +100,12 @@ class LustreLayout(Layout):
             default = self._own_default(source)
             if not default or parse(default).normal == _normal(_read(target)):
                 return ""
+            wanted = parse(default).normal
+            if why := self._no_pool(wanted, target):  # any name would be taken
+                return why
             self._defaults.clear()
             os.setxattr(target, ATTRIBUTE, default)
-            return _amiss(parse(default).normal, _read(target))
+            return _amiss(wanted, _read(target))
         except BadLayout as error:
             return str(error)
         except OSError as error:
@@ -106,14 +120,16 @@ class LustreLayout(Layout):
     def stripes_of(self, descriptor: int) -> Stripes:
         try:
             striping = parse(_read(descriptor))
-        except BadLayout:
+        except (BadLayout, OSError):
             return Stripes()
         one = striping.plain
         if one is None or not one.size or len(one.osts) < 2:
             return Stripes(striping.unit)
         return Stripes(striping.unit, one.size, one.osts)
 
-    def shared(self, descriptor: int, group: int, *, insists: bool) -> AbstractContextManager[None]:
+    def shared(
+        self, descriptor: int, group: int, *, insists: bool
+    ) -> Generator[None, None, AbstractContextManager[None]]:
         return llapi.group_lock(descriptor, group, insists=insists)
 
     def anchor(self, directory: int) -> int:
@@ -124,7 +140,8 @@ class LustreLayout(Layout):
 
     def striping_of(self, descriptor: int) -> Striping | None:
         """The layout of an open file, None if it has none yet; raises ``Problem`` for one that is not known here."""
-        blob = _read(descriptor)
+        with failing("getstripe", on_source=True):
+            blob = _read(descriptor)
         try:
             return parse(blob) if blob else None
         except BadLayout as error:
@@ -135,11 +152,18 @@ class LustreLayout(Layout):
         will inherit it. Raises ``Problem``."""
         if striping is None:
             return True
-        if self._wish.kind == AUTO and striping.is_composite and size < COMPOSITE_SERVES and not self._wish.table:
+        kind = self._wish.kind
+        if kind == AUTO and striping.is_composite and size < COMPOSITE_SERVES:
             return True
-        if recipe.attribute is None:
-            return not recipe.impossible and striping.normal == self._inherited_in(target)
-        return not recipe.amiss(write(striping))
+        if recipe.impossible:
+            return False
+        if recipe.attribute is not None:
+            return not recipe.amiss(write(striping))
+        inherited = self._inherited_in(target)
+        if kind in (INHERIT, PRESERVE) or inherited.plain is None:
+            return _comes_from(striping, inherited)
+        stripe_size = 0 if kind == AUTO else self._wish.component.size
+        return not _miscounted(Component(inherited.plain.stripes, stripe_size), write(striping), exactly=True)
 
     def _recipe(self, read: Callable[[], bytes], size: int, target: int) -> Recipe:
         """For a file of ``size`` bytes, in the directory ``target``, of which ``read`` gives the source's layout."""
@@ -147,7 +171,11 @@ class LustreLayout(Layout):
         if kind == INHERIT:
             return PLAIN
         if kind == PRESERVE:
-            return self._as_source(read(), target)
+            try:
+                blob = read()
+            except OSError as error:
+                return self._impossible(f"the source's layout cannot be read: {error.strerror}")
+            return self._as_source(blob, target)
         if kind == AUTO:
             return self._by_size(size, target)
         return self._counted(self._wish.component, target)
@@ -166,9 +194,8 @@ class LustreLayout(Layout):
             self._recipes.clear()
             self._texts.clear()
         if recipe is None:
-            missing = [pool for pool in sorted(wanted.pools) if self._has_pool(target, pool) is False]
-            if missing:
-                return self._impossible(f"there is no pool {missing[0].decode('ascii', 'backslashreplace')}")
+            if why := self._no_pool(wanted, target):
+                return self._impossible(why)
             recipe = Recipe(DELAYED, (ATTRIBUTE, without_released(blob)), partial(_amiss, wanted))
             self._recipes[wanted], self._texts[recipe] = recipe, describe(wanted)
         return recipe
@@ -178,12 +205,15 @@ class LustreLayout(Layout):
 
     def _by_size(self, size: int, target: int) -> Recipe:
         inherited = self._inherited_in(target)
-        if inherited.is_composite and size < COMPOSITE_SERVES and not self._wish.table:
+        if inherited.is_composite and size < COMPOSITE_SERVES:
             return PLAIN
+        return self._counted(Component(self.stripes_that_suit(size, target)), target)
+
+    def stripes_that_suit(self, size: int, target: int) -> int:
+        """By the size, on the file system of the directory ``target``."""
         writers = self._writers
         hosts, ranks = (writers.hosts, writers.ranks) if writers.splits(size) else (1, 1)
-        count = stripes_for(size, hosts, ranks, self.count_osts(target), self._wish.table)
-        return self._counted(Component(count), target)
+        return stripes_for(size, hosts, ranks, self.count_osts(target), self._wish.table)
 
     def _counted(self, wanted: Component, target: int) -> Recipe:
         """So many stripes, or as many as there are OSTs."""
@@ -212,12 +242,13 @@ class LustreLayout(Layout):
         status = status_of(target)
         default = self._defaults.get((status.st_dev, status.st_ino))
         if default is None:
-            default = self._defaults[status.st_dev, status.st_ino] = _read(target)
+            with failing("getstripe"):
+                default = self._defaults[status.st_dev, status.st_ino] = _read(target)
             if len(self._defaults) > MOST_KNOWN:
                 self._defaults.clear()
         inherited = self._inherited.get(default)
         if inherited is None:
-            with held_open(create_volatile(target)) as made:
+            with held_open(create_volatile(target)) as made, failing("getstripe"):
                 inherited = self._inherited[default] = _normal(_read(made))
         return inherited
 
@@ -241,10 +272,15 @@ class LustreLayout(Layout):
             self._tops[device] = _read(_top_of(path))
         return self._tops[device]
 
-    def _has_pool(self, target: int, pool: bytes) -> bool | None:
-        if pool not in self._pools:
-            self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
-        return self._pools[pool]
+    def _no_pool(self, wanted: Striping, target: int) -> str:
+        """Which pool does not exist; empty if all do, or nobody can tell."""
+        for pool in sorted(wanted.pools):
+            has_pool = self._pools.get(pool)
+            if has_pool is None:  # unknown yet, or nobody could tell
+                has_pool = self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
+            if has_pool is False:
+                return f"there is no pool {pool.decode('ascii', 'backslashreplace')}"
+        return ""
 
 
 def make_anchor(directory: int) -> int:
@@ -266,11 +302,13 @@ def make_anchor(directory: int) -> int:
 
 
 def _read(item: Handle, *, follow: bool = True) -> bytes:
-    """Its layout; empty if it has none, or can't tell. ``follow``: also if it is a symbolic link."""
+    """Its layout; empty if it has none. ``follow``: also if it is a symbolic link. Raises ``OSError``."""
     try:
         return os.getxattr(item, ATTRIBUTE, follow_symlinks=follow)
-    except OSError:
-        return b""
+    except OSError as error:
+        if error.errno in _NO_LAYOUT:
+            return b""
+        raise
 
 
 def _normal(blob: bytes) -> Striping:
@@ -294,6 +332,28 @@ def _top_of(path: bytes) -> bytes:
 def _amiss(wanted: Striping, back: bytes) -> str:
     got = _normal(back)
     return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
+
+
+def _comes_from(striping: Striping, inherited: Striping) -> bool:
+    """Is it what a file has that was made with the layout ``inherited``, and has grown since?
+
+    What "all OSTs" means, and how far components that extend themselves have got, only a file with data says.
+    """
+    if striping.normal == inherited:
+        return True
+    if not (striping.is_composite and inherited.is_composite) or striping.mirrors != inherited.mirrors:
+        return False
+    if any(each.flags & EXTENSION for each in inherited.components):
+        return _pools_and_sizes(striping) == _pools_and_sizes(inherited)
+    return len(striping.components) == len(inherited.components) and all(
+        got._replace(stripes=0) == wanted._replace(stripes=0)
+        and (got.stripes == wanted.stripes or (bool(full.flags & INITIALISED) and got.stripes < wanted.stripes))
+        for full, got, wanted in zip(striping.components, striping.normal.components, inherited.components, strict=True)
+    )
+
+
+def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:
+    return {(each.pool, each.size) for each in striping.components}
 
 
 def _miscounted(wanted: Component, back: bytes, *, exactly: bool) -> str:

@@ -11,8 +11,8 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -28,9 +28,16 @@ SERVER_OF = 0x800466AF
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX."""
 
 PATIENCE = 60.0
-"""Seconds in which others must give back their locks on a file."""
+"""Seconds in which others must give back their locks on a file, where it is not written without the group lock."""
+BRIEF_PATIENCE = 1.0
+"""Where it is."""
+LONGEST_PAUSE = 0.1
+"""Seconds; then the lock is asked for again."""
 
 _NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
+
+_TROUBLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENOSPC, errno.EIO, errno.EINTR, errno.ENOMEM)
+"""Errors that say nothing of a pool: one that does not exist leaves errno alone."""
 
 _INT = struct.Struct("=i")
 _LONG = struct.Struct("=q")
@@ -45,12 +52,18 @@ _DECLARED = """
 
 
 @cache
-def _library() -> Any:
-    """The library, silent on standard error; None where there is none."""
+def _ffi() -> Any:
     from cffi import FFI
 
     ffi = FFI()
     ffi.cdef(_DECLARED)
+    return ffi
+
+
+@cache
+def _library() -> Any:
+    """The library, silent on standard error; None where there is none."""
+    ffi = _ffi()
     try:
         library: Any = ffi.dlopen(os.environ.get(NAMED_BY) or LIBRARY)
         library.llapi_msg_set_level(0)
@@ -76,7 +89,9 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
             if library.llapi_layout_pool_name_set(layout, pool):
                 return False
             path = b"/proc/self/fd/%d/%s" % (directory, name)
+            _ffi().errno = 0
             made = library.llapi_layout_file_create(path, os.O_WRONLY | os.O_CLOEXEC, 0o600, layout)
+            error = _ffi().errno
         finally:
             library.llapi_layout_free(layout)
     except AttributeError:  # a library without these functions
@@ -85,6 +100,8 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
         os.close(made)
     with suppress(OSError):
         os.unlink(name, dir_fd=directory)
+    if made < 0 and error in _TROUBLE:
+        return None
     return bool(made >= 0)
 
 
@@ -104,18 +121,24 @@ def server_of(descriptor: int) -> int:
         return 0
 
 
-@contextmanager
-def group_lock(descriptor: int, group: int, *, insists: bool) -> Iterator[None]:
-    """Holds the group lock of a file that is open for writing, as all do that write to it and name the same ``group``
-    (not 0). It is given back on each way out. Raises ``Problem``; unless who asks ``insists``, not where there are no
-    such locks."""
+def group_lock(descriptor: int, group: int, *, insists: bool) -> Generator[None, None, AbstractContextManager[None]]:
+    """Takes the group lock of a file that is open for writing, as all do that write to it and name the same ``group``
+    (not 0). Each step waits for a moment; what is returned has the lock, and gives it back on each way out of its body.
+
+    Unless who asks ``insists``, it has none where there are no such locks, or others hold on to theirs. Raises
+    ``Problem``.
+    """
     try:
-        _take(descriptor, group)
+        yield from _take(descriptor, group, PATIENCE if insists else BRIEF_PATIENCE)
     except OSError as error:
-        if insists or error.errno not in _NO_LOCKS:
+        if insists or error.errno not in (*_NO_LOCKS, errno.EAGAIN):
             raise Problem.of("group lock", error) from error
-        yield
-        return
+        return nullcontext()
+    return _held(descriptor, group)
+
+
+@contextmanager
+def _held(descriptor: int, group: int) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -126,12 +149,12 @@ def group_lock(descriptor: int, group: int, *, insists: bool) -> Iterator[None]:
         _lock(GROUP_UNLOCK, descriptor, group)
 
 
-def _take(descriptor: int, group: int) -> None:
+def _take(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
     """Asks again as long as others give back the locks that they have; raises ``OSError``.
 
     A descriptor that was opened with O_NONBLOCK, as all are here, does not wait for that in the system.
     """
-    until, pause = time.monotonic() + PATIENCE, 0.001
+    until, pause = time.monotonic() + patience, 0.001
     while True:
         try:
             _lock(GROUP_LOCK, descriptor, group)
@@ -139,8 +162,9 @@ def _take(descriptor: int, group: int) -> None:
         except BlockingIOError:
             if time.monotonic() > until:
                 raise
+        yield
         time.sleep(pause)
-        pause = min(2 * pause, 0.1)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _lock(request: int, descriptor: int, group: int) -> None:

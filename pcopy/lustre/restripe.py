@@ -30,10 +30,13 @@ SWAP_LAYOUTS = 0x402066DB
 SET_LEASE = 0xC00C66F3
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
 
+FLUSH = 1
+"""Of DATA_VERSION: what clients still have in memory is written first."""
 READ_LEASE, NO_LEASE = 1, 4
 """Of SET_LEASE: as long as nobody has the file open for writing, and none."""
 CHECKED = 1
-"""Of SWAP_LAYOUTS: only if the data version of the first file is still the one that is named."""
+"""Of SWAP_LAYOUTS: only if the data version of the first file is still the one that is named. That of the second one is
+what an archive (HSM) has of the file from then on."""
 
 _VERSION = struct.Struct("=QII")
 _SWAP = struct.Struct("=QIIQQ")
@@ -53,10 +56,14 @@ class ContentDigest(Digest, Protocol):
     def root(self) -> bytes: ...
 
 
-def restripe(directory: int, name: bytes, inode: int, recipe: Recipe, means: Means) -> Generator[int, None, None]:
+def restripe(
+    directory: int, name: bytes, inode: int, recipe: Recipe, means: Means
+) -> Generator[int | None, None, None]:
     """The file ``name`` of an open directory, which is ``inode``, gets the layout of ``recipe``.
 
-    Yields the bytes that each step has copied; raises ``Problem``, and nothing has changed then.
+    Yields the bytes that each step has copied, None where it has waited. Raises ``Problem``: then the file is as it
+    was, but for objects of its components that Lustre has made for the group lock; or only its times are amiss, if that
+    is what is told.
     """
     with failing("open"):
         file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory)
@@ -64,19 +71,22 @@ def restripe(directory: int, name: bytes, inode: int, recipe: Recipe, means: Mea
         if status_of(file).st_ino != inode:
             raise Problem("open", errno.ESTALE, text="another item has taken its name", again=True)
         _refuse_writers(file)
-        status = status_of(file)
-        with group_lock(file, inode & 0x7FFFFFFF | 1, insists=True):
-            yield from _restripe(directory, file, recipe, means)
-        with failing("utime"):  # to ask for it under the lock would wait for the old layout for ever
-            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        with (yield from group_lock(file, inode & 0x7FFFFFFF | 1, insists=True)):
+            status = status_of(file)
+            version = yield from _restripe(directory, file, status, recipe, means)
+        if _data_version(file, FLUSH) == version:  # else somebody who has waited has written: the times are theirs
+            with failing("utime"):  # under the lock this, and to ask for the version, would wait for ever
+                os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     except BaseException:
         abandon(file)
         raise
     close_read(file)
 
 
-def _restripe(directory: int, file: int, recipe: Recipe, means: Means) -> Generator[int, None, None]:
-    status = status_of(file)
+def _restripe(
+    directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
+) -> Generator[int | None, None, int]:
+    """Returns the data version that the file has from then on."""
     version = _data_version(file)
     other = create_volatile(directory, recipe.flags)
     try:
@@ -87,7 +97,9 @@ def _restripe(directory: int, file: int, recipe: Recipe, means: Means) -> Genera
         yield from _fill(file, other, status, means)
         with failing("utime"):
             os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-        _swap(file, other, version)
+        version_of_other = _data_version(other)
+        _swap(file, version, other, version_of_other)
+        return version_of_other
     finally:
         let_go(other)
 
@@ -125,15 +137,15 @@ def _refuse_writers(file: int) -> None:
         fcntl.ioctl(file, SET_LEASE, _LEASE.pack(NO_LEASE, 0, 0))
 
 
-def _data_version(file: int) -> int:
+def _data_version(file: int, flags: int = 0) -> int:
     """Changes with the contents."""
     with failing("data version"):
-        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, 0)))[0])
+        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, flags)))[0])
 
 
-def _swap(file: int, other: int, version: int) -> None:
+def _swap(file: int, version: int, other: int, other_version: int) -> None:
     try:
-        fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP.pack(CHECKED, other, 0, version, 0))
+        fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP.pack(CHECKED, other, 0, version, other_version))
     except OSError as error:
         if error.errno == errno.EAGAIN:
             raise Problem("swap layouts", error.errno, text="it has changed meanwhile: it stays as it is") from error

@@ -9,9 +9,12 @@ import os
 from contextlib import suppress
 from itertools import count
 
+from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
 
-_NAME = b".\x0c\x13\x14\x12:VOLATILE::%08X:%08X"  # LUSTRE_VOLATILE_HDR in lustre_user.h, an MDT's index, any number
+_NAME = (
+    b".\x0c\x13\x14\x12:VOLATILE::%08X:%08X"  # LUSTRE_VOLATILE_HDR in lustre_user.h, no MDT's index, any two numbers
+)
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _numbers = count(1)
 
@@ -24,8 +27,12 @@ def create_volatile(directory: int, flags: int = 0) -> int:
     name = _NAME % (os.getpid(), next(_numbers))
     try:
         made = os.open(name, _FLAGS | flags, 0o600, dir_fd=directory)
+    except OSError as error:
+        raise Problem.of("create", error) from error
+    try:
         with suppress(FileNotFoundError):  # a server that does not know such names
             os.unlink(name, dir_fd=directory)
     except OSError as error:
-        raise Problem.of("create", error) from error
+        let_go(made)
+        raise Problem.of("unlink", error) from error
     return made

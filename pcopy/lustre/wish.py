@@ -63,7 +63,8 @@ def parse_wish(text: str) -> Wish:
     if text in (PRESERVE, AUTO, INHERIT):
         return Wish(text)
     count, colon, size = text.partition(":")
-    return Wish(COUNTED, _count(count), _size(size) if colon else 0)
+    like = "not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (-1: all OSTs)"
+    return Wish(COUNTED, _count(count, like), _size(size) if colon else 0)
 
 
 def parse_table(text: str) -> Table:
@@ -76,17 +77,19 @@ def parse_table(text: str) -> Table:
         least, equals, count = part.partition("=")
         if not equals and number:
             raise ValueError(f"{part!r} is not SIZE=COUNT, as in 1,1G=8,10G=24")
-        rows.append((parse_size(least) if equals else 0, _count(count if equals else least)))
+        rows.append(
+            (parse_size(least) if equals else 0, _count(count if equals else least, "a table is like 1,1G=8,10G=24"))
+        )
     if rows != sorted(rows) or len({least for least, _ in rows}) < len(rows):
         raise ValueError("the sizes must rise, as in 1,1G=8,10G=24")
     return tuple(rows)
 
 
-def _count(text: str) -> int:
+def _count(text: str, like: str) -> int:
     if text in ("-1", "all"):
         return ALL
     if not (text.isascii() and text.isdigit()):
-        raise ValueError("not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (-1: all OSTs)")
+        raise ValueError(like)
     if not 1 <= int(text) <= MOST_STRIPES:
         raise ValueError(f"a file has 1 to {MOST_STRIPES} stripes, or -1 for all OSTs")
     return int(text)

@@ -371,6 +371,8 @@ int llapi_layout_file_open(const char *path, int flags, mode_t mode, const layou
 
     if (path == NULL)
         return failing(EINVAL);
+    if (standin_refuses("llapi"))
+        return failing(EDQUOT);
     for (int each = 0; layout != NULL && each < layout->parts; each++) {
         const char *pool = layout->part[each].pool;
         if (pool[0] == '\0' || !strcmp(pool, "none") || !strcmp(pool, "ignore"))

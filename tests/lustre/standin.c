@@ -85,6 +85,13 @@ static atomic_ullong *lock_of(int descriptor)
     return descriptor >= 0 && descriptor < 1 << 16 ? &held[descriptor] : NULL;
 }
 
+/* Is the lock held, and the layout another than when it was taken? To ask for the data version waits for ever then. */
+static atomic_bool *swapped_under(int descriptor)
+{
+    static atomic_bool swapped[1 << 16];
+    return &swapped[descriptor];
+}
+
 static int change_group_lock(const struct item *item, unsigned long request, uint32_t group)
 {
     atomic_ullong *lock = lock_of(item->descriptor);
@@ -97,7 +104,8 @@ static int change_group_lock(const struct item *item, unsigned long request, uin
         return failing(EINVAL);
     if (request == GROUP_LOCK) {
         static atomic_uint asked;
-        if (fcntl(item->descriptor, F_GETFL) & O_NONBLOCK && atomic_fetch_add(&asked, 1) % 3 < 2)
+        if (fcntl(item->descriptor, F_GETFL) & O_NONBLOCK &&
+            (standin_refuses("locked") || atomic_fetch_add(&asked, 1) % 3 < 2))
             return failing(EAGAIN); /* others give back what they have of the file, which nobody waits for here */
         if (found != 0 && found >> 32 == wanted >> 32)
             return failing(EINVAL);
@@ -109,7 +117,10 @@ static int change_group_lock(const struct item *item, unsigned long request, uin
     if (found != wanted)
         return failing(EINVAL);
     atomic_store(lock, 0);
+    atomic_store(swapped_under(item->descriptor), false);
     standin_log("groupunlock ino=%lu gid=%u", inode(item), group);
+    if (standin_refuses("quiet"))
+        syscall(SYS_pwrite64, item->descriptor, "x", 1, item->status.st_size);
     return 0;
 }
 
@@ -399,6 +410,10 @@ static int swap(const struct item *item, const struct swapping *asked)
         error = EAGAIN;
     else
         error = standin_swap(item, (int)asked->descriptor);
+    if (!error && asked->other_version != standin_version(item))
+        error = EINVAL; /* a real one takes what it is told, and is wrong of what an archive has of the file */
+    if (!error && lock_of(item->descriptor) != NULL && atomic_load(lock_of(item->descriptor)))
+        atomic_store(swapped_under(item->descriptor), true);
     return error ? failing(error) : 0;
 }
 
@@ -423,6 +438,8 @@ static int control(const struct item *item, unsigned long request, void *more, b
         errno = before;
         return 0;
     case DATA_VERSION:
+        if (lock_of(item->descriptor) != NULL && atomic_load(swapped_under(item->descriptor)))
+            return failing(EDEADLK);
         *(uint64_t *)more = standin_version(item);
         errno = before;
         return 0;
@@ -519,6 +536,8 @@ static ssize_t get_layout(const struct item *item, void *value, size_t size, boo
 
     if (!is_file(item) && !S_ISDIR(item->status.st_mode))
         return failing(ENODATA);
+    if (is_file(item) && standin_refuses("getxattr"))
+        return failing(EIO);
     if (item->descriptor >= 0)
         length = syscall(SYS_fgetxattr, item->descriptor, LAYOUT, blob, sizeof blob);
     else

@@ -57,7 +57,9 @@ def environment(
 ) -> dict[str, str]:
     """For programs to which ``mounts`` are Lustre. ``pools`` are like ``fast:0,1;slow:4``.
 
-    Words in ``refuse``: ``setxattr``, ``grouplock``, ``mdtidx`` fail; ``oldlib`` is for an old library.
+    Words in ``refuse``: ``setxattr``, ``getxattr`` (of files), ``grouplock``, ``mdtidx``, ``swap``, ``lease`` and
+    ``llapi`` (to make files by the library) fail. ``locked``: others never give back their locks. ``quiet``: somebody
+    writes a byte to each file as soon as its group lock is given back. ``oldlib`` is for an old library.
     """
     made = str(library(old="oldlib" in refuse))
     told = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,42 @@ def test_what_is_not_to_be_had_is_told_once_and_counted(
     same(source, target)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_source_whose_layouts_cannot_be_read(lustre: Lustre, ranks: int) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    for number in range(3):
+        make(lustre, source / str(number), FOUR)
+    told = done(lustre, "--json", "-n", ranks, source, target, refuse=("getxattr",))
+    assert json.loads(told.stdout)["warnings"] >= 3
+    assert b"its own: the source's layout cannot be read: Input/output error" in told.stderr, show(told)
+    same(source, target)
+
+
+def test_a_library_that_cannot_look_for_pools(lustre: Lustre) -> None:
+    """No room, for instance: then the pool is taken, and not said to be missing."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "file", plain(2, MIB, "fast"))
+    told = done(lustre, "--json", source, target, refuse=("llapi",))
+    assert json.loads(told.stdout)["warnings"] == 0, show(told)
+    got = lustre.shown(target / "file")
+    assert got is not None and (got.count, got.pool) == (2, "fast")
+
+
+def test_a_default_with_a_pool_that_is_missing(lustre: Lustre) -> None:
+    """Lustre would take its name; files could not be made there then."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    (source / "own").mkdir(parents=True)
+    blob = plain(2, MIB, "fast").hex()
+    lustre.asked(
+        "os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", source / "own", blob, pools=POOLS
+    )
+    told = done(lustre, "--json", source, target, pools="slow:4")
+    assert b"there is no pool fast" in told.stderr, show(told)
+    assert json.loads(told.stdout)["warnings"] == 1
+    assert lustre.shown(target / "own") is None
+    same(source, target)
+
+
 def test_between_file_systems_of_which_one_is_not_lustre(lustre: Lustre, area: Path) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file", FOUR)
@@ -208,6 +245,9 @@ def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
     done(lustre, "--stripe", "auto", source, target)
     got = lustre.shown(target / "file")
     assert got is not None and got.composite
+    done(lustre, "--stripe", "auto", "--stripe-table", "3", source / "file", lustre.second / "table")
+    got = lustre.shown(lustre.second / "table")
+    assert got is not None and got.composite
 
 
 def writers(lustre: Lustre, path: Path) -> dict[int, dict[int, int]]:
@@ -255,6 +295,17 @@ def test_a_lock_that_is_refused(lustre: Lustre, words: list[str]) -> None:
     told = run(lustre, "-n", 2, *words, source, target, refuse=("grouplock",))
     assert told.returncode == (1 if "--group-lock" in words else 0), show(told)
     assert (b"group lock" in told.stderr) == ("--group-lock" in words)
+
+
+def test_a_lock_that_others_do_not_give_back(lustre: Lustre) -> None:
+    """With --direct a file is written without it, soon."""
+    source, target = lustre.first / "file", lustre.second / "file"
+    make(lustre, source, b"", 40 * MIB)
+    began = time.monotonic()
+    done(lustre, "-n", 1, "--direct", "--chunk-size", "8M", source, target, refuse=("locked",))
+    assert time.monotonic() - began < 30
+    assert subprocess.run(["cmp", source, target], check=False).returncode == 0
+    assert not lustre.events("grouplock")
 
 
 def test_a_chunk_holds_whole_stripes(lustre: Lustre) -> None:

@@ -150,7 +150,7 @@ def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
         if not (file.cloned and rank.digests):
             writing = reopen(rank.open_target(place), rank.written_as(file), file.made, file.version.size)
         try:
-            with _shared(task, rank, writing):
+            with (yield from _shared(task, rank, writing)):
                 roots = yield from _copy_runs(task, rank, reading, writing)
             check_unchanged(reading, file.version)
         except BaseException:
@@ -181,10 +181,10 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
     return roots
 
 
-def _shared(task: CopyChunk, rank: Rank, writing: int) -> AbstractContextManager[None]:
+def _shared(task: CopyChunk, rank: Rank, writing: int) -> Generator[None, None, AbstractContextManager[None]]:
     """The lock that all who write to the file share, where the user wants that."""
     options = rank.options
     if writing < 0 or not (options.group_lock or options.direct):
         return nullcontext()
     group = zlib.crc32(task.file.temporary) & 0x7FFFFFFF | 1
-    return layout_at(rank, task.file.item.place).shared(writing, group, insists=options.group_lock)
+    return (yield from layout_at(rank, task.file.item.place).shared(writing, group, insists=options.group_lock))
