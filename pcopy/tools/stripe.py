@@ -19,7 +19,8 @@ from pcopy.named import NamedTuple
 from pcopy.report.streams import tell
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.stripe.look_at_layouts import BYTES, FEWER, FILES, MORE, OST, LayoutVisitor
+from pcopy.tasks.stripe.change_layout import BYTES, FEWER, FILES, MORE, OST
+from pcopy.tasks.stripe.look_at_layouts import LayoutVisitor
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import StripeArguments
 from pcopy.tools.director import STAGES, JobDirector
@@ -71,7 +72,7 @@ class Report(NamedTuple):
 
     @classmethod
     def of(cls, sums: Mapping[str, int]) -> Report:
-        """From the sums of ``pcopy.tasks.stripe.look_at_layouts``."""
+        """From the sums of ``pcopy.tasks.stripe.change_layout``."""
         layouts = {
             key.removeprefix(FILES): (files, sums.get(BYTES + key.removeprefix(FILES), 0))
             for key, files in sums.items()

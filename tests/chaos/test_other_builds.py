@@ -93,6 +93,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     81: ("RemoveDir", "place awaited parent is_empty"),
     83: ("PartRemoved", "number left"),
     90: ("LookAtLayouts", "place names inodes"),
+    91: ("ChangeLayout", "place name inode"),
 }
 """The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
 

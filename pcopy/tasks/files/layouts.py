@@ -38,14 +38,23 @@ class Layouts:
         self.of_job = Sums()
         """On rank 0: those of all ranks, as far as they were told."""
         self._is_told = False
+        self._named: set[str] = set()
 
     def add(self, result: Result, sums: Mapping[str, int]) -> None:
         """Adds to what this rank has ``used``, which it is going to tell."""
         for what, number in sums.items():
-            self.used[what if what in self.used or len(self.used) < MOST_TOLD else OTHERS] += number
+            self.used[what] += number
         if not self._is_told:
             self._is_told = True
             result.spawn(TellLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
+
+    def named(self, layout: str) -> str:
+        """A layout as it is told: ``OTHERS``, once there are too many different ones."""
+        if layout not in self._named:
+            if len(self._named) >= MOST_TOLD:
+                return OTHERS
+            self._named.add(layout)
+        return layout
 
     def told(self) -> Sums:
         """What was ``used`` and not told yet."""
@@ -96,7 +105,7 @@ def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: i
     layout = layouts.at(place)
     if layout.is_plain or not files:
         return
-    layouts.add(result, {layout.text_of(recipe, target): files})
+    layouts.add(result, {layouts.named(layout.text_of(recipe, target)): files})
 
 
 class TellLayouts(Again, code=21, doing="telling which layouts files have got"):

@@ -1,7 +1,4 @@
-"""LookAtLayouts: which layouts files have; those that don't fit get another, if that is wanted.
-
-What is found is summed up by each rank, under keys that ``pcopy.tools.stripe`` reads.
-"""
+"""LookAtLayouts: which layouts files have, and which of them are to get another one."""
 
 from __future__ import annotations
 
@@ -9,33 +6,23 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
 
 from pcopy.engine.task import ANYBODY
 from pcopy.fsio.close import held_open
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, status_of
-from pcopy.lustre.blob import Striping, describe
 from pcopy.lustre.layouts import LustreLayout
-from pcopy.lustre.restripe import Means, restripe
-from pcopy.lustre.wish import MOST_STRIPES, stripes_for
-from pcopy.named import NamedTuple
-from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
-from pcopy.tasks.copying import BATCH_BYTES, BATCH_FILES, Finding
+from pcopy.tasks.copying import BATCH_FILES, Finding
 from pcopy.tasks.files.layouts import Layouts
+from pcopy.tasks.stripe.change_layout import ChangeLayout, layout_of, sums_of
 from pcopy.walk.visitor import Found
-
-FILES, BYTES, OST, FEWER, MORE, CHANGED, FITS = "files ", "bytes ", "ost ", "fewer", "more", "changed", "fits"
-"""What the keys of sums begin with, or are: files and bytes by layout, stripes by OST, files with fewer or more stripes
-than suit them."""
 
 
 class LayoutVisitor(Finding):
@@ -45,8 +32,8 @@ class LayoutVisitor(Finding):
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
-        self._batches: dict[int, _Batch] = {}
-        """By the rank that does it."""
+        self._batches: dict[int, tuple[list[bytes], list[int]]] = {}
+        """Names and inodes, by the rank that looks at them."""
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         for row in rows:
@@ -63,34 +50,22 @@ class LayoutVisitor(Finding):
         if type_of(found.rows.mode[row]) != FILE:
             self._result.count(counts.SKIPPED)
             return
-        size = found.rows.size[row]
-        batch = self._batches.setdefault(owner, _Batch())
-        batch.names.append(found.names[row])
-        batch.inodes.append(found.rows.inode[row])
-        batch.bytes += size
-        self._found_bytes += size
-        if len(batch.names) >= BATCH_FILES or (self._rank.options.stripe and batch.bytes >= BATCH_BYTES):
+        names, inodes = self._batches.setdefault(owner, ([], []))
+        names.append(found.names[row])
+        inodes.append(found.rows.inode[row])
+        self._found_bytes += found.rows.size[row]
+        if len(names) >= BATCH_FILES:
             self._spawn(owner)
 
     def _spawn(self, owner: int) -> None:
-        batch = self._batches.pop(owner)
-        task = LookAtLayouts(self._place, pack_names(batch.names), pack_numbers(batch.inodes))
-        cost = batch.bytes if self._rank.options.stripe else 0
-        self._result.spawn(task, cost + len(batch.names) * CALL_COST, owner=owner)
+        names, inodes = self._batches.pop(owner)
+        task = LookAtLayouts(self._place, pack_names(names), pack_numbers(inodes))
+        self._result.spawn(task, len(names) * CALL_COST, owner=owner)
 
     def finish(self) -> None:
         for owner in [*self._batches]:
             self._spawn(owner)
         super().finish()
-
-
-class _Batch:
-    """Files of one directory, and the sum of their sizes."""
-
-    def __init__(self) -> None:
-        self.names: list[bytes] = []
-        self.inodes: list[int] = []
-        self.bytes = 0
 
 
 class InodesSeen:
@@ -113,21 +88,6 @@ class InodesSeen:
         return to_come > 0
 
 
-class Looking(NamedTuple):
-    """In an open ``directory``; ``sums`` are of one task."""
-
-    layout: LustreLayout
-    directory: int
-    sums: Counter[str]
-
-
-class Digesting(Hashing):
-    """Of what is copied to another layout, and read back."""
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
-
-
 class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files of", is_note=False):
     """Of regular files, with their ``inodes`` (8 bytes each) as they were found."""
 
@@ -140,81 +100,55 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
         names = unpack_names(self.names)
         try:
             directory = rank.open_source(place)
-            layout = _layout_of(rank, place, directory)
+            layout = layout_of(rank, place, directory)
         except Problem as problem:
             for name in names:
                 result.fail(place, name, problem, retry=Tried.NEVER)
             return
-        at = Looking(layout, directory, Counter())
+        sums: Counter[str] = Counter()
         for name, inode in zip(names, unpack_numbers(self.inodes), strict=True):
             if rank.stop_reason is not None:
                 break
             try:
-                yield from _look(rank, result, place, at, name, inode)
+                sums.update(self._look(rank, result, layout, directory, name, inode))
             except OSError as error:
                 result.fail(place, name, Problem.of("stripe", error), retry=Tried.NEVER)
             yield None
-        rank.own(Layouts).add(result, at.sums)
+        rank.own(Layouts).add(result, sums)
 
-
-def _layout_of(rank: Rank, place: Place, directory: int) -> LustreLayout:
-    layout = rank.own(Layouts).of(rank.source_device(place) or 0, directory)
-    if not isinstance(layout, LustreLayout):
-        raise Problem("stripe", errno.ENOTSUP, on_source=True, text="it is not on Lustre")
-    return layout
-
-
-def _look(rank: Rank, result: Result, place: Place, at: Looking, name: bytes, inode: int) -> Steps:
-    layout, directory, sums = at
-    with held_open(open_source(directory, name)) as reading:
-        status = status_of(reading, on_source=True)
-        if status.st_ino != inode:
-            raise Problem("open", errno.ESTALE, on_source=True, text="another item has taken its name", changed=True)
-        if rank.own(InodesSeen).is_further_name(status):
-            _left_alone(result, place, status)
-            return
-        striping = layout.striping_of(reading)
-        is_fit = True
-        if rank.options.stripe:
-            recipe = layout.of_file(reading, status, directory)
-            is_fit = layout.fits(recipe, striping, status.st_size, directory)
-    if not is_fit and not rank.options.dry_run:
-        means = Means(rank.mover, rank.own(Digesting).hasher)
-        with closing(restripe(directory, name, inode, recipe, means)) as steps:
-            for moved in steps:
-                rank.counters[counts.MOVED] += moved
-                yield None
-        rank.succeeded()
+    def _look(
+        self, rank: Rank, result: Result, layout: LustreLayout, directory: int, name: bytes, inode: int
+    ) -> Counter[str]:
+        """What is told of the file, unless it gets another layout; raises ``Problem``."""
+        place, options = self.place, rank.options
         with held_open(open_source(directory, name)) as reading:
+            status = status_of(reading, on_source=True)
+            if status.st_ino != inode:
+                text = "another item has taken its name"
+                raise Problem("open", errno.ESTALE, on_source=True, text=text, changed=True)
+            if rank.own(InodesSeen).is_further_name(status):
+                _left_alone(result, place, status)
+                return Counter()
             striping = layout.striping_of(reading)
-    rank.own(InodesSeen).add(status)
-    _add(sums, striping, status.st_size, layout.count_osts(directory))
-    if rank.options.stripe:
-        sums[FITS if is_fit else CHANGED] += 1
-    if is_fit and rank.options.stripe:
-        _left_alone(result, place, status)
-    else:
-        result.count(counts.FILES, 1, place)
-        result.count(counts.BYTES, status.st_size, place)
+            is_fit = True
+            if options.stripe:
+                recipe = layout.of_file(reading, status, directory)
+                is_fit = layout.fits(recipe, striping, status.st_size, directory)
+        if not is_fit and striping is not None and striping.mirrors > 1:
+            text = "it has several mirrors, of which another layout would keep one: it stays as it is"
+            raise Problem("stripe", errno.ENOTSUP, on_source=True, text=text)
+        rank.own(InodesSeen).add(status)
+        if not is_fit and not options.dry_run:
+            result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
+            return Counter()
+        if is_fit and options.stripe:
+            _left_alone(result, place, status)
+        else:
+            result.count(counts.FILES, 1, place)
+            result.count(counts.BYTES, status.st_size, place)
+        return sums_of(rank, layout, striping, status.st_size, directory)
 
 
 def _left_alone(result: Result, place: Place, status: os.stat_result) -> None:
     result.count(counts.SKIPPED, 1, place)
     result.count(counts.SKIPPED_BYTES, status.st_size, place)
-
-
-def _add(sums: Counter[str], striping: Striping | None, size: int, osts: int) -> None:
-    """What is told of a file."""
-    text = "none yet" if striping is None else describe(striping.normal)
-    sums[FILES + text] += 1
-    sums[BYTES + text] += size
-    if striping is None:
-        return
-    for component in striping.components:
-        for ost in component.osts:
-            sums[f"{OST}{ost}"] += 1
-    one = striping.plain
-    if one is not None:
-        suits = stripes_for(size, 1, MOST_STRIPES, osts)
-        if one.stripes != suits:
-            sums[FEWER if one.stripes < suits else MORE] += 1

@@ -1,0 +1,94 @@
+"""ChangeLayout: gives one file another layout.
+
+What is told of files is summed up by each rank, under keys that ``pcopy.tools.stripe`` reads.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from contextlib import closing
+
+from pcopy.fsio.close import held_open
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import open_source, status_of
+from pcopy.lustre.blob import Striping, describe
+from pcopy.lustre.layouts import LustreLayout
+from pcopy.lustre.restripe import Means, restripe
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import Hashing
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.layouts import Layouts
+
+FILES, BYTES, OST, FEWER, MORE = "files ", "bytes ", "ost ", "fewer", "more"
+"""What the keys of sums begin with, or are: files and bytes by layout, stripes by OST, files with fewer or more stripes
+than suit them."""
+
+
+class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is_note=False):
+    """The regular file ``name``, which is ``inode``. A job that stops has changed it and counts it, or neither."""
+
+    place: Place
+    name: bytes
+    inode: int
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.place, self.name
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        try:
+            yield from self._change(rank, result)
+        except OSError as error:
+            result.fail(self.place, self.name, Problem.of("stripe", error), retry=Tried.NEVER)
+
+    def _change(self, rank: Rank, result: Result) -> Steps:
+        place, name = self.place, self.name
+        directory = rank.open_source(place)
+        layout = layout_of(rank, place, directory)
+        with held_open(open_source(directory, name)) as reading:
+            recipe = layout.of_file(reading, status_of(reading, on_source=True), directory)
+        means = Means(rank.mover, rank.own(Digesting).hasher)
+        with closing(restripe(directory, name, self.inode, recipe, means)) as steps:
+            for moved in steps:
+                rank.counters[counts.MOVED] += moved or 0
+                yield None
+        rank.succeeded()
+        with held_open(open_source(directory, name)) as reading:
+            striping, size = layout.striping_of(reading), status_of(reading, on_source=True).st_size
+        result.count(counts.FILES, 1, place)
+        result.count(counts.BYTES, size, place)
+        rank.own(Layouts).add(result, sums_of(rank, layout, striping, size, directory))
+
+
+class Digesting(Hashing):
+    """Of what is copied to another layout, and read back."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
+
+
+def layout_of(rank: Rank, place: Place, directory: int) -> LustreLayout:
+    """Of files of a source directory, which is open; raises ``Problem``."""
+    layout = rank.own(Layouts).of(rank.source_device(place) or 0, directory)
+    if not isinstance(layout, LustreLayout):
+        raise Problem("stripe", errno.ENOTSUP, on_source=True, text="it is not on Lustre")
+    return layout
+
+
+def sums_of(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:
+    """What is told of one file of ``size`` bytes."""
+    text = rank.own(Layouts).named("none yet" if striping is None else describe(striping.normal))
+    sums = Counter({FILES + text: 1, BYTES + text: size})
+    if striping is None:
+        return sums
+    sums.update(f"{OST}{ost}" for component in striping.components for ost in component.osts)
+    one = striping.plain
+    if one is not None:
+        suits = layout.stripes_that_suit(size, directory)
+        if one.stripes != suits:
+            sums[FEWER if one.stripes < suits else MORE] += 1
+    return sums
