@@ -35,7 +35,9 @@ settings.load_profile("busy machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     seed()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup ignores, and would not stop at it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup and "&" ignore, and would not stop at it
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
     config.addinivalue_line("markers", "in_turn(most): so many variants of the test are run, with PCOPY_TESTS=all each")
     config.addinivalue_line("markers", "alone: the test measures time, and runs while no other worker has a test")
