@@ -1,7 +1,13 @@
-"""Two file systems that are Lustre to programs that are run with their environment."""
+"""Two file systems that are Lustre to programs that are run with their environment: the stand-in's, or a real one.
+
+Where the variable ``PCOPY_TEST_LUSTRE`` names a directory, it is on a real Lustre with 8 OSTs and the pools ``POOLS``,
+and both file systems are directories in it. Tests skip then that need what only the stand-in can do: other OSTs, a log
+of calls, refusals.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -11,7 +17,10 @@ import pytest
 
 from tests.lustre import standin
 from tests.lustre.standin import Event, Shown
-from tests.support.filesystems import mounted
+from tests.support.filesystems import mounted, remove
+
+REAL = "PCOPY_TEST_LUSTRE"
+POOLS = "fast:0,1,2,3;slow:4,5"
 
 SIZE = 512 << 20
 """Bytes of each; their images are sparse."""
@@ -24,11 +33,20 @@ class Lustre:
     first: Path
     second: Path
     log: Path
+    is_real: bool = False
+
+    def need_standin(self, why: str) -> None:
+        if self.is_real:
+            pytest.skip(f"needs the stand-in: {why}")
 
     def environment(
         self, *, osts: int = 8, pools: str = "", mdts: int = 1, refuse: Collection[str] = ()
     ) -> dict[str, str]:
         """See ``standin.environment``."""
+        if self.is_real:
+            if (osts, mdts, *refuse) != (8, 1) or pools not in ("", POOLS):
+                self.need_standin("a real one has the servers that it has, and refuses nothing")
+            return {"PCOPY_LIBLUSTREAPI": "liblustreapi.so.1"}
         return standin.environment(
             self.first, self.second, osts=osts, pools=pools, mdts=mdts, log=self.log, refuse=refuse
         )
@@ -42,11 +60,21 @@ class Lustre:
         return standin.asked(code, *words, seen=self.environment(osts=osts, pools=pools))
 
     def events(self, *calls: str) -> list[Event]:
+        self.need_standin("a real one does not log what it is asked for")
         return standin.events(self.log, *calls)
 
 
 @pytest.fixture
 def lustre(session_scratch: Path) -> Iterator[Lustre]:
+    if real := os.environ.get(REAL):
+        place = Path(tempfile.mkdtemp(prefix="pcopy-test-", dir=real))
+        place.chmod(0o755)
+        first, second = place / "first", place / "second"
+        first.mkdir()
+        second.mkdir()
+        yield Lustre(first, second, place / "log", is_real=True)
+        remove(place)
+        return
     standin.library()
     place = Path(tempfile.mkdtemp(prefix="lustre-", dir=session_scratch))
     place.chmod(0o755)

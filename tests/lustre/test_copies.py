@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.lustre.conftest import Lustre
+from tests.lustre.conftest import POOLS, Lustre
 from tests.lustre.standin import DELAYED, END, ORACLE, SERVER, composite, plain
 from tests.support import native
 from tests.support.command import Completed, pcopy, show
@@ -43,9 +43,6 @@ MAKE = (
 def make(lustre: Lustre, path: Path, blob: bytes = b"", size: int = 1000) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lustre.asked(MAKE, path, blob.hex(), str(size), str(DELAYED), pools=POOLS)
-
-
-POOLS = "fast:0,1,2,3;slow:4,5"
 
 
 def run(

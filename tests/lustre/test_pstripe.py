@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.lustre.conftest import Lustre
+from tests.lustre.conftest import POOLS, Lustre
 from tests.lustre.standin import END, ORACLE, composite, plain
-from tests.lustre.test_copies import MIB, POOLS, make, run
+from tests.lustre.test_copies import MIB, make, run
 from tests.support.command import Completed, pcopy, show
 from tests.support.processes import background, wait_until
 
