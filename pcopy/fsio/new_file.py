@@ -66,13 +66,13 @@ class NewFile:
     def _lay_out(self, layout: Recipe) -> str:
         """Without the layout that is wanted it is made once more: it may have none at all."""
         try:
-            if why := lay_out(self.descriptor, layout):
-                self._give_up()
-                self.descriptor = -1
-                self.descriptor = create(self._directory, self._made_as)
+            why = lay_out(self.descriptor, layout)
         except BaseException:
             self._give_up()
             raise
+        if why:
+            self._give_up()
+            self.descriptor = create(self._directory, self._made_as)
         return why
 
     @classmethod
@@ -128,10 +128,10 @@ class NewFile:
                 kept, inherits = status_before(self._before), True
                 drop_old_xattrs(self.descriptor, attributes, preserve)
             applied = apply_attributes(self._handle(), attributes, preserve, umask, kept=kept, inherits=inherits)
-            return applied._replace(layout=self.other_layout) if self.other_layout else applied
         except MetadataProblem as problem:
             self.shortcoming = problem
-            return Applied()
+            applied = Applied()
+        return applied._replace(layout=self.other_layout) if self.other_layout else applied
 
     def commit(
         self, name: bytes, present: os.stat_result | None = None, *, sync: bool = False, marked: bool = False
@@ -164,8 +164,9 @@ class NewFile:
             raise incomplete(error) from error
 
     def _give_up(self, *, removes: bool = True) -> None:
-        if self.descriptor >= 0:
-            abandon(self.descriptor)
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            abandon(descriptor)
         if removes and self._made_as and not self._before:
             remove(self._directory, self._made_as)
 

@@ -116,6 +116,16 @@ def lies_in(path: bytes, tree: bytes) -> bool:
     return os.path.commonpath((path, tree)) == tree
 
 
+def refuse_within(errors: bytes | None, roots: Sequence[Root], what: str) -> None:
+    """Raises ``Refused`` if the file of ``--errors`` lies in a source, ``what`` becomes of which."""
+    if errors is None:
+        return
+    real = os.path.realpath(errors)
+    for root in roots:
+        if lies_in(real, os.path.join(root.source, root.item)):
+            raise Refused(f"--errors {shown(errors)}: lies in {shown(root.source_shown)}, which {what}; name another")
+
+
 def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
     """Where ``directory`` lies in the sources: (number of the root, path below it)."""
     real = os.path.realpath(directory)

@@ -15,7 +15,7 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.paths import lies_in
+from pcopy.jobs.paths import refuse_within
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -96,7 +96,7 @@ class RemovePreparation(Preparation):
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self._missing: list[Failure] = []
         roots = tuple(self._roots())
-        _check_errors(self.telling.errors, roots)
+        refuse_within(self.telling.errors, roots, "is removed")
         options = Options(
             max_errors=arguments.max_errors,
             termination=arguments.termination,
@@ -197,16 +197,6 @@ def _root(path: bytes, around: dict[tuple[int, int], str]) -> Root:
             what = "another file system is mounted there, or it is a subvolume; unmount or delete that"
             raise Refused(f"{shown(path)}: {what}, or name what is in it")
     return Root(directory, directory, name, name, bare, bare, _identity(above), _identity(above))
-
-
-def _check_errors(file: bytes | None, roots: Sequence[Root]) -> None:
-    """Raises ``Refused`` if the file for failures would be removed, too."""
-    if file is None:
-        return
-    real = os.path.realpath(file)
-    for root in roots:
-        if lies_in(real, os.path.join(root.source, root.item)):
-            raise Refused(f"--errors {shown(file)}: lies in {shown(root.source_shown)}, which is removed; name another")
 
 
 def _ask(roots: Sequence[Root]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.layout import LUSTRE
-from pcopy.jobs.paths import root_read
+from pcopy.jobs.paths import refuse_within, root_read
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -104,6 +104,7 @@ class StripePreparation(Preparation):
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
         roots = _topmost([_root(path) for path in arguments.paths])
+        refuse_within(self.telling.errors, roots, "is looked at")
         options = Options(
             max_errors=arguments.max_errors,
             termination=arguments.termination,

@@ -104,8 +104,10 @@ def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, 
 
 def _by_layout(layout: Layout, batch: Copy, *, follow: bool) -> list[Copy]:
     """The batch in parts that are created alike; ``follow`` symbolic links. Raises ``Problem``."""
+    if layout.is_plain:
+        return [batch]
     creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC in _CREATING]
-    if layout.is_plain or not creating:
+    if not creating:
         return [batch]
     names, sizes = unpack_names(batch.names), batch.rows.size
     found = layout.of_small_files(
@@ -158,7 +160,9 @@ def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Wai
     if _DONE in codes:
         rank.succeeded()
         _tell_copied(place, rank, result, batch, done, waiting)
-        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE))
+        other = sum(bool(applied.layout) and codes[row] == _DONE for row, applied in done.applied.items())
+        laid_out(rank, result, place, PLAIN, batch.target, other)
+        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - other)
     if codes.count(_DONE) == len(codes) and not done.applied:
         return []
     return _tell_others(task, rank, result, batch, done, waiting)

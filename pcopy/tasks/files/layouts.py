@@ -101,9 +101,11 @@ def layout_at(rank: Rank, place: Place) -> Layout:
 
 def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: int, files: int) -> None:
     """So many files were made in a target directory, which is open, by this recipe. Raises ``Problem``."""
+    if not files:
+        return
     layouts = rank.own(Layouts)
     layout = layouts.at(place)
-    if layout.is_plain or not files:
+    if layout.is_plain:
         return
     layouts.add(result, {layouts.named(layout.text_of(recipe, target)): files})
 
