@@ -50,6 +50,7 @@ class Stripes(NamedTuple):
 
 
 _UNKNOWN = Stripes()
+_ONE_SERVER = (0,)
 
 
 class Layout:
@@ -91,14 +92,14 @@ class Layout:
         yield from ()
         return nullcontext()
 
-    def anchor(self, directory: int) -> int:
-        """A file without a name that lies on all servers, or -1 if it needs none; see ``pcopy.fsio.syncer``. Raises
-        ``OSError``."""
+    def anchor(self, directory: int, server: int) -> int:
+        """A file without a name that one of ``servers_of`` the directory keeps, and that lies on all servers of data;
+        -1 where none is needed. See ``pcopy.fsio.syncer``. Raises ``OSError``."""
         return -1
 
-    def server_of(self, directory: int) -> int:
-        """Which metadata server keeps the names in an open directory; 0 where there is one."""
-        return 0
+    def servers_of(self, directory: int) -> tuple[int, ...]:
+        """The metadata servers that keep the names in an open directory."""
+        return _ONE_SERVER
 
 
 def lay_out(descriptor: int, recipe: Recipe) -> str:

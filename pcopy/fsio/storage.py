@@ -30,6 +30,8 @@ _DIRECTORIES = 32
 _NOT_SYNCED = (errno.EINVAL, errno.EBADF)
 """Of directories that their file system does not sync, and of such that may be searched only."""
 
+_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Of a directory in which nothing may be made."""
 
 _NO_LAYOUT = Layout()
 
@@ -58,20 +60,25 @@ class Storage:
         self._descriptors: dict[tuple[int, int], int] = {}
         """By device and metadata server."""
         self._anchors: dict[tuple[int, int], int] = {}
+        """By the same; those that are ``_unanchored`` could not be made where this rank has tried to."""
+        self._unanchored: set[tuple[int, int]] = set()
+        self._stays_one_by_one: set[int] = set()
         self._lost: Problem | None = None
         self._syncer = syncer
 
-    def add(self, directory: int, device: int, inode: int, changed: Changed, *, makes: bool = True) -> None:
+    def add(self, directory: int, device: int, inode: int, changed: Changed) -> None:
         """Before a task writes to the open ``directory``; raises ``Problem``.
 
         ``device`` and ``inode`` are those of the directory: to ask for them would be a request to the file server each
-        time. ``changed`` are the directories of that task. ``makes``: a name may be made in the directory, whose times
-        are not final yet.
+        time. ``changed`` are the directories of that task.
         """
         layout = self._layout_of(device, directory)
-        key = device, layout.server_of(directory)
-        if key not in self._descriptors and (makes or layout.is_plain):
-            self._open(directory, key, layout)
+        for server in layout.servers_of(directory):
+            key = device, server
+            if key not in self._descriptors:
+                self._open(directory, key, layout)
+            elif key in self._unanchored:
+                self._anchor(directory, key, layout)
         if device in self.one_by_one:
             self._note(directory, (device, inode), changed)
 
@@ -87,14 +94,32 @@ class Storage:
         with failing("statfs"):
             is_fuse = self._type_of(descriptor) == FUSE
         if is_fuse or kernel_version() < _REPORTS_ERRORS:
+            self._stays_one_by_one.add(device)
             self.one_by_one.add(device)
+        self._anchor(directory, key, layout)
+
+    def _anchor(self, directory: int, key: tuple[int, int], layout: Layout) -> None:
+        """Without an anchor that is needed no sync of the whole file system would do."""
+        device = key[0]
         try:
-            anchor = layout.anchor(descriptor)
-        except OSError:  # no sync of the whole file system would do
+            anchor = layout.anchor(directory, key[1])
+        except OSError as error:
             self.one_by_one.add(device)
-        else:
-            if anchor >= 0:
-                self._anchors[key] = anchor
+            if error.errno in _MAY_NOT:  # the next directory may do
+                self._unanchored.add(key)
+            else:
+                self._unanchored.discard(key)
+                self._stays_one_by_one.add(device)
+            return
+        self._unanchored.discard(key)
+        if anchor >= 0:
+            self._anchors[key] = anchor
+        if device not in self._stays_one_by_one and not any(each[0] == device for each in self._unanchored):
+            self.one_by_one.discard(device)
+
+    def anchor_of(self, key: tuple[int, int]) -> int:
+        """By device and metadata server; -1 if there is none."""
+        return self._anchors.get(key, -1)
 
     def _note(self, directory: int, identity: tuple[int, int], changed: Changed) -> None:
         """The directory is kept open, since whoever has opened it may close it before it is synced."""
@@ -133,7 +158,7 @@ class Storage:
         problem: Problem | None = None
         for key, descriptor in tuple(self._descriptors.items()):
             try:
-                self._syncer.sync(descriptor, self._anchors.get(key, -1))
+                self._syncer.sync(descriptor, self.anchor_of(key))
             except Problem as error:
                 problem = problem or error
         problem = problem or self._lost

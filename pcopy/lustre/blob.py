@@ -92,6 +92,11 @@ class Striping(NamedTuple):
         return max((size for size in sizes if size & (size - 1) == 0), default=0)
 
     @property
+    def on_mdt(self) -> int:
+        """So many bytes of the file lie on its MDT."""
+        return sum(each.end - each.start for each in self.components if each.pattern & ON_MDT)
+
+    @property
     def pools(self) -> frozenset[bytes]:
         return frozenset(each.pool for each in self.components if each.pool)
 

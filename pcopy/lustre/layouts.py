@@ -51,6 +51,10 @@ MOST_KNOWN = 1024
 """Layouts, and directories, of which something is remembered: each may have its own."""
 
 
+MOST_OF_A_FILE = 160
+"""Stripes of a file, where the MDTs' file system keeps attributes in inodes only: on more OSTs no file lies there."""
+
+
 class Writers(NamedTuple):
     """Who writes: so many ``hosts``, with so many ``ranks`` in all. All of them write to one file if ``splits`` says so
     of its size."""
@@ -73,6 +77,8 @@ class LustreLayout(Layout):
         self._inherited: dict[bytes, Striping] = {}
         """By the default of a directory: what a file in it gets."""
         self._defaults: dict[tuple[int, int], bytes] = {}
+        self._servers: dict[tuple[int, int], tuple[int, ...]] = {}
+        """Of directories."""
         self._pools: dict[bytes, bool | None] = {}
         self._recipes: dict[Striping, Recipe] = {}
         self._refused: dict[str, Recipe] = {}
@@ -132,11 +138,17 @@ class LustreLayout(Layout):
     ) -> Generator[None, None, AbstractContextManager[None]]:
         return llapi.group_lock(descriptor, group, insists=insists)
 
-    def anchor(self, directory: int) -> int:
-        return make_anchor(directory)
+    def anchor(self, directory: int, server: int) -> int:
+        return make_anchor(directory, server)
 
-    def server_of(self, directory: int) -> int:
-        return llapi.server_of(directory)
+    def servers_of(self, directory: int) -> tuple[int, ...]:
+        status = os.fstat(directory)
+        servers = self._servers.get((status.st_dev, status.st_ino))
+        if servers is None:
+            if len(self._servers) >= MOST_KNOWN:
+                self._servers.clear()
+            servers = self._servers[status.st_dev, status.st_ino] = llapi.servers_of(directory)
+        return servers
 
     def striping_of(self, descriptor: int) -> Striping | None:
         """The layout of an open file, None if it has none yet; raises ``Problem`` for one that is not known here."""
@@ -147,21 +159,33 @@ class LustreLayout(Layout):
         except BadLayout as error:
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
-    def fits(self, recipe: Recipe, striping: Striping | None, size: int, target: int) -> bool:
-        """Has a file of ``size`` bytes, in the directory ``target``, the layout of ``recipe`` already? One without any
-        will inherit it. Raises ``Problem``."""
-        if striping is None:
-            return True
+    def change_of(self, file: int, size: int, target: int) -> Recipe | None:
+        """By which recipe an open file of ``size`` bytes, in the directory ``target``, gets the layout that is wanted;
+        None if it has that. One without any will inherit it. Raises ``Problem``, also where Lustre can't do that."""
+        striping = self.striping_of(file)
+        recipe = self._recipe(partial(_read, file), size, target)
+        if striping is None or self._fits(recipe, striping, size, target):
+            return None
+        wanted = parse(recipe.attribute[1]) if recipe.attribute else self._inherited_in(target)
+        why = ""
+        if striping.mirrors > 1:
+            why = "it has several mirrors, of which another layout would keep one"
+        elif wanted.on_mdt not in (0, striping.on_mdt):
+            why = "Lustre can't move what lies on OSTs to an MDT"
+        if why:
+            raise Problem("stripe", errno.ENOTSUP, on_source=True, text=f"{why}: it stays as it is")
+        return recipe
+
+    def _fits(self, recipe: Recipe, striping: Striping, size: int, target: int) -> bool:
+        """Has a file of ``size`` bytes, in the directory ``target``, the layout of ``recipe``? Raises ``Problem``."""
         kind = self._wish.kind
         if kind == AUTO and striping.is_composite and size < COMPOSITE_SERVES:
             return True
-        if recipe.impossible:
-            return False
         if recipe.attribute is not None:
             return not recipe.amiss(write(striping))
         inherited = self._inherited_in(target)
-        if kind in (INHERIT, PRESERVE) or inherited.plain is None:
-            return _comes_from(striping, inherited)
+        if kind == INHERIT or inherited.plain is None:
+            return _comes_from(striping, inherited, self.count_osts(target))
         stripe_size = 0 if kind == AUTO else self._wish.component.size
         return not _miscounted(Component(inherited.plain.stripes, stripe_size), write(striping), exactly=True)
 
@@ -190,10 +214,10 @@ class LustreLayout(Layout):
         if wanted == self._inherited_in(target):
             return PLAIN
         recipe = self._recipes.get(wanted)
-        if len(self._recipes) > MOST_KNOWN:
-            self._recipes.clear()
-            self._texts.clear()
         if recipe is None:
+            if len(self._recipes) > MOST_KNOWN:
+                self._recipes.clear()
+                self._texts.clear()
             if why := self._no_pool(wanted, target):
                 return self._impossible(why)
             recipe = Recipe(DELAYED, (ATTRIBUTE, without_released(blob)), partial(_amiss, wanted))
@@ -283,13 +307,16 @@ class LustreLayout(Layout):
         return ""
 
 
-def make_anchor(directory: int) -> int:
-    """A file without a name that lies on all OSTs; raises ``OSError``."""
-    made = create_volatile(directory, DELAYED)
+def make_anchor(directory: int, server: int) -> int:
+    """A file without a name that an MDT keeps, and that lies on all OSTs which take new files. Raises ``OSError``.
+
+    What MDT an open directory, or a part of it, is kept by, is the caller's to know.
+    """
+    made = create_volatile(directory, DELAYED, server=server)
     try:
         os.setxattr(made, ATTRIBUTE, write(Striping((Component(ALL, STRIPE),))))
         one = parse(os.getxattr(made, ATTRIBUTE)).plain
-        if one is None or one.size != STRIPE:
+        if one is None or one.size != STRIPE or MOST_OF_A_FILE <= one.stripes < llapi.count_osts(directory):
             raise OSError(errno.EOPNOTSUPP, "no file can be made that lies on all OSTs")
         os.ftruncate(made, one.stripes * one.size)
     except BadLayout as error:
@@ -334,10 +361,11 @@ def _amiss(wanted: Striping, back: bytes) -> str:
     return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
 
 
-def _comes_from(striping: Striping, inherited: Striping) -> bool:
+def _comes_from(striping: Striping, inherited: Striping, osts: int) -> bool:
     """Is it what a file has that was made with the layout ``inherited``, and has grown since?
 
-    What "all OSTs" means, and how far components that extend themselves have got, only a file with data says.
+    Where more stripes are wanted than there are ``osts``, a component with data says how many it has got. Components
+    that extend themselves have other extents.
     """
     if striping.normal == inherited:
         return True
@@ -345,11 +373,13 @@ def _comes_from(striping: Striping, inherited: Striping) -> bool:
         return False
     if any(each.flags & EXTENSION for each in inherited.components):
         return _pools_and_sizes(striping) == _pools_and_sizes(inherited)
-    return len(striping.components) == len(inherited.components) and all(
-        got._replace(stripes=0) == wanted._replace(stripes=0)
-        and (got.stripes == wanted.stripes or (bool(full.flags & INITIALISED) and got.stripes < wanted.stripes))
-        for full, got, wanted in zip(striping.components, striping.normal.components, inherited.components, strict=True)
-    )
+    if len(striping.components) != len(inherited.components):
+        return False
+    for full, got, wanted in zip(striping.components, striping.normal.components, inherited.components, strict=True):
+        is_all = full.flags & INITIALISED and got.stripes < wanted.stripes and not 0 < wanted.stripes <= osts
+        if got != (wanted._replace(stripes=got.stripes) if is_all else wanted):
+            return False
+    return True
 
 
 def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:

@@ -25,14 +25,21 @@ NAMED_BY = "PCOPY_LIBLUSTREAPI"
 GROUP_LOCK, GROUP_UNLOCK = 0x4008669E, 0x4008669F
 COUNT_TARGETS = 0x800866A8
 SERVER_OF = 0x800466AF
-"""Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX."""
+DIRECTORY_STRIPES = 0xC03066F1
+"""Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX,
+LL_IOC_LMV_GETSTRIPE."""
+
+STRIPED_DIRECTORY = 0x0CD20CD0
+"""The magic number of what the last one tells: LMV_MAGIC_V1."""
+MOST_OF_A_DIRECTORY = 2000
+"""Stripes that a directory may have."""
 
 PATIENCE = 60.0
 """Seconds in which others must give back their locks on a file, where it is not written without the group lock."""
 BRIEF_PATIENCE = 1.0
 """Where it is."""
-LONGEST_PAUSE = 0.1
-"""Seconds; then the lock is asked for again."""
+LONGEST_PAUSE = 0.005
+"""Seconds for which a rank does nothing else; then the lock is asked for again."""
 
 _NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -41,6 +48,9 @@ _TROUBLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENOSPC, 
 
 _INT = struct.Struct("=i")
 _LONG = struct.Struct("=q")
+_DIRECTORY = struct.Struct("=II40x")
+_DIRECTORY_STRIPE = struct.Struct("=16xI4x")
+"""lmv_user_md_v1 (magic number, number of stripes) and lmv_user_mds_data (MDT)."""
 
 _DECLARED = """
     void llapi_msg_set_level(int level);
@@ -113,12 +123,27 @@ def count_osts(descriptor: int) -> int:
         return 0
 
 
-def server_of(descriptor: int) -> int:
-    """The index of the MDT that keeps something open; 0 if that is not told."""
+def servers_of(descriptor: int) -> tuple[int, ...]:
+    """The indices of the MDTs that keep the names in an open directory, several if it is striped; -1 if that is not
+    told."""
+    told = bytearray(_DIRECTORY.size + MOST_OF_A_DIRECTORY * _DIRECTORY_STRIPE.size)
+    _DIRECTORY.pack_into(told, 0, STRIPED_DIRECTORY, MOST_OF_A_DIRECTORY)
+    try:
+        fcntl.ioctl(descriptor, DIRECTORY_STRIPES, told)
+    except OSError:  # as a rule it is not striped
+        return (_server_of(descriptor),)
+    magic, stripes = _DIRECTORY.unpack_from(told)
+    at = [_DIRECTORY.size + number * _DIRECTORY_STRIPE.size for number in range(min(stripes, MOST_OF_A_DIRECTORY))]
+    if magic != STRIPED_DIRECTORY or not at:
+        return (_server_of(descriptor),)
+    return tuple(sorted({_DIRECTORY_STRIPE.unpack_from(told, place)[0] for place in at}))
+
+
+def _server_of(descriptor: int) -> int:
     try:
         return int(_INT.unpack(fcntl.ioctl(descriptor, SERVER_OF, _INT.pack(0)))[0])
     except OSError:
-        return 0
+        return -1
 
 
 def group_lock(descriptor: int, group: int, *, insists: bool) -> Generator[None, None, AbstractContextManager[None]]:

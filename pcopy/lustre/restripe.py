@@ -20,7 +20,7 @@ from pcopy.fsio.contents import Digest, digest_contents, has_holes
 from pcopy.fsio.data import Mover, set_size
 from pcopy.fsio.layout import Recipe, lay_out
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import check_found, status_of
 from pcopy.lustre.llapi import group_lock
 from pcopy.lustre.volatile import create_volatile
 from pcopy.named import NamedTuple
@@ -30,8 +30,6 @@ SWAP_LAYOUTS = 0x402066DB
 SET_LEASE = 0xC00C66F3
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
 
-FLUSH = 1
-"""Of DATA_VERSION: what clients still have in memory is written first."""
 READ_LEASE, NO_LEASE = 1, 4
 """Of SET_LEASE: as long as nobody has the file open for writing, and none."""
 CHECKED = 1
@@ -57,26 +55,25 @@ class ContentDigest(Digest, Protocol):
 
 
 def restripe(
-    directory: int, name: bytes, inode: int, recipe: Recipe, means: Means
+    directory: int, name: bytes, inode: int, change: Callable[[int, int], Recipe | None], means: Means
 ) -> Generator[int | None, None, None]:
-    """The file ``name`` of an open directory, which is ``inode``, gets the layout of ``recipe``.
+    """The file ``name`` of an open directory, which is ``inode``, gets another layout.
 
-    Yields the bytes that each step has copied, None where it has waited. Raises ``Problem``: then the file is as it
-    was, but for objects of its components that Lustre has made for the group lock; or only its times are amiss, if that
-    is what is told.
+    ``change`` tells which, of the open file and its size, or None if it has the right one by now; it may raise
+    ``Problem``. Yields the bytes that each step has copied, None where it has waited. Raises ``Problem``: then the file
+    is as it was, but for objects of its components that Lustre has made for the group lock. (Only if the lock cannot be
+    given back, or the file not be closed, it has its new layout all the same.)
     """
     with failing("open"):
         file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory)
     try:
-        if status_of(file).st_ino != inode:
-            raise Problem("open", errno.ESTALE, text="another item has taken its name", again=True)
+        check_found(status_of(file), status_of(directory).st_dev, inode)
         _refuse_writers(file)
         with (yield from group_lock(file, inode & 0x7FFFFFFF | 1, insists=True)):
             status = status_of(file)
-            version = yield from _restripe(directory, file, status, recipe, means)
-        if _data_version(file, FLUSH) == version:  # else somebody who has waited has written: the times are theirs
-            with failing("utime"):  # under the lock this, and to ask for the version, would wait for ever
-                os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            recipe = change(file, status.st_size)
+            if recipe is not None:
+                yield from _restripe(directory, file, status, recipe, means)
     except BaseException:
         abandon(file)
         raise
@@ -85,21 +82,18 @@ def restripe(
 
 def _restripe(
     directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
-) -> Generator[int | None, None, int]:
-    """Returns the data version that the file has from then on."""
+) -> Generator[int, None, None]:
     version = _data_version(file)
     other = create_volatile(directory, recipe.flags)
     try:
-        if why := recipe.impossible or (lay_out(other, recipe) if recipe.attribute else ""):
+        if recipe.attribute and (why := lay_out(other, recipe)):
             raise Problem("setstripe", errno.EINVAL, text=why)
         with failing("chown"):  # the space counts for its owner
             os.fchown(other, status.st_uid, status.st_gid)
         yield from _fill(file, other, status, means)
-        with failing("utime"):
+        with failing("utime"):  # they come with the contents
             os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-        version_of_other = _data_version(other)
-        _swap(file, version, other, version_of_other)
-        return version_of_other
+        _swap(file, version, other, _data_version(other))
     finally:
         let_go(other)
 
@@ -137,10 +131,10 @@ def _refuse_writers(file: int) -> None:
         fcntl.ioctl(file, SET_LEASE, _LEASE.pack(NO_LEASE, 0, 0))
 
 
-def _data_version(file: int, flags: int = 0) -> int:
+def _data_version(file: int) -> int:
     """Changes with the contents."""
     with failing("data version"):
-        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, flags)))[0])
+        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, 0)))[0])
 
 
 def _swap(file: int, version: int, other: int, other_version: int) -> None:

@@ -12,19 +12,18 @@ from itertools import count
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
 
-_NAME = (
-    b".\x0c\x13\x14\x12:VOLATILE::%08X:%08X"  # LUSTRE_VOLATILE_HDR in lustre_user.h, no MDT's index, any two numbers
-)
+_NAME = b".\x0c\x13\x14\x12:VOLATILE:%b:%08X:%08X"
+"""LUSTRE_VOLATILE_HDR in lustre_user.h, an MDT's index or nothing, any two numbers."""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _numbers = count(1)
 
 
-def create_volatile(directory: int, flags: int = 0) -> int:
+def create_volatile(directory: int, flags: int = 0, *, server: int = -1) -> int:
     """An empty file, for reading and writing, that inherits its layout from an open directory. Raises ``Problem``.
 
-    ``flags`` are added to those of open(2).
+    ``flags`` are added to those of open(2). The MDT ``server`` keeps it, or (-1) any that keeps the directory.
     """
-    name = _NAME % (os.getpid(), next(_numbers))
+    name = _NAME % (b"%04X" % server if server >= 0 else b"", os.getpid(), next(_numbers))
     try:
         made = os.open(name, _FLAGS | flags, 0o600, dir_fd=directory)
     except OSError as error:

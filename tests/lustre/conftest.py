@@ -1,8 +1,8 @@
 """Two file systems that are Lustre to programs that are run with their environment: the stand-in's, or a real one.
 
-Where the variable ``PCOPY_TEST_LUSTRE`` names a directory, it is on a real Lustre with 8 OSTs and the pools ``POOLS``,
-and both file systems are directories in it. Tests skip then that need what only the stand-in can do: other OSTs, a log
-of calls, refusals.
+Where the variable ``PCOPY_TEST_LUSTRE`` names a directory, it is on a real Lustre with 8 OSTs, the pools ``POOLS`` and
+one stripe of 1 MiB by default, and both file systems are directories in it. Tests skip then that need what only the
+stand-in can do: other OSTs, a log of calls, refusals.
 """
 
 from __future__ import annotations
@@ -58,6 +58,14 @@ class Lustre:
     def asked(self, code: str, *words: str | Path, osts: int = 8, pools: str = "") -> str:
         """What a Python program prints, and what it does is in the log."""
         return standin.asked(code, *words, seen=self.environment(osts=osts, pools=pools))
+
+    def bytes_by_ost(self, path: Path) -> dict[int, int]:
+        """How many bytes of a file have been written to which OST."""
+        sums: dict[int, int] = {}
+        for event in self.events("write"):
+            if event.numbers["ino"] == path.stat().st_ino:
+                sums[event.numbers["ost"]] = sums.get(event.numbers["ost"], 0) + event.numbers["bytes"]
+        return sums
 
     def events(self, *calls: str) -> list[Event]:
         self.need_standin("a real one does not log what it is asked for")

@@ -22,6 +22,8 @@
 #define LUSTRE 0x0BD00BD0
 #define COUNT_TARGETS 0x800866A8u
 #define SERVER_OF 0x800466AFu
+#define DIRECTORY_STRIPES 0xC03066F1u
+#define STRIPED_DIRECTORY 0x0CD20CD0u
 #define CLONE 0x40049409u
 #define CLONE_RANGE 0x4020940Du
 #define EXTENTS 0xC020660Bu
@@ -137,6 +139,22 @@ static void without_name(int directory, const char *path, const struct stat *bef
     syscall(SYS_utimensat, directory, NULL, times, 0);
 }
 
+/* The MDT that such a name asks for, -1 for any. */
+static int wanted_server(const char *path)
+{
+    const char *index = path + strlen(VOLATILE) + 1;
+
+    return *index == ':' ? -1 : (int)strtol(index, NULL, 16);
+}
+
+static void keep_on(const struct item *item, int server)
+{
+    char digits[16];
+
+    snprintf(digits, sizeof digits, "%d", server);
+    standin_set(item, SERVER, digits, strlen(digits), 0);
+}
+
 static int open_at(int directory, const char *path, int flags, mode_t mode)
 {
     bool writes = (flags & O_ACCMODE) != O_RDONLY, existed = !(flags & O_CREAT);
@@ -150,6 +168,8 @@ static int open_at(int directory, const char *path, int flags, mode_t mode)
         return REAL(openat)(directory, path, flags, mode);
     if (is_volatile && fstat(directory, &around))
         return -1;
+    if (is_volatile && wanted_server(path) >= standin_mdts())
+        return failing(ENODEV);
     if ((flags & O_TMPFILE) == O_TMPFILE && item_at(directory, path, 0, &item))
         return failing(EOPNOTSUPP);
     if (flags & O_CREAT && !(flags & O_EXCL))
@@ -167,8 +187,11 @@ static int open_at(int directory, const char *path, int flags, mode_t mode)
         standin_log("create ino=%lu delayed=%d %s", inode(&item), delayed, path);
     if (!delayed)
         standin_give_default(&item, directory, path);
-    if (is_volatile)
+    if (is_volatile) {
+        if (wanted_server(path) >= 0)
+            keep_on(&item, wanted_server(path));
         without_name(directory, path, &around);
+    }
     errno = before;
     return opened;
 }
@@ -318,8 +341,6 @@ ssize_t copy_file_range(int from, off64_t *from_offset, int to, off64_t *offset,
             return -1;                                          \
         return REAL(name) arguments;                            \
     }
-GROW(ftruncate, size > 0, (descriptor, size), off_t size)
-GROW(ftruncate64, size > 0, (descriptor, size), off64_t size)
 GROW(fallocate, true, (descriptor, how, start, size), int how, off_t start, off_t size)
 GROW(fallocate64, true, (descriptor, how, start, size), int how, off64_t start, off64_t size)
 
@@ -387,6 +408,21 @@ static int server_of(const struct item *item)
     return standin_get(item, SERVER, digits, sizeof digits - 1) > 0 ? atoi(digits) : 0;
 }
 
+/* A directory with several has them in SERVER, with commas between. What is told is lmv_user_md_v1. */
+static int directory_stripes(const struct item *item, uint32_t *told)
+{
+    char digits[16] = "";
+    uint32_t stripes = 0;
+    ssize_t length = standin_get(item, SERVER, digits, sizeof digits - 1);
+
+    if (length <= 0 || strchr(digits, ',') == NULL || told[0] != STRIPED_DIRECTORY)
+        return failing(ENODATA);
+    for (char *each = digits; each != NULL; each = strchr(each, ',') ? strchr(each, ',') + 1 : NULL)
+        told[12 + 6 * stripes++ + 4] = (uint32_t)atoi(each);
+    told[1] = stripes;
+    return 0;
+}
+
 static bool is_striped(const struct item *item)
 {
     unsigned char blob[MOST_BYTES];
@@ -437,6 +473,8 @@ static int control(const struct item *item, unsigned long request, void *more, b
         *number = server_of(item);
         errno = before;
         return 0;
+    case DIRECTORY_STRIPES:
+        return directory_stripes(item, more);
     case DATA_VERSION:
         if (lock_of(item->descriptor) != NULL && atomic_load(swapped_under(item->descriptor)))
             return failing(EDEADLK);
@@ -580,7 +618,7 @@ static int change_layout(const struct item *item, const void *value, size_t size
     if (is_file(item))
         failed = faccessat(AT_FDCWD, item->path, W_OK, AT_EACCESS) ? errno : standin_set_layout(item, value, size);
     else if (S_ISDIR(item->status.st_mode) && geteuid() != 0 && geteuid() != item->status.st_uid)
-        failed = EPERM;
+        failed = EACCES;
     else if (S_ISDIR(item->status.st_mode))
         failed = standin_set_default(item, value, size);
     errno = failed ? failed : before;

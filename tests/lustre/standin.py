@@ -24,9 +24,10 @@ PARTS = ("layouts.c", "stored.c", "targets.c", "llapi.c", "swap.c")
 STORED = "user.standin.lov"
 """Where the layout is kept: what a test writes there, without the stand-in, a program takes for a layout."""
 SERVER = "user.standin.mdt"
-"""The number of an item's MDT, in digits. A test may set it; what is made in a directory is where that is."""
+"""The number of an item's MDT, in digits. A test may set it; what is made in a directory is where that is. A striped
+directory has several, with commas between."""
 
-ORACLE = ("--filter=-x user.standin.*", "--modify-window=0")
+ORACLE = ("--filter=-x user.standin.*", "--filter=-x lustre.*", "--filter=-x trusted.*", "--modify-window=0")
 """Options for an rsync without the stand-in that compares copies: layouts are not its own, and times are floored."""
 
 DELAYED = 0o20400
@@ -103,15 +104,6 @@ def _event(line: str) -> Event:
         numbers[pair[0]] = int(pair[2])
         del words[0]
     return Event(int(process), call, numbers, " ".join(words))
-
-
-def bytes_by_ost(log: Path, inode: int) -> dict[int, int]:
-    """How many bytes of a file have been written to which OST."""
-    sums: dict[int, int] = {}
-    for event in events(log, "write"):
-        if event.numbers["ino"] == inode:
-            sums[event.numbers["ost"]] = sums.get(event.numbers["ost"], 0) + event.numbers["bytes"]
-    return sums
 
 
 @dataclass(frozen=True)

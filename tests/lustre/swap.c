@@ -94,7 +94,28 @@ bool standin_is_written(const struct item *item)
     return found;
 }
 
-/* Both files get each other's contents and layout; returns an error, 0 for none. */
+/* So many bytes of a file with this layout lie on its MDT. */
+static uint64_t on_mdt(const unsigned char *blob, ssize_t length)
+{
+    struct layout layout;
+    uint64_t bytes = 0;
+
+    if (standin_parse(blob, (size_t)length, &layout))
+        return 0;
+    for (int each = 0; each < layout.components; each++)
+        if (layout.component[each].pattern & ON_MDT)
+            bytes += layout.component[each].end - layout.component[each].start;
+    return bytes;
+}
+
+static bool keep_times(int descriptor, const struct stat *status)
+{
+    const struct timespec times[2] = {status->st_atim, status->st_mtim};
+
+    return syscall(SYS_utimensat, descriptor, NULL, times, 0) == 0;
+}
+
+/* Both files get each other's contents, layout and times of these; returns an error, 0 for none. */
 int standin_swap(const struct item *one, int descriptor)
 {
     unsigned char blobs[2][MOST_BYTES], *bytes[2] = {NULL, NULL};
@@ -109,12 +130,16 @@ int standin_swap(const struct item *one, int descriptor)
     lengths[1] = standin_get(&other, LAYOUT, blobs[1], MOST_BYTES);
     if (lengths[0] < 0 || lengths[1] < 0)
         return ENODATA;
+    if (on_mdt(blobs[1], lengths[1]) && on_mdt(blobs[0], lengths[0]) != on_mdt(blobs[1], lengths[1]))
+        return EOPNOTSUPP;
     bytes[0] = contents(one->descriptor, &sizes[0]);
     bytes[1] = contents(descriptor, &sizes[1]);
     if (bytes[0] && bytes[1] && store(one->descriptor, bytes[1], sizes[1]) && store(descriptor, bytes[0], sizes[0])) {
         error = standin_set(one, LAYOUT, blobs[1], (size_t)lengths[1], 0);
         if (!error)
             error = standin_set(&other, LAYOUT, blobs[0], (size_t)lengths[0], 0);
+        if (!error && !(keep_times(one->descriptor, &other.status) && keep_times(descriptor, &one->status)))
+            error = EIO;
     }
     free(bytes[0]);
     free(bytes[1]);

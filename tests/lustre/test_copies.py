@@ -77,7 +77,6 @@ def test_files_keep_their_layouts(lustre: Lustre, ranks: int) -> None:
     make(lustre, source / "empty", FOUR, 0)
     lustre.log.write_text("")
     done(lustre, "-n", ranks, source, target, "--chunk-size", "4M")
-    given = len(lustre.events("setlayout"))
     for path in source.rglob("*"):
         if path.is_file():
             wanted, got = lustre.shown(path), lustre.shown(target / path.relative_to(source))
@@ -88,6 +87,7 @@ def test_files_keep_their_layouts(lustre: Lustre, ranks: int) -> None:
                 ), path
             assert wanted.mirrors == got.mirrors
     same(source, target)
+    given = len(lustre.events("setlayout"))
     anchors = sum(
         event.numbers["components"] == 1 and event.numbers["count"] == 8 for event in lustre.events("setlayout")
     )
@@ -97,6 +97,7 @@ def test_files_keep_their_layouts(lustre: Lustre, ranks: int) -> None:
 
 def test_directories_keep_defaults_of_their_own(lustre: Lustre) -> None:
     """Not that of the file system, which each of them reports."""
+    lustre.need_standin("the root of a real one is for others, too")
     source, target = lustre.first / "source", lustre.second / "target"
     source.mkdir()
     for name in ("own", "none"):
@@ -331,6 +332,35 @@ def test_a_cut_reaches_all_servers(lustre: Lustre) -> None:
     same(source, target)
 
 
+def test_a_cut_reaches_all_servers_of_a_striped_directory(lustre: Lustre) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "file")
+    target.mkdir()
+    os.setxattr(target, SERVER, b"2,0,1")
+    done(lustre, "-T", source, target, mdts=3, ranks=1)
+    anchors = {event.numbers["ino"] for event in lustre.events("setlayout") if event.numbers["count"] == 8}
+    names = [event.text for event in lustre.events("create") if event.numbers["ino"] in anchors]
+    assert {name.split(":")[2] for name in names if "VOLATILE" in name} == {"0000", "0001", "0002"}
+    assert len({event.numbers["ino"] for event in lustre.events("fsync")} & anchors) == 3
+    same(source, target)
+
+
+def test_a_directory_that_others_may_fill_serves_where_the_first_may_not(lustre: Lustre, area: Path) -> None:
+    """Each file would be synced by itself without a file on all servers, which can't be made in the first."""
+    require_root("another user copies")
+    source, target = lustre.first / "source", lustre.second / "target"
+    for number in range(30):
+        make(lustre, source / "below" / str(number))
+    (target / "below").mkdir(parents=True)
+    for path in (target / "below", source, source / "below", *(source / "below").iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    done(lustre, "-n", 1, "--no-preserve", "mode,timestamps", "-T", source / "below", target / "below", user=NOBODY)
+    lustre.log.write_text("")
+    told = done(lustre, "-n", 1, "-q", f"{source}/below", target, user=NOBODY)
+    assert not told.stderr, show(told)
+    assert len(lustre.events("fsync")) < 10
+
+
 def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     """Where it inherits what it needs: it is created, and its layout is neither set nor read."""
     native.require()
@@ -345,7 +375,8 @@ def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     trace.unlink()
     assert sum('"20", O_' in line for line in lines) == 2  # of the source and of the copy, by the kernel in C
     of_one = [line for line in lines if '"20"' in line or "/20>" in line or '/20"' in line]
-    assert sum("xattr(" in line and "lustre.lov" in line for line in of_one) == 0
+    of_layouts = sum("xattr(" in line and "lustre.lov" in line for line in of_one)
+    assert of_layouts == lustre.is_real  # of the source; the stand-in answers by itself
     assert sum("setxattr" in line for line in of_one) <= 1  # the stand-in's own, which keeps the layout
 
 

@@ -57,9 +57,6 @@ _FILLING = (
     *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
     *("fallocate", "sync_file_range"),
 )
-_MAKING_AGAIN = (Phase.REPAIR, Phase.REPAIR_LINK)
-"""Phases after the first FINISH in which names are made; their directories are finished once more."""
-
 _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""
 
@@ -250,14 +247,9 @@ class Rank:
     def open_target(self, place: Place) -> int:
         """The target directory of ``place``; raises ``Problem``."""
         target = self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
-        self.will_write(place, target, makes=self.phase < Phase.FINISH or self.phase in _MAKING_AGAIN)
-        return target
-
-    def will_write(self, place: Place, target: int, *, makes: bool) -> None:
-        """Before something is written to a target directory, which is open: as ``Storage.add``. Raises ``Problem``."""
         if self.storage is not None:
-            device, inode = self.target_device(place), place.target_id.inode
-            self.storage.add(target, device, inode, self.running.changed, makes=makes)
+            self.storage.add(target, self.target_device(place), place.target_id.inode, self.running.changed)
+        return target
 
     def open_above(self, place: Place | None, root: int) -> int:
         """The target directory ``place``, or that of a root for what the root is copied to; raises ``Problem``."""

@@ -170,7 +170,6 @@ def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -
     try:
         attributes = task.attributes or _attributes_now(rank, place)
         target = rank.open_target(place)
-        rank.will_write(place, target, makes=True)  # as its times come yet
         lost = _remove_leftovers(rank, target) or lost
         kept = None if place.fresh else status_of(target)
         more = _holds_more(task, rank, target)  # before its times are set: looking changes them

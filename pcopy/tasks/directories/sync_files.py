@@ -32,6 +32,10 @@ LONG = 1.0
 """Seconds after which a job is long enough to start a process for its syncs (``pcopy.fsio.syncer``)."""
 
 
+Key = tuple[int, int]
+"""Of what is synced by itself: st_dev, and the number of a metadata server (``pcopy.fsio.layout``)."""
+
+
 class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
     """Brings a file system to stable storage: that of a target directory, or (None) those of the roots.
 
@@ -49,14 +53,15 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
         If that fails, the job stops: what is not durable must not be named.
         """
         met = rank.own(FileSystems)
-        for key_of in self._wanted(rank, result.phase):
+        for keys_of in self._wanted(rank, result.phase):
             try:
-                key = key_of()
-                anchor, why = met.anchor(key)
-                if why:
-                    whole = Place(0, b"", NOWHERE, NOWHERE, False, False) if self.place is None else self.place
-                    result.warn(whole, b"", f"synced by syncfs only, since not each server could be asked to: {why}")
-                yield from _synced(rank, met.opened[key], anchor)
+                for key in keys_of():
+                    anchor, why = met.anchor(key)
+                    if why:
+                        whole = Place(0, b"", NOWHERE, NOWHERE, False, False) if self.place is None else self.place
+                        text = f"synced by syncfs only, since not each server could be asked to: {why}"
+                        result.warn(whole, b"", text)
+                    yield from _synced(rank, met.opened[key], anchor)
             except Problem as problem:
                 if result.phase == Phase.STORE:
                     rank.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
@@ -66,8 +71,8 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
                 shown = rank.shown(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
                 result.report(shown, problem)
 
-    def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], tuple[int, int]]]:
-        """What gives the key of each file system in ``FileSystems.opened``, or raises ``Problem``."""
+    def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], list[Key]]]:
+        """What gives keys of file systems in ``FileSystems.opened``, or raises ``Problem``."""
         met = rank.own(FileSystems)
         if self.place is not None:
             return [partial(met.below, self.place)]
@@ -85,48 +90,55 @@ class FileSystems:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.opened: dict[tuple[int, int], int] = {}
-        """By st_dev and metadata server. Below a root that can only be searched, another directory may serve."""
-        self.roots: dict[tuple[int, int], int] = {}
-        """By the same, the number of a root whose target is there."""
-        self._anchors: dict[tuple[int, int], int] = {}
+        self.opened: dict[Key, int] = {}
+        """Below a root that can only be searched, another directory may serve."""
+        self.roots: dict[Key, int] = {}
+        """The number of a root whose target is there."""
+        self._anchors: dict[Key, int] = {}
         for number, root in enumerate(rank.descriptors):
-            key = self._key(os.fstat(root.target).st_dev, root.target)
-            self.roots[key] = number
-            if key not in self.opened:
-                with suppress(OSError):
-                    self.opened[key] = open_for_sync(root.target)
+            for key in self._keys(os.fstat(root.target).st_dev, root.target):
+                self.roots[key] = number
+                if key not in self.opened:
+                    with suppress(OSError):
+                        self.opened[key] = open_for_sync(root.target)
 
-    def _key(self, device: int, directory: int) -> tuple[int, int]:
+    def _keys(self, device: int, directory: int) -> list[Key]:
         """Of the file system of an open directory."""
-        return device, self._rank.own(Layouts).of(device, directory).server_of(directory)
+        return [(device, server) for server in self._rank.own(Layouts).of(device, directory).servers_of(directory)]
 
-    def below(self, place: Place) -> tuple[int, int]:
-        """The key for the file system of a target directory, which is opened to be synced; raises ``Problem``."""
+    def below(self, place: Place) -> list[Key]:
+        """The keys for the file system of a target directory, which is opened to be synced; raises ``Problem``."""
+        if layout_at(self._rank, place).is_plain and (key := (self._rank.target_device(place), 0)) in self.opened:
+            return [key]
         directory = self._rank.open_target(place)
-        key = self._key(self._rank.target_device(place), directory)
-        if key not in self.opened:
-            with failing("open"):
-                self.opened[key] = open_for_sync(directory)
-        return key
+        keys = self._keys(self._rank.target_device(place), directory)
+        for key in keys:
+            if key not in self.opened:
+                with failing("open"):
+                    self.opened[key] = open_for_sync(directory)
+        return keys
 
     def knows(self, place: Place) -> bool:
         """Is the file system of a target directory, which has been opened, going to be synced by this rank?"""
-        layout = layout_at(self._rank, place)
-        server = 0 if layout.is_plain else layout.server_of(self._rank.open_target(place))
-        return (self._rank.target_device(place), server) in self.opened
+        layout, device = layout_at(self._rank, place), self._rank.target_device(place)
+        if layout.is_plain:
+            return (device, 0) in self.opened
+        return all(key in self.opened for key in self._keys(device, self._rank.open_target(place)))
 
-    def anchor(self, key: tuple[int, int]) -> tuple[int, str]:
+    def anchor(self, key: Key) -> tuple[int, str]:
         """Of a file system that is open, -1 if it needs none; and why it has none, if it needs one."""
+        storage = self._rank.storage
+        if key not in self._anchors and storage is not None and (anchor := storage.anchor_of(key)) >= 0:
+            return anchor, ""
         if key not in self._anchors:
             directory = self.opened[key]
             try:
-                self._anchors[key] = self._rank.own(Layouts).of(key[0], directory).anchor(directory)
+                self._anchors[key] = self._rank.own(Layouts).of(key[0], directory).anchor(directory, key[1])
             except OSError as error:
                 return -1, error.strerror or ""
         return self._anchors[key], ""
 
-    def of_device(self, key: tuple[int, int]) -> tuple[int, int]:
+    def of_device(self, key: Key) -> list[Key]:
         """That of a file system which was met, and is opened to be synced; raises ``Problem``.
 
         Where a root's target can only be searched, what has been copied to below it may do.
@@ -139,7 +151,7 @@ class FileSystems:
             except OSError as error:
                 text = f"it cannot be opened to be synced: {error.strerror}"
                 raise Problem("syncfs", error.errno or errno.EIO, text=text) from error
-        return key
+        return [key]
 
     def close(self) -> None:
         for opened in (self.opened, self._anchors):

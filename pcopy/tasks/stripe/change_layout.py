@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from contextlib import closing
+from functools import partial
 
 from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem
@@ -49,10 +50,9 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
         place, name = self.place, self.name
         directory = rank.open_source(place)
         layout = layout_of(rank, place, directory)
-        with held_open(open_source(directory, name)) as reading:
-            recipe = layout.of_file(reading, status_of(reading, on_source=True), directory)
         means = Means(rank.mover, rank.own(Digesting).hasher)
-        with closing(restripe(directory, name, self.inode, recipe, means)) as steps:
+        change = partial(layout.change_of, target=directory)
+        with closing(restripe(directory, name, self.inode, change, means)) as steps:
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0
                 yield None

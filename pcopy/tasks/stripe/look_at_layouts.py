@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pcopy.engine.task import ANYBODY
 from pcopy.fsio.close import held_open
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import open_source, status_of
+from pcopy.fsio.source import check_found, open_source, status_of
 from pcopy.lustre.layouts import LustreLayout
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -123,21 +122,13 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
         place, options = self.place, rank.options
         with held_open(open_source(directory, name)) as reading:
             status = status_of(reading, on_source=True)
-            if status.st_ino != inode:
-                text = "another item has taken its name"
-                raise Problem("open", errno.ESTALE, on_source=True, text=text, changed=True)
+            check_found(status, rank.source_device(place), inode)
             if rank.own(InodesSeen).is_further_name(status):
                 _left_alone(result, place, status)
                 return Counter()
+            rank.own(InodesSeen).add(status)
             striping = layout.striping_of(reading)
-            is_fit = True
-            if options.stripe:
-                recipe = layout.of_file(reading, status, directory)
-                is_fit = layout.fits(recipe, striping, status.st_size, directory)
-        if not is_fit and striping is not None and striping.mirrors > 1:
-            text = "it has several mirrors, of which another layout would keep one: it stays as it is"
-            raise Problem("stripe", errno.ENOTSUP, on_source=True, text=text)
-        rank.own(InodesSeen).add(status)
+            is_fit = not options.stripe or layout.change_of(reading, status.st_size, directory) is None
         if not is_fit and not options.dry_run:
             result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
