@@ -26,6 +26,7 @@ from pcopy.cli import prm, pstripe, pverify
 from pcopy.cli.pcopy import early_answer, parse
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.launch.tool import Ended
 from pcopy.report.screen import failure_json
 from pcopy.tasks.base.codec import PARTS
 from pcopy.tasks.base.job import EXISTING, Failure, Totals
@@ -193,7 +194,7 @@ def test_all_keys_of_the_summary_and_of_failures_are_explained() -> None:
     explained = {
         key for row in re.findall(r"^\| (`.*?) \|", of_summary, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
     }
-    assert explained == json.loads(summary_json(Totals(), 1.0, 1, 0)).keys()
+    assert explained == json.loads(summary_json(Ended(0, Totals(), None), 1.0, 1)).keys()
     explained = set(re.findall(r"^\| `(\w+)` \|", of_failures, re.MULTILINE))
     assert explained == json.loads(failure_json(Failure(b"name", "open", 2, ""))).keys()
 

@@ -1,8 +1,8 @@
 """The layouts of what is copied to a Lustre file system: as the source's, by size, or as the user says.
 
 A layout of its own costs a file two requests to its metadata server more. So a file gets one only where what it would
-inherit is another. What files inherit in a directory Lustre itself says: the first time, a file is made there, looked
-at and removed; after that, in all directories with the same default.
+inherit is another. What files inherit in a directory Lustre itself says: the first time, a file without
+a name is made there and looked at; after that, in all directories with the same default.
 """
 
 from __future__ import annotations
@@ -15,24 +15,15 @@ from functools import partial
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.layout import PLAIN, Layout, Recipe, Stripes
+from pcopy.fsio.layout import LUSTRE, PLAIN, Layout, Recipe, Stripes
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import STRIPE
+from pcopy.libc import type_of_file_system
 from pcopy.lustre import llapi
-from pcopy.lustre.blob import (
-    ALL,
-    EXTENSION,
-    INITIALISED,
-    BadLayout,
-    Component,
-    Striping,
-    describe,
-    parse,
-    without_released,
-    write,
-)
+from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
+from pcopy.lustre.comparing import amiss, comes_from, miscounted, normal_of
 from pcopy.lustre.volatile import create_volatile
 from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, stripes_for
 from pcopy.named import NamedTuple
@@ -77,6 +68,8 @@ class LustreLayout(Layout):
         self._inherited: dict[bytes, Striping] = {}
         """By the default of a directory: what a file in it gets."""
         self._defaults: dict[tuple[int, int], bytes] = {}
+        self._sources: dict[int, bool] = {}
+        """By device: is it Lustre?"""
         self._servers: dict[tuple[int, int], tuple[int, ...]] = {}
         """Of directories."""
         self._pools: dict[bytes, bool | None] = {}
@@ -94,9 +87,10 @@ class LustreLayout(Layout):
         self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
         found: dict[Recipe, list[int]] = {}
+        has_layouts = self._wish.kind == PRESERVE and self._is_on_lustre(source)
         for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            path = b"/proc/self/fd/%d/%b" % (source, name)
-            found.setdefault(self._recipe(partial(_read, path, follow=follow), size, target), []).append(row)
+            read = partial(_read, path_of(source, name), follow=follow) if has_layouts else bytes
+            found.setdefault(self._recipe(read, size, target), []).append(row)
         return list(found.items())
 
     def directory_made(self, source: Handle, target: int) -> str:
@@ -104,14 +98,14 @@ class LustreLayout(Layout):
             return ""
         try:
             default = self._own_default(source)
-            if not default or parse(default).normal == _normal(_read(target)):
+            if not default or parse(default).normal == normal_of(_read(target)):
                 return ""
             wanted = parse(default).normal
             if why := self._no_pool(wanted, target):  # any name would be taken
                 return why
             self._defaults.clear()
             os.setxattr(target, ATTRIBUTE, default)
-            return _amiss(wanted, _read(target))
+            return amiss(wanted, _read(target))
         except BadLayout as error:
             return str(error)
         except OSError as error:
@@ -150,20 +144,27 @@ class LustreLayout(Layout):
             servers = self._servers[status.st_dev, status.st_ino] = llapi.servers_of(directory)
         return servers
 
-    def striping_of(self, descriptor: int) -> Striping | None:
-        """The layout of an open file, None if it has none yet; raises ``Problem`` for one that is not known here."""
+    def _is_on_lustre(self, source: int) -> bool:
+        """Is an open directory?"""
+        device = os.fstat(source).st_dev
+        if device not in self._sources:
+            self._sources[device] = type_of_file_system(source) == LUSTRE
+        return self._sources[device]
+
+    def striping_of(self, file: Handle) -> Striping | None:
+        """The layout of a file, None if it has none yet; raises ``Problem``, also for one that is not known here."""
         with failing("getstripe", on_source=True):
-            blob = _read(descriptor)
+            blob = _read(file, follow=False)
         try:
             return parse(blob) if blob else None
         except BadLayout as error:
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
-    def change_of(self, file: int, size: int, target: int) -> Recipe | None:
-        """By which recipe an open file of ``size`` bytes, in the directory ``target``, gets the layout that is wanted;
+    def change_of(self, file: Handle, size: int, target: int) -> Recipe | None:
+        """By which recipe a file of ``size`` bytes, in the directory ``target``, gets the layout that is wanted;
         None if it has that. One without any will inherit it. Raises ``Problem``, also where Lustre can't do that."""
         striping = self.striping_of(file)
-        recipe = self._recipe(partial(_read, file), size, target)
+        recipe = self._recipe(partial(_read, file, follow=False), size, target)
         if striping is None or self._fits(recipe, striping, size, target):
             return None
         wanted = parse(recipe.attribute[1]) if recipe.attribute else self._inherited_in(target)
@@ -185,9 +186,9 @@ class LustreLayout(Layout):
             return not recipe.amiss(write(striping))
         inherited = self._inherited_in(target)
         if kind == INHERIT or inherited.plain is None:
-            return _comes_from(striping, inherited, self.count_osts(target))
+            return comes_from(striping, inherited, self.count_osts(target))
         stripe_size = 0 if kind == AUTO else self._wish.component.size
-        return not _miscounted(Component(inherited.plain.stripes, stripe_size), write(striping), exactly=True)
+        return not miscounted(Component(inherited.plain.stripes, stripe_size), write(striping), exactly=True)
 
     def _recipe(self, read: Callable[[], bytes], size: int, target: int) -> Recipe:
         """For a file of ``size`` bytes, in the directory ``target``, of which ``read`` gives the source's layout."""
@@ -220,11 +221,13 @@ class LustreLayout(Layout):
                 self._texts.clear()
             if why := self._no_pool(wanted, target):
                 return self._impossible(why)
-            recipe = Recipe(DELAYED, (ATTRIBUTE, without_released(blob)), partial(_amiss, wanted))
+            recipe = Recipe(DELAYED, (ATTRIBUTE, without_released(blob)), partial(amiss, wanted))
             self._recipes[wanted], self._texts[recipe] = recipe, describe(wanted)
         return recipe
 
     def _impossible(self, why: str) -> Recipe:
+        if len(self._refused) > MOST_KNOWN:
+            self._refused.clear()
         return self._refused.setdefault(why, Recipe(impossible=why))
 
     def _by_size(self, size: int, target: int) -> Recipe:
@@ -250,7 +253,7 @@ class LustreLayout(Layout):
         striping = Striping((wanted,))
         recipe = self._recipes.get(striping)
         if recipe is None:
-            amiss = partial(_miscounted, wanted, exactly=bool(osts))
+            amiss = partial(miscounted, wanted, exactly=bool(osts))
             recipe = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
             self._recipes[striping], self._texts[recipe] = recipe, describe(striping)
         return recipe
@@ -272,8 +275,10 @@ class LustreLayout(Layout):
                 self._defaults.clear()
         inherited = self._inherited.get(default)
         if inherited is None:
+            if len(self._inherited) > MOST_KNOWN:
+                self._inherited.clear()
             with held_open(create_volatile(target)) as made, failing("getstripe"):
-                inherited = self._inherited[default] = _normal(_read(made))
+                inherited = self._inherited[default] = normal_of(_read(made))
         return inherited
 
     def _own_default(self, source: Handle) -> bytes:
@@ -298,6 +303,8 @@ class LustreLayout(Layout):
 
     def _no_pool(self, wanted: Striping, target: int) -> str:
         """Which pool does not exist; empty if all do, or nobody can tell."""
+        if len(self._pools) > MOST_KNOWN:
+            self._pools.clear()
         for pool in sorted(wanted.pools):
             has_pool = self._pools.get(pool)
             if has_pool is None:  # unknown yet, or nobody could tell
@@ -328,21 +335,20 @@ def make_anchor(directory: int, server: int) -> int:
     return made
 
 
+def path_of(directory: int, name: bytes) -> bytes:
+    """By which the layout of what is in an open directory is asked for: no request for it goes to a server, where it
+    was statted before."""
+    return b"/proc/self/fd/%d/%b" % (directory, name)
+
+
 def _read(item: Handle, *, follow: bool = True) -> bytes:
-    """Its layout; empty if it has none. ``follow``: also if it is a symbolic link. Raises ``OSError``."""
+    """Its layout; empty if it has none. ``follow`` a path that is a symbolic link. Raises ``OSError``."""
     try:
-        return os.getxattr(item, ATTRIBUTE, follow_symlinks=follow)
+        return os.getxattr(item, ATTRIBUTE, follow_symlinks=follow or isinstance(item, int))
     except OSError as error:
         if error.errno in _NO_LAYOUT:
             return b""
         raise
-
-
-def _normal(blob: bytes) -> Striping:
-    try:
-        return parse(blob).normal
-    except BadLayout:
-        return Striping((Component(),))
 
 
 def _top_of(path: bytes) -> bytes:
@@ -354,43 +360,3 @@ def _top_of(path: bytes) -> bytes:
         if around.st_dev != status.st_dev or around.st_ino == status.st_ino:
             return path
         path, status = above, around
-
-
-def _amiss(wanted: Striping, back: bytes) -> str:
-    got = _normal(back)
-    return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
-
-
-def _comes_from(striping: Striping, inherited: Striping, osts: int) -> bool:
-    """Is it what a file has that was made with the layout ``inherited``, and has grown since?
-
-    Where more stripes are wanted than there are ``osts``, a component with data says how many it has got. Components
-    that extend themselves have other extents.
-    """
-    if striping.normal == inherited:
-        return True
-    if not (striping.is_composite and inherited.is_composite) or striping.mirrors != inherited.mirrors:
-        return False
-    if any(each.flags & EXTENSION for each in inherited.components):
-        return _pools_and_sizes(striping) == _pools_and_sizes(inherited)
-    if len(striping.components) != len(inherited.components):
-        return False
-    for full, got, wanted in zip(striping.components, striping.normal.components, inherited.components, strict=True):
-        is_all = full.flags & INITIALISED and got.stripes < wanted.stripes and not 0 < wanted.stripes <= osts
-        if got != (wanted._replace(stripes=got.stripes) if is_all else wanted):
-            return False
-    return True
-
-
-def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:
-    return {(each.pool, each.size) for each in striping.components}
-
-
-def _miscounted(wanted: Component, back: bytes, *, exactly: bool) -> str:
-    """As many stripes as are wanted; unless ``exactly``, or fewer, as where there are fewer OSTs."""
-    got = _normal(back)
-    one = got.plain
-    fits = one is not None and wanted.size in (0, one.size)
-    if one is not None and one.stripes != wanted.stripes:
-        fits = fits and one.stripes < wanted.stripes and not exactly
-    return "" if fits else _amiss(Striping((wanted,)), back)

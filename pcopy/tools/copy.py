@@ -206,11 +206,8 @@ class CopyPreparation(Preparation):
         if self.telling.json:
             goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
             job = self.job.name if goes_on else None
-            layouts = dict(ended.layouts)
-            print(
-                summary_json(ended.totals, seconds, ranks, ended.status, self._signature, job, before, layouts=layouts),
-                flush=True,
-            )
+            told = summary_json(ended, seconds, ranks, signature=self._signature, job=job, before=before)
+            print(told, flush=True)
         elif not is_quiet:
             print("\n".join(self._summary(ended, seconds, ranks, before)), flush=True)
         self._tell_of_job(ended)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
+from pcopy.launch.tool import Ended
 from pcopy.tasks.base.job import Totals
 from pcopy.text import counted
 from pcopy.units import show_seconds, show_size
@@ -73,22 +74,22 @@ def sums_lines(totals: Totals, done: str, left: str) -> list[str]:
 
 
 def summary_json(
-    totals: Totals,
+    ended: Ended,
     seconds: float,
     ranks: int,
-    status: int,
+    *,
     signature: str | None = None,
     job: str | None = None,
     before: int | None = None,
-    **more: object,
 ) -> str:
     """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number.
 
-    ``before`` as for ``summary_lines``. ``more`` is told if it is not empty.
+    ``before`` as for ``summary_lines``.
     """
-    values = summary_values(totals, _COUNTED, seconds, ranks, status)
+    totals = ended.totals
+    values = summary_values(totals, _COUNTED, seconds, ranks, ended.status)
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
-    values |= {name: value for name, value in more.items() if value}
+    values["layouts"] = [{"layout": text, "files": files} for text, files in ended.layouts]
     rate = round(_rate(_copied_now(totals, before), seconds))
     return json.dumps({**values, "bytes_per_second": rate, "signature": signature, "job": job})
 

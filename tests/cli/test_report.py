@@ -55,16 +55,19 @@ def test_summary_of_a_job_that_stopped() -> None:
 
 
 def test_summary_for_programs() -> None:
-    text = summary_json(TOTALS._replace(verified=9, confirmed_bytes=5 << 20), 12.00049, 4, 1)
+    text = summary_json(
+        Ended(1, TOTALS._replace(verified=9, confirmed_bytes=5 << 20), None, (("8 stripes", 7),)), 12.00049, 4
+    )
     assert "\n" not in text
     assert json.loads(text) == {
         "found": 1250, "copied": 1240, "files": 1200, "directories": 30, "symlinks": 5, "special": 1, "hardlinks": 4,
         "bytes": 3 << 30, "skipped": 3, "deleted": 0, "failed": 7, "changed": 2, "vanished": 1, "excused": 6,
+        "layouts": [{"layout": "8 stripes", "files": 7}],
         "warnings": 1, "verified": 9, "verified_bytes": 5 << 20,
         "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
         "job": None, "exit_status": 1,
     }  # fmt: skip
-    assert json.loads(summary_json(Totals(), 0.0, 1, 0))["bytes_per_second"] == 0
+    assert json.loads(summary_json(Ended(0, Totals(), None), 0.0, 1))["bytes_per_second"] == 0
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from tests.lustre.conftest import POOLS, Lustre
 from tests.lustre.standin import DELAYED, END, ORACLE, SERVER, composite, plain
 from tests.support import native
 from tests.support.command import Completed, pcopy, show
+from tests.support.faults import require_strace
+from tests.support.processes import background, wait_for_temporary
 from tests.support.users import NOBODY, require_root
 
 MIB = 1 << 20
@@ -402,3 +404,27 @@ def test_bad_wishes_are_refused(area: Path, word: str, why: str) -> None:
     told = pcopy("--stripe", *word.split(), area, area / "target")
     assert (told.returncode, told.stdout) == (2, b"")
     assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)
+
+
+@pytest.mark.parametrize("words", [[], ["--stripe-affinity"]])
+def test_a_job_that_is_killed_goes_on_with_the_layouts(lustre: Lustre, area: Path, words: list[str]) -> None:
+    """Half of a split file is there under a temporary name, which has its layout."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "large", FOUR, 96 * MIB)
+    for number in range(20):
+        make(lustre, source / "small" / str(number), TWO)
+    environment = lustre.environment(pools=POOLS)
+    job = ["--checkpoint", str(area / "job"), "--checkpoint-interval", "0.05", "--chunk-size", "4M", "--json", *words]
+    wrap = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "inject=pwrite64:delay_enter=20000"]
+    require_strace()
+    with background(*job, "-T", source, target, ranks=2, env=environment, wrap=wrap) as run_:
+        wait_for_temporary(run_, os.fsencode(target))
+        time.sleep(0.5)
+        run_.kill_all()
+        run_.process.communicate(timeout=60)
+    told = done(lustre, *job, "-T", source, target, ranks=3)
+    assert json.loads(told.stdout)["files"] == 21
+    assert json.loads(told.stdout)["warnings"] == 0, show(told)
+    counts = {path.name: got.count for path in target.rglob("*") if (got := lustre.shown(path)) is not None}
+    assert counts == {"large": 4, **{str(number): 2 for number in range(20)}}
+    same(source, target)

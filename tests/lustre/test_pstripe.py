@@ -15,6 +15,8 @@ from tests.lustre.conftest import POOLS, Lustre
 from tests.lustre.standin import END, ON_MDT, ORACLE, composite, plain
 from tests.lustre.test_copies import MIB, make, run
 from tests.support.command import Completed, pcopy, show
+from tests.support.faults import require_strace
+from tests.support.held import held
 from tests.support.processes import background, wait_until
 
 
@@ -178,7 +180,7 @@ def test_the_report_goes_by_the_table(lustre: Lustre) -> None:
 
 def test_a_stop_counts_what_was_changed(lustre: Lustre) -> None:
     tree = lustre.first / "tree"
-    for number in range(60):
+    for number in range(300):
         make(lustre, tree / str(number), plain(1, MIB), MIB)
     environment = lustre.environment(pools=POOLS)
     with background("--json", "--stripe", "2", tree, program="pstripe", ranks=1, env=environment) as run_:
@@ -187,8 +189,11 @@ def test_a_stop_counts_what_was_changed(lustre: Lustre) -> None:
         out, err = run_.process.communicate(timeout=60)
     assert run_.process.returncode == 128 + signal.SIGTERM, err
     changed = sum(got.count == 2 for path in tree.iterdir() if (got := lustre.shown(path)) is not None)
-    assert 3 < changed < 60
-    assert json.loads(out)["restriped"] == changed
+    assert 3 < changed < 300
+    told = json.loads(out)
+    assert told["restriped"] == changed
+    if changed > 100:  # each second it is told what was done
+        assert 0 < sum(each["files"] for each in told["layouts"]) <= changed
 
 
 def test_a_dry_run_changes_nothing(lustre: Lustre) -> None:
@@ -274,3 +279,43 @@ def test_refusals(area: Path, words: list[str], why: str) -> None:
 def test_pools_are_not_forgotten(lustre: Lustre) -> None:
     make(lustre, lustre.first / "file", plain(2, MIB, "fast"))
     assert "2 stripes of 1 MiB in the pool fast" in str(report(lustre, lustre.first / "file", pools=POOLS)["layouts"])
+
+
+def test_killed_at_any_time_it_leaves_nothing_behind(lustre: Lustre, area: Path) -> None:
+    tree = lustre.first / "tree"
+    for number in range(40):
+        make(lustre, tree / str(number), plain(1, MIB), MIB)
+    for path in (*tree.iterdir(), tree):
+        os.utime(path, (10**9, 10**9))
+    before, were = copied(tree, area / "before"), inodes(tree)
+    environment = lustre.environment(pools=POOLS)
+    for _ in range(3):
+        more = len(lustre.events("swap")) + 1
+        with background("-q", "--stripe", "2", tree, program="pstripe", ranks=2, env=environment) as run_:
+            assert wait_until(lambda: len(lustre.events("swap")) >= more)  # noqa: B023
+            run_.kill_all()
+            run_.process.communicate(timeout=60)
+        assert {str(path) for path in tree.rglob("*")} == set(were)
+        assert all(got.size in (0, MIB) for path in tree.iterdir() if (got := lustre.shown(path)) is not None)
+    report(lustre, "--stripe", "2", tree)
+    assert inodes(tree) == were
+    assert [got.count for path in tree.iterdir() if (got := lustre.shown(path)) is not None] == [2] * 40
+    unchanged(tree, before)
+
+
+def test_a_name_that_leads_elsewhere_meanwhile(lustre: Lustre, area: Path) -> None:
+    """Its owner puts a link to another file there when pstripe has opened it, or something else in its directory."""
+    require_strace()
+    tree, secret = lustre.first / "tree", lustre.first / "secret"
+    make(lustre, tree / "file", plain(1, MIB), 9 * MIB)
+    make(lustre, secret, plain(1, MIB), 9 * MIB)
+    words, environment = ("--json", "--stripe", "2", tree), lustre.environment(pools=POOLS)
+    calls = ("openat",)
+    with held(area / "log", *words, calls=calls, path=tree, program="pstripe", ranks=1, env=environment) as run_:
+        (tree / "file").rename(tree / "other")
+        (tree / "file").symlink_to(secret)
+        ended = run_.go_on()
+    found = json.loads(ended.stdout)
+    got = lustre.shown(secret)
+    assert got is not None and got.count == 1
+    assert found["found"] == found["files"] + found["directories"] + found["skipped"] + found["failed"]

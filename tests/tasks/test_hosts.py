@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.engine.task import ANYBODY
+from pcopy.fsio.layout import Stripes
 from pcopy.tasks.base.spreading import Hosts
+from pcopy.tasks.base.values import unpack_numbers
+from pcopy.tasks.files.copy_chunk import Chunk, CopyChunk, HandChunks, by_ost, in_order, spawn_chunks
 
+MIB = 1 << 20
 CLUSTERS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_size=1, max_size=12)
 
 
@@ -63,3 +69,44 @@ def test_hosts_beyond_the_range_of_a_byte() -> None:
     hosts = Hosts(names, 0)
     for rank in range(300):
         assert hosts.elsewhere(bytes_of[rank]) != rank
+
+
+class Spawned:
+    """In place of a result: the bytes of a file that each rank begins with."""
+
+    def __init__(self) -> None:
+        self.ranges: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
+
+    def spawn(self, task: CopyChunk | HandChunks, cost: int = 0, *, owner: int | None = None) -> None:
+        if isinstance(task, CopyChunk):
+            self.ranges[owner] += task.stretches()
+            return
+        numbers, width = unpack_numbers(task.chunks), len(Chunk._fields)
+        for at in range(0, len(numbers), width):
+            chunk = Chunk(*numbers[at : at + width])
+            self.ranges[owner].append((chunk.start, chunk.end))
+
+
+def begun_by(names: list[str], ranks: int, chunks: list[Chunk]) -> dict[int | None, list[tuple[int, int]]]:
+    spawned = Spawned()
+    spawn_chunks(cast(Any, None), chunks, cast(Any, SimpleNamespace(hosts=Hosts(names, 0, ranks))), cast(Any, spawned))
+    found = sorted(each for ranges in spawned.ranges.values() for each in ranges)
+    assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])], "each byte once"
+    return dict(spawned.ranges)
+
+
+def test_each_host_begins_with_its_part_of_a_file() -> None:
+    """One rank of each, which others of its host take from first."""
+    chunks = in_order(16 * MIB, MIB)
+    begun = begun_by(["a", "a", "a", "b", "b", "b"], 6, chunks)
+    assert {owner: len(ranges) for owner, ranges in begun.items()} == {0: 8, 3: 8}
+    assert begun_by([], 4, chunks).keys() == {None}
+
+
+def test_osts_are_spread_over_hosts_before_ranks() -> None:
+    """Two ranks write where there are two OSTs: one of each host."""
+    begun = begun_by(["a", "a", "b", "b"], 4, by_ost(16 * MIB + 5, 4 * MIB, Stripes(MIB, MIB, (6, 1))))
+    assert begun.keys() == {0, 2}
+    assert all(start // MIB % 2 == (owner == 2) for owner, ranges in begun.items() for start, _ in ranges)
+    assert len(begun_by(["a", "a", "b", "b"], 4, by_ost(16 * MIB, 4 * MIB, Stripes(MIB, MIB, (0, 1, 2, 3))))) == 4
+    assert len(begun_by([], 3, by_ost(16 * MIB, 4 * MIB, Stripes(MIB, MIB, (0, 1, 2, 3))))) == 3

@@ -33,6 +33,9 @@ _DUE = frozenset(counts.PUT_ASIDE.values())
 _LOOKED_AT = ("open", "stat", "readdir", "scan")
 """What is done with an item of the source before anything is made of it."""
 
+MOST_TOLD_ONCE = 1000
+"""Different reasons of which a rank tells: names in them may be any number. Further ones are counted only."""
+
 ATTEMPTS = 2
 """How often an item that changed while it was copied is tried."""
 
@@ -328,7 +331,7 @@ class Result:
     def warn_once(self, place: Place, name: bytes, text: str) -> None:
         """As ``warn``, of what may concern many items: each counts, and the first is told."""
         self.count(counts.WARNINGS, 1, place)
-        if text not in self._rank.told:
+        if text not in self._rank.told and len(self._rank.told) < MOST_TOLD_ONCE:
             self._rank.told.add(text)
             path = shown(self._rank.shown(place, name, on_source=False))
             self.once.append((text, f"{path}: {text} (others like it are only counted)"))

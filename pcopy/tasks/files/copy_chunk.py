@@ -31,24 +31,23 @@ from pcopy.tasks.files.layouts import layout_at
 
 class Chunk(NamedTuple):
     """The bytes from ``start`` to ``end``; with a ``stride`` (not 0) only the first ``run`` of each so many. ``part``
-    is the number of the first run. What shares a ``server`` is begun by one
-    rank."""
+    is the number of the first run. Chunks with the same ``turn`` are begun by the same rank."""
 
     start: int
     end: int
     part: int
     stride: int = 0
     run: int = 0
-    server: int = 0
+    turn: int = 0
 
 
 def in_order(size: int, chunk: int) -> list[Chunk]:
     """Chunks of so many bytes, one after the other."""
     starts = enumerate(range(0, size, chunk))
-    return [Chunk(start, min(start + chunk, size), part, server=part) for part, start in starts]
+    return [Chunk(start, min(start + chunk, size), part, turn=part) for part, start in starts]
 
 
-def by_server(size: int, chunk: int, stripes: Stripes) -> list[Chunk]:
+def by_ost(size: int, chunk: int, stripes: Stripes) -> list[Chunk]:
     """Chunks of about so many bytes, each of which lies on one OST."""
     around = stripes.size * len(stripes.osts)
     window = max(1, round(chunk / stripes.size)) * around
@@ -120,16 +119,16 @@ class HandChunks(OfChunk, code=20, doing="handing on parts of", is_note=False):
 
 def spawn_chunks(file: OpenFile, chunks: Sequence[Chunk], rank: Rank, result: Result) -> None:
     """The ``chunks`` of a file: each host gets its part, or each rank for good where they lie on one OST each."""
-    turns = {server: number for number, server in enumerate(dict.fromkeys(chunk.server for chunk in chunks))}
+    turns = {turn: number for number, turn in enumerate(dict.fromkeys(chunk.turn for chunk in chunks))}
     ranks, hosts = rank.hosts.by_turns, rank.hosts.number
     parts: dict[int, list[int]] = {}
     for chunk in chunks:
         if chunk.stride:
-            _spawn(file, chunk, result, owner=ranks[turns[chunk.server] % len(ranks)])
+            _spawn(file, chunk, result, owner=ranks[turns[chunk.turn] % len(ranks)])
         elif hosts < 2:
             _spawn(file, chunk, result)
         else:
-            parts.setdefault(ranks[turns[chunk.server] % hosts], []).extend(chunk)
+            parts.setdefault(ranks[turns[chunk.turn] % hosts], []).extend(chunk)
     for owner, numbers in parts.items():
         result.spawn(HandChunks(file, pack_numbers(numbers)), owner=owner)
 

@@ -5,6 +5,7 @@ Each rank sums them up, and tells them in one note: TellLayouts waits for that, 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -20,6 +21,8 @@ from pcopy.tasks.base.values import Place
 Sums = Counter[str]
 
 
+TELLING = 1.0
+"""Seconds after which a rank tells what it has used."""
 MOST_TOLD = 4096
 """Different layouts that a rank tells of: a hostile owner may have any number of them."""
 OTHERS = "others"
@@ -38,13 +41,17 @@ class Layouts:
         self.of_job = Sums()
         """On rank 0: those of all ranks, as far as they were told."""
         self._is_told = False
+        self._told_at = time.monotonic()
         self._named: set[str] = set()
 
     def add(self, result: Result, sums: Mapping[str, int]) -> None:
         """Adds to what this rank has ``used``, which it is going to tell."""
         for what, number in sums.items():
             self.used[what] += number
-        if not self._is_told:
+        if time.monotonic() > self._told_at + TELLING:  # a job that is stopped gets no further
+            self._told_at = time.monotonic()
+            result.spawn(LayoutsUsed(tuple(self.told().items())), owner=0)
+        elif not self._is_told:
             self._is_told = True
             result.spawn(TellLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
 
@@ -58,8 +65,13 @@ class Layouts:
 
     def told(self) -> Sums:
         """What was ``used`` and not told yet."""
-        used, self.used, self._is_told = self.used, Sums(), False
+        used, self.used = self.used, Sums()
         return used
+
+    def told_at_last(self) -> Sums:
+        """The same, by the task that waits for the end; the next one is spawned when there is something new."""
+        self._is_told = False
+        return self.told()
 
     def at(self, place: Place) -> Layout:
         """Of what is made in this target directory, which has been opened; raises ``Problem``."""
@@ -114,7 +126,7 @@ class TellLayouts(Again, code=21, doing="telling which layouts files have got"):
     """On the rank that has made them."""
 
     def run(self, rank: Rank, result: Result) -> None:
-        if used := rank.own(Layouts).told():
+        if used := rank.own(Layouts).told_at_last():
             result.spawn(LayoutsUsed(tuple(used.items())), owner=0)
 
 

@@ -138,7 +138,7 @@ def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, 
         digest = rank.hashing.chunks(0, []) if rank.digests else b""
         result.spawn(FinishFile(file, digest, chunk, bytes((rank.hosts.here,))), owner=rank.number)
         return
-    from pcopy.tasks.files.copy_chunk import CopyChunk, by_server, in_order, spawn_chunks  # few jobs need it
+    from pcopy.tasks.files.copy_chunk import CopyChunk, by_ost, in_order, spawn_chunks  # few jobs need it
 
     # Many links must not travel with each chunk.
     alone = file._replace(item=file.item._replace(names=file.item.names[:1], failed=()))
@@ -149,7 +149,7 @@ def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, 
         return
     chunks, run = in_order(size, chunk), chunk
     if rank.options.stripe_affinity and _may_stripe(rank, result, file, stripes):
-        chunks, run = by_server(size, chunk, stripes), stripes.size
+        chunks, run = by_ost(size, chunk, stripes), stripes.size
     result.spawn(FileOpened(file, len(chunks), run))
     spawn_chunks(alone, chunks, rank, result)
 

@@ -10,11 +10,10 @@ from collections import Counter
 from contextlib import closing
 from functools import partial
 
-from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import open_source, status_of
+from pcopy.fsio.source import source_status
 from pcopy.lustre.blob import Striping, describe
-from pcopy.lustre.layouts import LustreLayout
+from pcopy.lustre.layouts import LustreLayout, path_of
 from pcopy.lustre.restripe import Means, restripe
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.tasks.base import counts
@@ -57,8 +56,7 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
                 rank.counters[counts.MOVED] += moved or 0
                 yield None
         rank.succeeded()
-        with held_open(open_source(directory, name)) as reading:
-            striping, size = layout.striping_of(reading), status_of(reading, on_source=True).st_size
+        striping, size = layout.striping_of(path_of(directory, name)), source_status(directory, name).st_size
         result.count(counts.FILES, 1, place)
         result.count(counts.BYTES, size, place)
         rank.own(Layouts).add(result, sums_of(rank, layout, striping, size, directory))

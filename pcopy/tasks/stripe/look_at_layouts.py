@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.engine.task import ANYBODY
-from pcopy.fsio.close import held_open
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import check_found, open_source, status_of
-from pcopy.lustre.layouts import LustreLayout
+from pcopy.fsio.source import check_found, source_status
+from pcopy.lustre.layouts import LustreLayout, path_of
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Divisible, Steps
@@ -67,6 +66,10 @@ class LayoutVisitor(Finding):
         super().finish()
 
 
+MOST_INODES = 1 << 20
+"""Inodes with several names that a rank remembers. Names outside the tree never come, and keep their inode here."""
+
+
 class InodesSeen:
     """The inodes with several names of which this rank has looked at one."""
 
@@ -77,6 +80,8 @@ class InodesSeen:
     def add(self, status: os.stat_result) -> None:
         if status.st_nlink > 1:
             self._to_come[status.st_dev, status.st_ino] = status.st_nlink - 1
+            if len(self._to_come) > MOST_INODES:  # the oldest is forgotten: its next name counts as another file
+                del self._to_come[next(iter(self._to_come))]
 
     def is_further_name(self, status: os.stat_result) -> bool:
         """Of such an inode; each is asked for once."""
@@ -120,15 +125,15 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
     ) -> Counter[str]:
         """What is told of the file, unless it gets another layout; raises ``Problem``."""
         place, options = self.place, rank.options
-        with held_open(open_source(directory, name)) as reading:
-            status = status_of(reading, on_source=True)
-            check_found(status, rank.source_device(place), inode)
-            if rank.own(InodesSeen).is_further_name(status):
-                _left_alone(result, place, status)
-                return Counter()
-            rank.own(InodesSeen).add(status)
-            striping = layout.striping_of(reading)
-            is_fit = not options.stripe or layout.change_of(reading, status.st_size, directory) is None
+        status = source_status(directory, name)
+        check_found(status, rank.source_device(place), inode)
+        if rank.own(InodesSeen).is_further_name(status):
+            _left_alone(result, place, status)
+            return Counter()
+        rank.own(InodesSeen).add(status)
+        path = path_of(directory, name)
+        striping = layout.striping_of(path)
+        is_fit = not options.stripe or layout.change_of(path, status.st_size, directory) is None
         if not is_fit and not options.dry_run:
             result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()

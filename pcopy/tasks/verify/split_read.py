@@ -18,6 +18,7 @@ from pcopy.tasks.base.kind import Gone, Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.spreading import MOST_CHUNKS
 from pcopy.tasks.base.values import Contents, Place
 from pcopy.tasks.verify.reading import check_source, digested, not_verified, read_failed, unlike, verified, was_read
 
@@ -51,7 +52,9 @@ class SplitRead(OfContents, code=43, doing="reading", is_note=False):
         """Spawns the chunks; this rank is told of each."""
         contents = self.contents
         size = contents.known.size
-        chunk = contents.chunk or rank.chunk(size)
+        chunk, writers = contents.chunk or rank.chunk(size), contents.writers
+        if len(set(writers)) == 1 or len(writers) > MOST_CHUNKS:  # they were chosen for those who wrote (affinity)
+            chunk = max(chunk, rank.chunk(size))
         number = rank.job.run, rank.number, next(rank.own(ReadLedger).numbers)
         starts = range(0, size, chunk)
         result.spawn(ReadOpened(contents, number, len(starts)))
@@ -63,8 +66,8 @@ class SplitRead(OfContents, code=43, doing="reading", is_note=False):
             if contents.on_source:
                 result.spawn(part, end - start)
             else:
-                writers = contents.writers
-                result.spawn_elsewhere(part, end - start, writers[index] if len(writers) > 1 else writers[0])
+                at = start // contents.chunk if len(writers) > 1 else 0
+                result.spawn_elsewhere(part, end - start, writers[at])
 
 
 class ReadOpened(OfContents, code=44, doing="waiting for the chunks of", is_note=True):

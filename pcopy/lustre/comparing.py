@@ -1,0 +1,55 @@
+"""Has a file the layout that was wanted? Lustre may give another one without an error."""
+
+from __future__ import annotations
+
+from pcopy.lustre.blob import EXTENSION, INITIALISED, BadLayout, Component, Striping, describe, parse
+
+
+def normal_of(blob: bytes) -> Striping:
+    """What an attribute asks for; nothing in particular if it can't be read."""
+    try:
+        return parse(blob).normal
+    except BadLayout:
+        return Striping((Component(),))
+
+
+def amiss(wanted: Striping, back: bytes) -> str:
+    """Why the attribute ``back`` is not the layout that was wanted, or nothing."""
+    got = normal_of(back)
+    return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
+
+
+def comes_from(striping: Striping, inherited: Striping, osts: int) -> bool:
+    """Is it what a file has that was made with the layout ``inherited``, and has grown since?
+
+    Where more stripes are wanted than there are ``osts``, a component with data says how many it has got. Components
+    that extend themselves have other extents.
+    """
+    if striping.normal == inherited:
+        return True
+    if not (striping.is_composite and inherited.is_composite) or striping.mirrors != inherited.mirrors:
+        return False
+    if any(each.flags & EXTENSION for each in inherited.components):
+        return _pools_and_sizes(striping) == _pools_and_sizes(inherited)
+    if len(striping.components) != len(inherited.components):
+        return False
+    for full, got, wanted in zip(striping.components, striping.normal.components, inherited.components, strict=True):
+        is_all = full.flags & INITIALISED and got.stripes < wanted.stripes and not 0 < wanted.stripes <= osts
+        if got != (wanted._replace(stripes=got.stripes) if is_all else wanted):
+            return False
+    return True
+
+
+def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:
+    return {(each.pool, each.size) for each in striping.components}
+
+
+def miscounted(wanted: Component, back: bytes, *, exactly: bool) -> str:
+    """Why the attribute ``back`` has not the wanted number of stripes, or nothing. Unless ``exactly`` that is wanted,
+    fewer will do: there may be fewer OSTs."""
+    got = normal_of(back)
+    one = got.plain
+    fits = one is not None and wanted.size in (0, one.size)
+    if one is not None and one.stripes != wanted.stripes:
+        fits = fits and one.stripes < wanted.stripes and not exactly
+    return "" if fits else amiss(Striping((wanted,)), back)
