@@ -45,7 +45,9 @@ HABITS: Mapping[str, str] = {
     "--target-directory": "write DST last",
     "--threads": "write -n N",
     "-b": "--backup is not yet in this version",
-    "-c": "write --checksum",
+    "-c": "write --checksum; for stripes on Lustre, --stripe COUNT",
+    **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),
+    "--pool": "copies have the pool of their source, or with --stripe inherit that of the directory",
     "-f": "existing files are replaced by default; leave it out",
     "-i": f"pcopy neither asks nor lists items; to keep what is there, {_KEEPS}",
     "-j": "write -n N",
@@ -87,6 +89,7 @@ OF_PSTRIPE = Unknown(
         **dict.fromkeys(("-c", "--stripe-count"), "write --stripe COUNT"),
         **dict.fromkeys(("-S", "--stripe-size"), "write --stripe COUNT:SIZE"),
         **dict.fromkeys(("-p", "--pool"), "files get no pool; write lfs migrate -p"),
+        **dict.fromkeys(("-E", "-i", "-o", "-L"), "write lfs migrate with that option, or --stripe inherit"),
     },
 )
 

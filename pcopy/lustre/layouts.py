@@ -25,7 +25,7 @@ from pcopy.lustre import llapi
 from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
 from pcopy.lustre.comparing import amiss, comes_from, miscounted, normal_of
 from pcopy.lustre.volatile import create_volatile
-from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, stripes_for
+from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, capped, stripes_for
 from pcopy.named import NamedTuple
 
 ATTRIBUTE = "lustre.lov"
@@ -170,7 +170,7 @@ class LustreLayout(Layout):
         wanted = parse(recipe.attribute[1]) if recipe.attribute else self._inherited_in(target)
         why = ""
         if striping.mirrors > 1:
-            why = "it has several mirrors, of which another layout would keep one"
+            why = "it has several mirrors, and would keep one (lfs mirror split can take them away)"
         elif wanted.on_mdt not in (0, striping.on_mdt):
             why = "Lustre can't move what lies on OSTs to an MDT"
         if why:
@@ -312,6 +312,18 @@ class LustreLayout(Layout):
             if has_pool is False:
                 return f"there is no pool {pool.decode('ascii', 'backslashreplace')}"
         return ""
+
+
+def told_of_count(stripe: str, directory: bytes) -> str:
+    """``capped`` for the file system of a directory; nothing where that can't be opened."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return capped(stripe, llapi.count_osts(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def make_anchor(directory: int, server: int) -> int:

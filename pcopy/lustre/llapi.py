@@ -131,15 +131,16 @@ def servers_of(descriptor: int) -> tuple[int, ...]:
     try:
         fcntl.ioctl(descriptor, DIRECTORY_STRIPES, told)
     except OSError:  # as a rule it is not striped
-        return (_server_of(descriptor),)
+        return (server_of(descriptor),)
     magic, stripes = _DIRECTORY.unpack_from(told)
     at = [_DIRECTORY.size + number * _DIRECTORY_STRIPE.size for number in range(min(stripes, MOST_OF_A_DIRECTORY))]
     if magic != STRIPED_DIRECTORY or not at:
-        return (_server_of(descriptor),)
+        return (server_of(descriptor),)
     return tuple(sorted({_DIRECTORY_STRIPE.unpack_from(told, place)[0] for place in at}))
 
 
-def _server_of(descriptor: int) -> int:
+def server_of(descriptor: int) -> int:
+    """The index of the MDT that keeps something open; -1 if that is not told."""
     try:
         return int(_INT.unpack(fcntl.ioctl(descriptor, SERVER_OF, _INT.pack(0)))[0])
     except OSError:

@@ -21,7 +21,7 @@ from pcopy.fsio.data import Mover, set_size
 from pcopy.fsio.layout import Recipe, lay_out
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import check_found, status_of
-from pcopy.lustre.llapi import group_lock
+from pcopy.lustre.llapi import group_lock, server_of, servers_of
 from pcopy.lustre.volatile import create_volatile
 from pcopy.named import NamedTuple
 
@@ -84,7 +84,7 @@ def _restripe(
     directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
 ) -> Generator[int, None, None]:
     version = _data_version(file)
-    other = create_volatile(directory, recipe.flags)
+    other = _make_other(directory, file, recipe)
     try:
         if recipe.attribute and (why := lay_out(other, recipe)):
             raise Problem("setstripe", errno.EINVAL, text=why)
@@ -96,6 +96,18 @@ def _restripe(
         _swap(file, version, other, _data_version(other))
     finally:
         let_go(other)
+
+
+def _make_other(directory: int, file: int, recipe: Recipe) -> int:
+    """A file without a name on the MDT of ``file``: layouts are not swapped with what another one keeps."""
+    server = server_of(file)
+    try:
+        return create_volatile(directory, recipe.flags, server=server)
+    except Problem as problem:
+        if problem.errno != errno.EACCES or server in servers_of(directory):
+            raise
+        text = f"it lies on MDT {server}, and its directory on another: it stays as it is (lfs migrate can move it)"
+        raise Problem("create", errno.EACCES, text=text) from problem
 
 
 def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Generator[int, None, None]:
@@ -124,7 +136,7 @@ def _refuse_writers(file: int) -> None:
         fcntl.ioctl(file, SET_LEASE, _LEASE.pack(READ_LEASE, 0, 0))
     except OSError as error:
         if error.errno in (errno.EBUSY, errno.EAGAIN):
-            text = "somebody has it open: it stays as it is"
+            text = "somebody has it open for writing: it stays as it is"
             raise Problem("lease", error.errno, text=text) from error
         raise Problem.of("lease", error) from error
     with failing("lease"):

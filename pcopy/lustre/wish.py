@@ -53,6 +53,14 @@ def stripes_for(size: int, hosts: int, ranks: int, osts: int, table: Table = ())
     return max(1, min(wanted, most, osts or most, MOST_STRIPES))
 
 
+def capped(stripe: str, osts: int) -> str:
+    """What to say of ``--stripe`` where that asks for more stripes than there are OSTs; nothing as a rule."""
+    wanted = parse_wish(stripe or PRESERVE).stripes
+    if not 0 < osts < wanted < ALL:
+        return ""
+    return f"--stripe {stripe}: there are {osts} OSTs, so files get {osts} stripes"
+
+
 def wish_of(stripe: str, table: str) -> Wish:
     """What two options say (``pcopy.tasks.base.job.Options``)."""
     return parse_wish(stripe or PRESERVE)._replace(table=parse_table(table) if table else ())
@@ -63,7 +71,7 @@ def parse_wish(text: str) -> Wish:
     if text in (PRESERVE, AUTO, INHERIT):
         return Wish(text)
     count, colon, size = text.partition(":")
-    like = "not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (-1: all OSTs)"
+    like = "not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (COUNT -1: all OSTs)"
     return Wish(COUNTED, _count(count, like), _size(size) if colon else 0)
 
 
@@ -100,5 +108,5 @@ def _size(text: str) -> int:
 
     size = parse_size(text)
     if not size or size % SMALLEST_STRIPE or size >= LARGEST_STRIPE:
-        raise ValueError("a stripe has a multiple of 64K, below 4G")
+        raise ValueError("the stripe size must be a multiple of 64K, below 4G")
     return size

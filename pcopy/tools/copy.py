@@ -278,16 +278,19 @@ class CopyPreparation(Preparation):
 
 
 def _useless(job: Job) -> str:
-    """What to say of ``--stripe`` where it has no effect; nothing if it has one, or was not given."""
+    """What to say of ``--stripe`` where it has no effect, or not all; nothing if it has, or was not given."""
     options = job.options
     given = [f"--{name.replace('_', '-')}" for name in _OF_LUSTRE if getattr(options, name)]
     if not given:
         return ""
     if not any(_is_on_lustre(root.target) for root in job.roots):
-        return f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: DST is not on Lustre"
+        names = " and ".join(filter(None, (", ".join(given[:-1]), given[-1])))
+        return f"{names} {'has' if len(given) == 1 else 'have'} no effect: DST is not on Lustre"
     if options.stripe == "preserve" and not any(_is_on_lustre(root.source) for root in job.roots):
         return "--stripe preserve has no effect: SRC is not on Lustre"
-    return ""
+    from pcopy.lustre.layouts import told_of_count  # few jobs need it
+
+    return told_of_count(options.stripe, job.roots[0].target)
 
 
 def _is_on_lustre(path: bytes) -> bool:

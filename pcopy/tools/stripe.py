@@ -15,6 +15,7 @@ from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.libc import type_of_file_system
+from pcopy.lustre.layouts import told_of_count
 from pcopy.named import NamedTuple
 from pcopy.report.streams import tell
 from pcopy.tasks.base.job import Job, Options, Root, Totals
@@ -82,8 +83,8 @@ class Report(NamedTuple):
         largest_first = dict(sorted(layouts.items(), key=lambda each: (-each[1][1], each[0])))
         return cls(largest_first, dict(sorted(osts.items())), sums.get(FEWER, 0), sums.get(MORE, 0))
 
-    def lines(self) -> Iterator[str]:
-        """For people."""
+    def lines(self, *, suits: bool) -> Iterator[str]:
+        """For people. ``suits``: also which do not suit their size."""
         if self.layouts:
             yield f"{'files':>12}  {'bytes':>9}  layout"
         for text, (files, size) in self.layouts.items():
@@ -93,9 +94,8 @@ class Report(NamedTuple):
         most = max(self.osts.values(), default=1)
         for ost, number in self.osts.items():
             yield f"{ost:>12}  {number:>9,}  {'#' * max(1, round(_BAR * number / most))}"
-        if self.fewer or self.more:
-            suits = "than suit their size (see --stripe auto)"
-            yield f"{self.fewer:,} with fewer stripes, {self.more:,} with more, {suits}"
+        if suits and (self.fewer or self.more):
+            yield f"by size: {self.fewer:,} with too few stripes, {self.more:,} with too many (see --stripe auto)"
 
 
 class StripePreparation(Preparation):
@@ -115,6 +115,8 @@ class StripePreparation(Preparation):
         )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
         self.began = time.monotonic()
+        if why := told_of_count(arguments.stripe, roots[0].source):
+            tell("pstripe", why)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         return OK
@@ -131,7 +133,8 @@ class StripePreparation(Preparation):
         if self.telling.json:
             print(json.dumps(self._summary(ended, report, seconds, ranks)), flush=True)
         elif not self.telling.quiet or ended.status != OK:
-            print("\n".join((*report.lines(), *self._lines(ended, seconds))), flush=True)
+            suits = self.arguments.stripe in ("", "auto")
+            print("\n".join((*report.lines(suits=suits), *self._lines(ended, seconds))), flush=True)
         sys.stdout.flush()
         return ended.status
 
@@ -139,13 +142,13 @@ class StripePreparation(Preparation):
         totals = ended.totals
         if self.arguments.stripe:
             done = "would get" if self.arguments.dry_run else "got"
-            stay = f"{counted(totals.skipped, 'other item', 'other items')} left as they are"
             files = f"{counted(totals.files, 'file', 'files')} of {show_size(totals.bytes)}"
-            yield f"{files} {done} another layout, {stay}"
+            left = counted(totals.skipped, "item is", "items are")
+            yield f"{files} {done} another layout, {left} left alone"
         else:
             yield f"{counted(totals.files, 'file', 'files')} of {show_size(totals.bytes)}"
         if totals.failed:
-            yield f"{totals.failed:,} failed"
+            yield f"{totals.failed:,} failed; the table is without them"
         yield f"in {show_seconds(seconds)}"
         if ended.status != OK:
             yield _OUTCOMES.get(ended.status, f"ended with status {ended.status}")
@@ -158,7 +161,7 @@ class StripePreparation(Preparation):
             "osts": {str(ost): number for ost, number in report.osts.items()},
             "fewer_stripes": report.fewer,
             "more_stripes": report.more,
-            "restriped": ended.totals.files if self.arguments.stripe else 0,
+            "restriped": ended.totals.files if self.arguments.stripe and not self.arguments.dry_run else 0,
             "dry_run": self.arguments.dry_run,
         }
 

@@ -401,7 +401,7 @@ int utimensat(int directory, const char *path, const struct timespec times[2], i
 
 /* ioctl */
 
-static int server_of(const struct item *item)
+int standin_server(const struct item *item)
 {
     char digits[16] = "";
 
@@ -470,7 +470,7 @@ static int control(const struct item *item, unsigned long request, void *more, b
     case SERVER_OF:
         if (standin_refuses("mdtidx"))
             return failing(ENOTTY);
-        *number = server_of(item);
+        *number = standin_server(item);
         errno = before;
         return 0;
     case DIRECTORY_STRIPES:

@@ -113,3 +113,6 @@ void standin_reach_all(const struct item *item);
 uint64_t standin_version(const struct item *item);
 bool standin_is_written(const struct item *item);
 int standin_swap(const struct item *one, int descriptor);
+
+/* standin.c: the number of an item's MDT. */
+int standin_server(const struct item *item);

@@ -126,6 +126,8 @@ int standin_swap(const struct item *one, int descriptor)
 
     if (!standin_item_of_descriptor(descriptor, &other) || other.status.st_dev != one->status.st_dev)
         return EXDEV;
+    if (standin_server(one) != standin_server(&other))
+        return EPERM;
     lengths[0] = standin_get(one, LAYOUT, blobs[0], MOST_BYTES);
     lengths[1] = standin_get(&other, LAYOUT, blobs[1], MOST_BYTES);
     if (lengths[0] < 0 || lengths[1] < 0)

@@ -283,7 +283,7 @@ def test_stripes_that_are_no_blocks_have_plain_chunks(lustre: Lustre) -> None:
     words = ["--stripe", "4:3M", "--stripe-affinity", "--verify", "--block-size", "1M", "--json"]
     told = done(lustre, "-n", 2, *words, source, target)
     assert json.loads(told.stdout)["warnings"] == 1
-    assert b"its stripes are no power of two of the digest's blocks" in told.stderr
+    assert b"--stripe-affinity has no effect: its stripe size is no power of two of blocks" in told.stderr
     assert subprocess.run(["cmp", source, target], check=False).returncode == 0
 
 

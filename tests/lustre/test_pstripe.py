@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lustre.conftest import POOLS, Lustre
-from tests.lustre.standin import END, ON_MDT, ORACLE, composite, plain
+from tests.lustre.standin import END, ON_MDT, ORACLE, SERVER, composite, plain
 from tests.lustre.test_copies import MIB, make, run
 from tests.support.command import Completed, pcopy, show
 from tests.support.faults import require_strace
@@ -157,6 +157,34 @@ def test_what_lies_on_osts_is_not_moved_to_an_mdt(lustre: Lustre, area: Path) ->
     unchanged(tree, before)
 
 
+def test_files_on_other_mdts_than_their_directory(lustre: Lustre) -> None:
+    """As in a striped directory, or after a rename."""
+    tree = lustre.first / "tree"
+    for number in range(4):
+        make(lustre, tree / str(number), plain(1, MIB), MIB)
+        os.setxattr(tree / str(number), SERVER, b"%d" % (number % 2))
+    told = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2)
+    assert told.returncode == 0, show(told)
+    assert json.loads(told.stdout)["restriped"] == 4
+
+
+def test_failures_are_not_written_into_what_is_looked_at(lustre: Lustre) -> None:
+    tree = build(lustre)
+    told = pstripe(lustre, "--errors", tree / "below" / "failed", tree)
+    assert told.returncode == 2 and b"which is looked at; name another" in told.stderr, show(told)
+    assert not (tree / "below" / "failed").exists()
+
+
+def test_more_stripes_than_there_are_osts(lustre: Lustre) -> None:
+    tree = build(lustre)
+    told = pstripe(lustre, "--stripe", "20", tree / "one")
+    assert told.stderr == b"pstripe: --stripe 20: there are 8 OSTs, so files get 8 stripes\n", show(told)
+    copy = run(lustre, "-q", "--stripe", "20", tree, lustre.second / "copy")
+    assert (copy.returncode, copy.stderr.count(b"so files get 8 stripes")) == (0, 0), show(copy)
+    copy = run(lustre, "--stripe", "20", "-T", tree, lustre.second / "copy")
+    assert copy.stderr.count(b"pcopy: --stripe 20: there are 8 OSTs, so files get 8 stripes") == 1, show(copy)
+
+
 def test_what_somebody_writes_after_the_swap_has_its_own_time(lustre: Lustre) -> None:
     """Whoever has waited for the group lock writes as soon as it is given back."""
     tree = build(lustre)
@@ -200,7 +228,7 @@ def test_a_dry_run_changes_nothing(lustre: Lustre) -> None:
     tree = build(lustre)
     before = {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()}
     told = report(lustre, "--stripe", "2:2M", "--dry-run", tree)
-    assert (told["restriped"], told["dry_run"]) == (5, True)
+    assert (told["files"], told["restriped"], told["dry_run"]) == (5, 0, True)
     assert {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()} == before
 
 
@@ -218,7 +246,7 @@ def test_what_is_open_for_writing_is_left_and_told(lustre: Lustre, area: Path) -
     with (tree / "below" / "four").open("ab"):
         told = pstripe(lustre, "-n", 2, "--stripe", "2", tree)
     assert told.returncode == 1, show(told)
-    assert b"somebody has it open: it stays as it is" in told.stderr
+    assert b"somebody has it open for writing: it stays as it is" in told.stderr
     got, other = lustre.shown(tree / "again"), lustre.shown(tree / "one")
     assert got is not None and got.count == 4 and other is not None and other.count == 2
     unchanged(tree, before)
@@ -235,7 +263,7 @@ def test_what_changes_meanwhile_is_left(lustre: Lustre, area: Path) -> None:
 
 
 def test_paths_that_lie_in_others(lustre: Lustre) -> None:
-    """Two ranks that met one file would wait for each other, and say that somebody has it open."""
+    """Two ranks that met one file would wait for each other, and say that somebody writes to it."""
     tree = build(lustre)
     told = report(lustre, "-n", 3, "--stripe", "2", tree / "one", tree / "below", tree, tree / "below" / "four")
     assert (told["restriped"], told["failed"]) == (4, 0)  # holes has 2 already

@@ -36,6 +36,7 @@ from pcopy.tasks.files.layouts import laid_out, layout_at
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.files.whole_file import Settled, copy_whole, settled_already
 from pcopy.tasks.links.make_links import after_representative, copy_here, pass_on, representative_failed
+from pcopy.units import show_size
 
 MOST_STRIPES = 1 << 20
 """Of a file whose chunks are the stripes of one OST each: of each stripe something is kept in memory."""
@@ -162,9 +163,9 @@ def _may_stripe(rank: Rank, result: Result, file: OpenFile, stripes: Stripes) ->
     blocks = stripes.size // rank.options.block_size
     why = ""
     if rank.digests and (stripes.size % rank.options.block_size or blocks & (blocks - 1)):
-        why = "its stripes are no power of two of the digest's blocks (see --block-size)"
+        why = f"its stripe size is no power of two of blocks (--block-size {show_size(rank.options.block_size)})"
     elif file.version.size > MOST_STRIPES * stripes.size:
         why = f"it has more than {MOST_STRIPES:,} stripes"
     if why:
-        result.warn_once(place, name, f"--stripe-affinity: {why}: chunks lie on all OSTs")
+        result.warn_once(place, name, f"--stripe-affinity has no effect: {why}")
     return not why
