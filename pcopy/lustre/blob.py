@@ -24,6 +24,9 @@ TO_THE_END = 2**64 - 1
 ALL = 0xFFFF
 """As the number of stripes: one on each OST; as the offset: the server chooses the first OST."""
 
+NO_POOL = b"ignore"
+"""As the name of a pool: none, whatever the directory says. Older versions of Lustre may not know it."""
+
 _PLAIN = struct.Struct("<II16xIHH")
 _POOL = struct.Struct("<16s")
 _OBJECT = struct.Struct("<20xI")
@@ -74,6 +77,7 @@ class Striping(NamedTuple):
             tuple(
                 each._replace(
                     pattern=each.pattern & ~RELEASED,
+                    pool=b"" if each.pattern & ON_MDT else each.pool,  # it may name one all the same
                     offset=ALL,
                     osts=(),
                     flags=each.flags & ~(INITIALISED | STALE),
@@ -83,6 +87,15 @@ class Striping(NamedTuple):
             ),
             self.is_composite,
             self.mirrors,
+        )
+
+    @property
+    def in_no_pool(self) -> Striping:
+        """What asks for the same where a directory's default is in a pool: components without one would get that."""
+        return self._replace(
+            components=tuple(
+                each if each.pool or each.pattern & ON_MDT else each._replace(pool=NO_POOL) for each in self.components
+            )
         )
 
     @property

@@ -212,17 +212,20 @@ class LustreLayout(Layout):
             wanted = parse(blob).normal
         except BadLayout as error:
             return self._impossible(str(error))
-        if wanted == self._inherited_in(target):
+        inherited = self._inherited_in(target)
+        if wanted == inherited:
             return PLAIN
-        recipe = self._recipes.get(wanted)
+        asked = wanted.in_no_pool if inherited.pools else wanted
+        recipe = self._recipes.get(asked)
         if recipe is None:
             if len(self._recipes) > MOST_KNOWN:
                 self._recipes.clear()
                 self._texts.clear()
             if why := self._no_pool(wanted, target):
                 return self._impossible(why)
-            recipe = Recipe(DELAYED, (ATTRIBUTE, without_released(blob)), partial(amiss, wanted))
-            self._recipes[wanted], self._texts[recipe] = recipe, describe(wanted)
+            value = without_released(blob) if asked == wanted else write(asked)
+            recipe = Recipe(DELAYED, (ATTRIBUTE, value), partial(amiss, wanted))
+            self._recipes[asked], self._texts[recipe] = recipe, describe(wanted)
         return recipe
 
     def _impossible(self, why: str) -> Recipe:

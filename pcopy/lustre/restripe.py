@@ -30,11 +30,19 @@ SWAP_LAYOUTS = 0x402066DB
 SET_LEASE = 0xC00C66F3
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
 
+FLUSH = 1
+"""Of DATA_VERSION: what clients still have in memory is written first."""
 READ_LEASE, NO_LEASE = 1, 4
 """Of SET_LEASE: as long as nobody has the file open for writing, and none."""
 CHECKED = 1
 """Of SWAP_LAYOUTS: only if the data version of the first file is still the one that is named. That of the second one is
 what an archive (HSM) has of the file from then on."""
+
+GET_ATTRIBUTES, SET_ATTRIBUTES = 0x801C581F, 0x401C5820
+"""FS_IOC_FSGETXATTR and _FSSETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
+_ATTRIBUTES = 28
+_PROJECT = slice(12, 16)
+"""Its size, and where the number of the project stands in it."""
 
 _VERSION = struct.Struct("=QII")
 _SWAP = struct.Struct("=QIIQQ")
@@ -62,18 +70,20 @@ def restripe(
     ``change`` tells which, of the open file and its size, or None if it has the right one by now; it may raise
     ``Problem``. Yields the bytes that each step has copied, None where it has waited. Raises ``Problem``: then the file
     is as it was, but for objects of its components that Lustre has made for the group lock. (Only if the lock cannot be
-    given back, or the file not be closed, it has its new layout all the same.)
+    given back, its times not be set, or the file not be closed, it has its new layout all the same.)
     """
-    with failing("open"):
-        file = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory)
+    file = _open(directory, name)
     try:
         check_found(status_of(file), status_of(directory).st_dev, inode)
         _refuse_writers(file)
         with (yield from group_lock(file, inode & 0x7FFFFFFF | 1, insists=True)):
             status = status_of(file)
             recipe = change(file, status.st_size)
+            version = -1
             if recipe is not None:
-                yield from _restripe(directory, file, status, recipe, means)
+                version = yield from _restripe(directory, file, status, recipe, means)
+        if recipe is not None:
+            _keep_times(file, status, version)
     except BaseException:
         abandon(file)
         raise
@@ -82,20 +92,56 @@ def restripe(
 
 def _restripe(
     directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
-) -> Generator[int, None, None]:
+) -> Generator[int, None, int]:
+    """Returns the data version that the file has from then on."""
     version = _data_version(file)
     other = _make_other(directory, file, recipe)
     try:
         if recipe.attribute and (why := lay_out(other, recipe)):
             raise Problem("setstripe", errno.EINVAL, text=why)
-        with failing("chown"):  # the space counts for its owner
-            os.fchown(other, status.st_uid, status.st_gid)
+        _give(other, status)
+        keep_project(file, other)
         yield from _fill(file, other, status, means)
         with failing("utime"):  # they come with the contents
             os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-        _swap(file, version, other, _data_version(other))
+        new_version = _data_version(other)
+        _swap(file, version, other, new_version)
+        return new_version
     finally:
         let_go(other)
+
+
+def _give(other: int, status: os.stat_result) -> None:
+    """Lustre swaps the layouts of files of one owner and group only."""
+    try:
+        os.fchown(other, status.st_uid, status.st_gid)
+    except PermissionError as error:
+        text = "you are not in its group, or not its owner: it stays as it is"
+        raise Problem("chown", errno.EPERM, text=text) from error
+    except OSError as error:
+        raise Problem.of("chown", error) from error
+
+
+def keep_project(file: int, other: int) -> None:
+    """The space counts for the project of the file, too; raises ``Problem``."""
+    try:
+        of_file, of_other = (bytearray(fcntl.ioctl(each, GET_ATTRIBUTES, bytes(_ATTRIBUTES))) for each in (file, other))
+    except OSError:  # there are no projects
+        return
+    if of_file[_PROJECT] != of_other[_PROJECT]:
+        of_other[_PROJECT] = of_file[_PROJECT]
+        with failing("set project"):
+            fcntl.ioctl(other, SET_ATTRIBUTES, bytes(of_other))
+
+
+def _open(directory: int, name: bytes) -> int:
+    """For reading and writing, by which the access time stays if its owner opens it; raises ``Problem``."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with failing("open"):
+        try:
+            return os.open(name, flags | os.O_NOATIME, dir_fd=directory)
+        except PermissionError:
+            return os.open(name, flags, dir_fd=directory)
 
 
 def _make_other(directory: int, file: int, recipe: Recipe) -> int:
@@ -143,10 +189,19 @@ def _refuse_writers(file: int) -> None:
         fcntl.ioctl(file, SET_LEASE, _LEASE.pack(NO_LEASE, 0, 0))
 
 
-def _data_version(file: int) -> int:
+def _keep_times(file: int, status: os.stat_result, version: int) -> None:
+    """Those of contents that lay on an MDT do not come with them, and cannot be set under the lock: that would wait for
+    ever. If somebody who has waited has written meanwhile, the times are theirs. Raises ``Problem``."""
+    before, now = (status.st_atime_ns, status.st_mtime_ns), status_of(file)
+    if (now.st_atime_ns, now.st_mtime_ns) != before and _data_version(file, FLUSH) == version:
+        with failing("utime"):
+            os.utime(file, ns=before)
+
+
+def _data_version(file: int, flags: int = 0) -> int:
     """Changes with the contents."""
     with failing("data version"):
-        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, 0)))[0])
+        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, flags)))[0])
 
 
 def _swap(file: int, version: int, other: int, other_version: int) -> None:

@@ -123,6 +123,33 @@ int standin_inherit_default(const struct item *item, int directory, const char *
 }
 
 /* A file that has a layout keeps it, and this succeeds all the same. */
+/* Components without a pool get that of the directory's default, but for those that name "ignore". */
+static void take_pool(const struct item *item, struct layout *wanted)
+{
+    char link[40], path[PATH_MAX] = "";
+    struct layout above;
+    struct item directory;
+    const char *pool = "";
+    int opened = -1;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", item->descriptor);
+    if (item->descriptor >= 0 && readlink(link, path, sizeof path - 1) > 0 && strrchr(path, '/') != NULL) {
+        *strrchr(path, '/') = '\0';
+        opened = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
+    }
+    if (opened >= 0 && standin_item_of_descriptor(opened, &directory) && load(&directory, &above))
+        pool = above.component[0].pool;
+    for (int each = 0; each < wanted->components; each++) {
+        struct component *one = &wanted->component[each];
+        if (!strcmp(one->pool, "ignore"))
+            memset(one->pool, 0, sizeof one->pool);
+        else if (!one->pool[0] && !(one->pattern & ON_MDT))
+            memcpy(one->pool, pool, strlen(pool));
+    }
+    if (opened >= 0)
+        syscall(SYS_close, opened);
+}
+
 int standin_set_layout(const struct item *item, const unsigned char *blob, size_t size)
 {
     struct layout wanted, made;
@@ -131,7 +158,10 @@ int standin_set_layout(const struct item *item, const unsigned char *blob, size_
 
     if (size == 0)
         return 0;
-    if ((failed = standin_parse(blob, size, &wanted)) != 0 || (failed = standin_make(&wanted, &made)) != 0)
+    if ((failed = standin_parse(blob, size, &wanted)) != 0)
+        return failed;
+    take_pool(item, &wanted);
+    if ((failed = standin_make(&wanted, &made)) != 0)
         return failed;
     failed = store(item, &made, XATTR_CREATE);
     if (failed == EEXIST) {

@@ -117,6 +117,23 @@ def test_directories_keep_defaults_of_their_own(lustre: Lustre) -> None:
     same(source, target)
 
 
+def test_files_that_are_in_no_pool_below_a_default_that_is(lustre: Lustre) -> None:
+    """Lustre would put them into it, and so on fewer OSTs."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "wide", plain(7, 65536))
+    make(lustre, source / "growing", composite((MIB, plain(1, MIB)), (END, plain(6, MIB))), 3 * MIB)
+    make(lustre, source / "slow", plain(2, MIB, "slow"))
+    pool = plain(3, MIB, "fast").hex()
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", source, pool, pools=POOLS)
+    make(lustre, source / "own")
+    told = done(lustre, "--json", source, target)
+    assert json.loads(told.stdout)["warnings"] == 0, show(told)
+    shown = {path.name: got for path in target.iterdir() if (got := lustre.shown(path)) is not None}
+    assert {name: (got.components[-1].count, got.pool) for name, got in shown.items()} == {
+        "wide": (7, ""), "growing": (6, ""), "slow": (2, "slow"), "own": (3, "fast"),
+    }  # fmt: skip
+
+
 def test_an_ordinary_user_keeps_them_too(lustre: Lustre) -> None:
     require_root("another user copies")
     for place in (lustre.first, lustre.second):
