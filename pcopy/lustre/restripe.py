@@ -40,10 +40,8 @@ what an archive (HSM) has of the file from then on."""
 
 GET_ATTRIBUTES, SET_ATTRIBUTES = 0x801C581F, 0x401C5820
 """FS_IOC_FSGETXATTR and _FSSETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
-_ATTRIBUTES = 28
-_PROJECT = slice(12, 16)
-"""Its size, and where the number of the project stands in it."""
-
+_ATTRIBUTES = struct.Struct("=12sI12s")
+"""What comes before the number of the project, that, and the rest."""
 _VERSION = struct.Struct("=QII")
 _SWAP = struct.Struct("=QIIQQ")
 _LEASE = struct.Struct("=III")
@@ -125,13 +123,17 @@ def _give(other: int, status: os.stat_result) -> None:
 def keep_project(file: int, other: int) -> None:
     """The space counts for the project of the file, too; raises ``Problem``."""
     try:
-        of_file, of_other = (bytearray(fcntl.ioctl(each, GET_ATTRIBUTES, bytes(_ATTRIBUTES))) for each in (file, other))
+        _, project, _ = _attributes(file)
+        before, inherited, after = _attributes(other)
     except OSError:  # there are no projects
         return
-    if of_file[_PROJECT] != of_other[_PROJECT]:
-        of_other[_PROJECT] = of_file[_PROJECT]
+    if project != inherited:
         with failing("set project"):
-            fcntl.ioctl(other, SET_ATTRIBUTES, bytes(of_other))
+            fcntl.ioctl(other, SET_ATTRIBUTES, _ATTRIBUTES.pack(before, project, after))
+
+
+def _attributes(file: int) -> tuple[bytes, int, bytes]:
+    return _ATTRIBUTES.unpack(fcntl.ioctl(file, GET_ATTRIBUTES, bytes(_ATTRIBUTES.size)))
 
 
 def _open(directory: int, name: bytes) -> int:
