@@ -9,14 +9,13 @@ import json
 import os
 import subprocess
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lustre.conftest import POOLS, Lustre
-from tests.lustre.standin import DELAYED, END, ORACLE, SERVER, composite, plain
+from tests.lustre.standin import DELAYED, END, ORACLE, composite, plain
 from tests.support import native
 from tests.support.command import Completed, pcopy, show
 from tests.support.faults import require_strace
@@ -265,119 +264,6 @@ def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
     done(lustre, "--stripe", "auto", "--stripe-table", "3", source / "file", lustre.second / "table")
     got = lustre.shown(lustre.second / "table")
     assert got is not None and got.composite
-
-
-def writers(lustre: Lustre, path: Path) -> dict[int, dict[int, int]]:
-    """Bytes of a file by process and OST."""
-    found: defaultdict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for event in lustre.events("write"):
-        if event.numbers["ino"] == path.stat().st_ino and event.numbers["bytes"] > 1:  # not what asks for a sync
-            found[event.process][event.numbers["ost"]] += event.numbers["bytes"]
-    return found
-
-
-@pytest.mark.parametrize("words", [[], ["--hash", "xxh3-128", "--block-size", "1M"]])
-def test_with_affinity_each_rank_writes_to_its_own_osts(lustre: Lustre, words: list[str]) -> None:
-    source = lustre.first / "file"
-    make(lustre, source, b"", 64 * MIB + 12345)
-    met = {}
-    for name, more in (("plain", []), ("apart", ["--stripe-affinity", "--group-lock"])):
-        target = lustre.second / name
-        done(lustre, "-n", 2, "--stripe", "4:1M", "--chunk-size", "4M", *words, *more, source, target)
-        assert subprocess.run(["cmp", source, target], check=False).returncode == 0
-        met[name] = writers(lustre, target)
-        assert sum(sum(each.values()) for each in met[name].values()) == source.stat().st_size
-    assert sorted(map(len, met["apart"].values())) == [2, 2]
-    assert len(met["plain"]) == 2 and max(map(len, met["plain"].values())) == 4
-    locks, given_back = lustre.events("grouplock"), lustre.events("groupunlock")
-    assert len(locks) == len(given_back) > 4
-    assert len({event.numbers["gid"] for event in locks}) == 1
-
-
-def test_stripes_that_are_no_blocks_have_plain_chunks(lustre: Lustre) -> None:
-    source, target = lustre.first / "file", lustre.second / "file"
-    make(lustre, source, b"", 40 * MIB)
-    words = ["--stripe", "4:3M", "--stripe-affinity", "--verify", "--block-size", "1M", "--json"]
-    told = done(lustre, "-n", 2, *words, source, target)
-    assert json.loads(told.stdout)["warnings"] == 1
-    assert b"--stripe-affinity has no effect: its stripe size is no power of two of blocks" in told.stderr
-    assert subprocess.run(["cmp", source, target], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("words", [["--group-lock"], ["--direct"]])
-def test_a_lock_that_is_refused(lustre: Lustre, words: list[str]) -> None:
-    """Who has asked for it is told; with --direct it is only used where there is one."""
-    source, target = lustre.first / "file", lustre.second / "file"
-    make(lustre, source, b"", 40 * MIB)
-    told = run(lustre, "-n", 2, *words, source, target, refuse=("grouplock",))
-    assert told.returncode == (1 if "--group-lock" in words else 0), show(told)
-    assert (b"group lock" in told.stderr) == ("--group-lock" in words)
-
-
-def test_a_lock_that_others_do_not_give_back(lustre: Lustre) -> None:
-    """With --direct a file is written without it, soon."""
-    source, target = lustre.first / "file", lustre.second / "file"
-    make(lustre, source, b"", 40 * MIB)
-    began = time.monotonic()
-    done(lustre, "-n", 1, "--direct", "--chunk-size", "8M", source, target, refuse=("locked",))
-    assert time.monotonic() - began < 30
-    assert subprocess.run(["cmp", source, target], check=False).returncode == 0
-    assert not lustre.events("grouplock")
-
-
-def test_a_chunk_holds_whole_stripes(lustre: Lustre) -> None:
-    source, target = lustre.first / "file", lustre.second / "file"
-    make(lustre, source, b"", 96 * MIB)
-    lustre.log.write_text("")
-    done(lustre, "-n", 2, "--stripe", "2:16M", "--chunk-size", "4M", "--block-size", "1M", source, target)
-    of_ranks = writers(lustre, target)
-    assert all(number % (16 * MIB) == 0 for each in of_ranks.values() for number in each.values()), of_ranks
-
-
-def test_a_cut_reaches_all_servers(lustre: Lustre) -> None:
-    """Also those of directories that another metadata server keeps; and the times of directories stay."""
-    source, target = lustre.first / "source", lustre.second / "target"
-    for name in ("here", "there"):
-        make(lustre, source / name / "file")
-    target.mkdir()
-    (target / "there").mkdir()
-    os.setxattr(target / "there", SERVER, b"1")
-    before = lustre.second.stat().st_mtime_ns
-    done(lustre, "-T", source, target, mdts=2, ranks=1)
-    synced = {event.numbers["ino"] for event in lustre.events("fsync")}
-    laid = {event.numbers["ino"] for event in lustre.events("setlayout") if event.numbers["count"] == 8}
-    assert len(synced & laid) >= 2
-    assert lustre.second.stat().st_mtime_ns == before
-    same(source, target)
-
-
-def test_a_cut_reaches_all_servers_of_a_striped_directory(lustre: Lustre) -> None:
-    source, target = lustre.first / "source", lustre.second / "target"
-    make(lustre, source / "file")
-    target.mkdir()
-    os.setxattr(target, SERVER, b"2,0,1")
-    done(lustre, "-T", source, target, mdts=3, ranks=1)
-    anchors = {event.numbers["ino"] for event in lustre.events("setlayout") if event.numbers["count"] == 8}
-    names = [event.text for event in lustre.events("create") if event.numbers["ino"] in anchors]
-    assert {name.split(":")[2] for name in names if "VOLATILE" in name} == {"0000", "0001", "0002"}
-    assert len({event.numbers["ino"] for event in lustre.events("fsync")} & anchors) == 3
-    same(source, target)
-
-
-def test_a_directory_that_others_may_fill_serves_where_the_first_may_not(lustre: Lustre, area: Path) -> None:
-    """Each file would be synced by itself without a file on all servers, which can't be made in the first."""
-    require_root("another user copies")
-    source, target = lustre.first / "source", lustre.second / "target"
-    for number in range(30):
-        make(lustre, source / "below" / str(number))
-    (target / "below").mkdir(parents=True)
-    for path in (target / "below", source, source / "below", *(source / "below").iterdir()):
-        os.chown(path, NOBODY, NOBODY)
-    done(lustre, "-n", 1, "--no-preserve", "mode,timestamps", "-T", source / "below", target / "below", user=NOBODY)
-    lustre.log.write_text("")
-    told = done(lustre, "-n", 1, "-q", f"{source}/below", target, user=NOBODY)
-    assert not told.stderr, show(told)
-    assert len(lustre.events("fsync")) < 10
 
 
 def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
