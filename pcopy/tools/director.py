@@ -175,6 +175,15 @@ class JobDirector:
         return self._settle(self._rank, sums)
 
 
+class RepeatableDirector(JobDirector):
+    """Of a job that is not kept, since there is nothing to lose: whatever has stopped it, the same command goes on."""
+
+    failed_status = errors.INCOMPLETE
+
+    def _status(self, sums: Totals, halted: Halt | None) -> int:
+        return errors.STOPPED if halted is not None else super()._status(sums, halted)
+
+
 class CopyDirector(JobDirector):
     failed_status = errors.INCOMPLETE
 

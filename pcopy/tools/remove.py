@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.identity import Identity
@@ -28,7 +27,7 @@ from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
-from pcopy.tools.director import JobDirector
+from pcopy.tools.director import RepeatableDirector
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.units import show_seconds
 
@@ -54,20 +53,14 @@ def _removed(totals: Totals) -> Done:
 STAGES: Stages = {"remove": Stage(_removed, scans=True)}
 
 
-class RemoveDirector(JobDirector):
+class RemoveDirector(RepeatableDirector):
     """One phase, which begins with the paths."""
-
-    failed_status = INCOMPLETE
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
         identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
         place = Place(number, b"", identity, NOWHERE, False, False)
         return Spawn(0, encode(RemoveNames(place, NOBODY, root.item)), SCAN_COST, True)
-
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
-        """There is no job to lose: whatever has stopped it, the same command goes on."""
-        return STOPPED if halted is not None else super()._status(sums, halted)
 
 
 class Removal(Tool):

@@ -24,7 +24,7 @@ from pcopy.tasks.stripe.change_layout import BYTES, FEWER, FILES, MORE, OST
 from pcopy.tasks.stripe.look_at_layouts import LayoutVisitor
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import StripeArguments
-from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.director import STAGES, RepeatableDirector
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -41,10 +41,6 @@ _BAR = 40
 """Characters of the longest bar of the histogram."""
 
 
-class StripeDirector(JobDirector):
-    failed_status = INCOMPLETE
-
-
 class Stripe(Tool):
     name = "pstripe"
     writes = False  # no names are made that stay
@@ -52,7 +48,7 @@ class Stripe(Tool):
     spool_advice = SET_ANOTHER
     stages = STAGES
     durable_before: tuple[int, ...] = ()
-    director = StripeDirector
+    director = RepeatableDirector
     visitor = staticmethod(LayoutVisitor)
 
     def phase_name(self, phase: int) -> str:
