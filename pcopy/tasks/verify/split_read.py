@@ -53,7 +53,7 @@ class SplitRead(OfContents, code=43, doing="reading", is_note=False):
         contents = self.contents
         size = contents.known.size
         chunk, writers = contents.chunk or rank.chunk(size), contents.writers
-        if len(set(writers)) == 1 or len(writers) > MOST_CHUNKS:  # they were chosen for those who wrote (affinity)
+        if size > MOST_CHUNKS * chunk:  # they were chosen for those who wrote: each lies on one server
             chunk = max(chunk, rank.chunk(size))
         number = rank.job.run, rank.number, next(rank.own(ReadLedger).numbers)
         starts = range(0, size, chunk)
