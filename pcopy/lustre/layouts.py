@@ -332,7 +332,7 @@ def told_of_count(stripe: str, directory: bytes) -> str:
 def make_anchor(directory: int, server: int) -> int:
     """A file without a name that an MDT keeps, and that lies on all OSTs which take new files. Raises ``OSError``.
 
-    What MDT an open directory, or a part of it, is kept by, is the caller's to know.
+    ``server`` is that MDT: one of ``servers_of`` the directory.
     """
     made = create_volatile(directory, DELAYED, server=server)
     try:
