@@ -218,7 +218,7 @@ def changed(key: str, value: str) -> Callable[[], bytes]:
         (lambda: b"a: \x00\n", "not YAML"),
         (lambda: b'a: "\\UFFFFFFFF"\n', "not YAML"),
         (lambda: b"a: &x [1]\nb: *x\n", "aliases"),
-        (lambda: b"a: " + b"[" * 100_000, "nested"),
+        (lambda: b"a: " + b"[" * 100_000, "nest"),  # the library has a limit of its own since 6.0.4
         (lambda: b"[a]: 1\n", "no string"),
         (lambda: b"? " + b"k" * 101 + b"\n: 1\n", "a key of more than"),
         (lambda: BY_HAND + b"#" * MOST_BYTES, "more than 1048576 bytes"),
