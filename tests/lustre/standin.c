@@ -147,6 +147,21 @@ static int wanted_server(const char *path)
     return *index == ':' ? -1 : (int)strtol(index, NULL, 16);
 }
 
+/* Only root may have a file without a name on another MDT than those of the directory. */
+static bool may_lie_on(int directory, int server)
+{
+    char wanted[24], servers[24] = ",0";
+    struct item item;
+    ssize_t length;
+
+    if (server < 0 || geteuid() == 0 || !standin_item_of_descriptor(directory, &item))
+        return true;
+    length = standin_get(&item, SERVER, servers + 1, sizeof servers - 3);
+    strcpy(servers + 1 + (length > 0 ? length : 1), ",");
+    snprintf(wanted, sizeof wanted, ",%d,", server);
+    return strstr(servers, wanted) != NULL;
+}
+
 static void keep_on(const struct item *item, int server)
 {
     char digits[16];
@@ -170,6 +185,8 @@ static int open_at(int directory, const char *path, int flags, mode_t mode)
         return -1;
     if (is_volatile && wanted_server(path) >= standin_mdts())
         return failing(ENODEV);
+    if (is_volatile && !may_lie_on(directory, wanted_server(path)))
+        return failing(EACCES);
     if ((flags & O_TMPFILE) == O_TMPFILE && item_at(directory, path, 0, &item))
         return failing(EOPNOTSUPP);
     if (flags & O_CREAT && !(flags & O_EXCL))

@@ -20,6 +20,7 @@ from tests.support.faults import require_strace
 from tests.support.filesystems import Place
 from tests.support.held import held
 from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, require_root
 
 
 def pstripe(lustre: Lustre, *words: Any, **more: Any) -> Completed:
@@ -168,6 +169,29 @@ def test_files_on_other_mdts_than_their_directory(lustre: Lustre) -> None:
     told = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2)
     assert told.returncode == 0, show(told)
     assert json.loads(told.stdout)["restriped"] == 4
+
+
+def test_what_an_ordinary_user_cannot_change(lustre: Lustre, area: Path) -> None:
+    """Files of others, also if everybody may write to them, and what lies on another MDT than its directory."""
+    require_root("another user changes layouts")
+    lustre.need_standin("it says on which MDT each file lies")
+    tree = lustre.first / "tree"
+    for name, owner, server in (("own", NOBODY, 0), ("foreign", 0, 0), ("elsewhere", NOBODY, 1)):
+        make(lustre, tree / name, plain(1, MIB), MIB)
+        (tree / name).chmod(0o666)
+        os.chown(tree / name, owner, owner)
+        os.setxattr(tree / name, SERVER, b"%d" % server)
+    os.chown(tree, NOBODY, NOBODY)
+    before = copied(tree, area / "before")
+    told = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2, user=NOBODY)
+    assert told.returncode == 1, show(told)
+    for name, why in (("foreign", b"you are not in its group, or not its owner"), ("elsewhere", b"it lies on MDT 1")):
+        assert told.stderr.count(b"/%b: " % name.encode()) == told.stderr.count(why) == 1, show(told)
+    found = json.loads(told.stdout)
+    assert (found["restriped"], found["failed"]) == (1, 2)
+    counts = {path.name: got.count for path in tree.iterdir() if (got := lustre.shown(path)) is not None}
+    assert counts == {"own": 2, "foreign": 1, "elsewhere": 1}
+    unchanged(tree, before)
 
 
 def test_failures_are_not_written_into_what_is_looked_at(lustre: Lustre) -> None:
