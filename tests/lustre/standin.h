@@ -114,5 +114,6 @@ uint64_t standin_version(const struct item *item);
 bool standin_is_written(const struct item *item);
 int standin_swap(const struct item *one, int descriptor);
 
-/* standin.c: the number of an item's MDT. */
+/* requests.c: the number of an item's MDT, and group locks. */
 int standin_server(const struct item *item);
+void standin_forget_lock(int descriptor); /* it is another file's now */

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tests.support.preload import compiled
 
 HERE = Path(__file__).parent
-PARTS = ("layouts.c", "stored.c", "targets.c", "llapi.c", "swap.c")
+PARTS = ("requests.c", "attributes.c", "layouts.c", "stored.c", "targets.c", "llapi.c", "swap.c")
 """Beside standin.c."""
 
 STORED = "user.standin.lov"

@@ -1,0 +1,82 @@
+"""What ``pstripe`` tells of layouts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.lustre.conftest import POOLS, Lustre
+from tests.lustre.standin import plain
+from tests.lustre.test_copies import MIB, make, run
+from tests.lustre.test_pstripe import build, pstripe, report
+from tests.support.command import pcopy, show
+
+
+def test_a_report(lustre: Lustre) -> None:
+    told = report(lustre, "-n", 2, build(lustre))
+    assert {each["layout"]: (each["files"], each["bytes"]) for each in told["layouts"]} == {
+        "1 stripe of 1 MiB": (1, 10),
+        "4 stripes of 1 MiB": (1, 3 * MIB),
+        "to 1 MiB 1 stripe of 1 MiB, then 4 stripes of 1 MiB": (1, 5 * MIB),
+        "3 stripes of 1 MiB": (1, 0),
+        "2 stripes of 1 MiB": (1, 9 * MIB),
+    }
+    assert sum(told["osts"].values()) == 1 + 4 + 5 + 3 + 2
+    assert (told["fewer_stripes"], told["more_stripes"]) == (0, 3)
+    assert told["found"] == told["files"] + told["directories"] + told["skipped"] + told["failed"]
+
+
+def test_failures_are_not_written_into_what_is_looked_at(lustre: Lustre) -> None:
+    tree = build(lustre)
+    told = pstripe(lustre, "--errors", tree / "below" / "failed", tree)
+    assert told.returncode == 2 and b"which is looked at; name another" in told.stderr, show(told)
+    assert not (tree / "below" / "failed").exists()
+
+
+def test_more_stripes_than_there_are_osts(lustre: Lustre) -> None:
+    tree = build(lustre)
+    told = pstripe(lustre, "--stripe", "20", tree / "one")
+    assert told.stderr == b"pstripe: --stripe 20: there are 8 OSTs, so files get 8 stripes\n", show(told)
+    copy = run(lustre, "-q", "--stripe", "20", tree, lustre.second / "copy")
+    assert (copy.returncode, copy.stderr.count(b"so files get 8 stripes")) == (0, 0), show(copy)
+    copy = run(lustre, "--stripe", "20", "-T", tree, lustre.second / "copy")
+    assert copy.stderr.count(b"pcopy: --stripe 20: there are 8 OSTs, so files get 8 stripes") == 1, show(copy)
+
+
+def test_layouts_that_cannot_be_read(lustre: Lustre) -> None:
+    """Nobody says that there are none."""
+    tree = build(lustre)
+    told = pstripe(lustre, "--json", tree, refuse=("getxattr",))
+    assert told.returncode == 1 and told.stderr.count(b"getstripe: Input/output error") == 5, show(told)
+    assert json.loads(told.stdout)["layouts"] == []
+
+
+def test_the_report_goes_by_the_table(lustre: Lustre) -> None:
+    told = report(lustre, "--stripe", "auto", "--stripe-table", "1,1M=4", "--dry-run", build(lustre))
+    assert (told["fewer_stripes"], told["more_stripes"]) == (1, 1)  # holes; empty
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "PATH expected"),
+        (["--stripe", "preserve", "x"], "files have the layout that they have"),
+        (["--dry-run", "x"], "goes with --stripe"),
+        (["--stripe-table", "1", "x"], "goes with --stripe auto"),
+        (["--stripe", "4", "--stripe-table", "1", "x"], "goes with --stripe auto"),
+        (["nowhere"], "No such file"),
+        (["."], "is not on Lustre"),
+        (["-c", "4", "x"], "write --stripe COUNT"),
+    ],
+)
+def test_refusals(area: Path, words: list[str], why: str) -> None:
+    told = pcopy(*words, program="pstripe", cwd=area)
+    assert (told.returncode, told.stdout) == (2, b""), show(told)
+    assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)
+
+
+def test_pools_are_not_forgotten(lustre: Lustre) -> None:
+    make(lustre, lustre.first / "file", plain(2, MIB, "fast"))
+    assert "2 stripes of 1 MiB in the pool fast" in str(report(lustre, lustre.first / "file", pools=POOLS)["layouts"])
