@@ -97,8 +97,8 @@ class Layout:
         -1 where none is needed. See ``pcopy.fsio.syncer``. Raises ``OSError``."""
         return -1
 
-    def servers_of(self, directory: int) -> tuple[int, ...]:
-        """The metadata servers that keep the names in an open directory."""
+    def servers_of(self, directory: int, inode: int) -> tuple[int, ...]:
+        """The metadata servers that keep the names in an open directory, which is ``inode``."""
         return _ONE_SERVER
 
 

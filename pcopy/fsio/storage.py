@@ -73,7 +73,7 @@ class Storage:
         time. ``changed`` are the directories of that task.
         """
         layout = self._layout_of(device, directory)
-        for server in layout.servers_of(directory):
+        for server in layout.servers_of(directory, inode):
             key = device, server
             if key not in self._descriptors:
                 self._open(directory, key, layout)

@@ -72,12 +72,15 @@ class Striping(NamedTuple):
 
     @property
     def normal(self) -> Striping:
-        """What was asked for, without what changes from file to file: objects, generations, states, numbers."""
+        """What was asked for, without what changes from file to file: objects, generations, states, numbers.
+
+        A component on the MDT lies in no pool, though it may name one.
+        """
         return Striping(
             tuple(
                 each._replace(
                     pattern=each.pattern & ~RELEASED,
-                    pool=b"" if each.pattern & ON_MDT else each.pool,  # it may name one all the same
+                    pool=b"" if each.pattern & ON_MDT or each.pool == NO_POOL else each.pool,
                     offset=ALL,
                     osts=(),
                     flags=each.flags & ~(INITIALISED | STALE),

@@ -11,7 +11,8 @@ import errno
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.close import held_open, let_go
@@ -55,6 +56,14 @@ class Writers(NamedTuple):
     splits: Callable[[int], bool]
 
 
+class _Target(NamedTuple):
+    """An open directory, and what gives the layout that files in it inherit: at most one question for all of a batch.
+    Raises ``Problem``."""
+
+    directory: int
+    inherited: Callable[[], Striping]
+
+
 class LustreLayout(Layout):
     """Of one file system; see ``pcopy.fsio.layout.Layout``."""
 
@@ -67,30 +76,31 @@ class LustreLayout(Layout):
         self._next_name = next_name
         self._inherited: dict[bytes, Striping] = {}
         """By the default of a directory: what a file in it gets."""
-        self._defaults: dict[tuple[int, int], bytes] = {}
+        self._defaults: dict[int, bytes] = {}
+        """By inode of a directory."""
         self._sources: dict[int, bool] = {}
         """By device: is it Lustre?"""
-        self._servers: dict[tuple[int, int], tuple[int, ...]] = {}
-        """Of directories."""
+        self._servers: dict[int, tuple[int, ...]] = {}
+        """By inode of a directory."""
         self._pools: dict[bytes, bool | None] = {}
         self._recipes: dict[Striping, Recipe] = {}
         self._refused: dict[str, Recipe] = {}
-        self._texts: dict[Recipe, str] = {}
         self._osts: int | None = None
         self._tops: dict[int, bytes] = {}
         """By device of a source: what its topmost directory says."""
 
     def of_file(self, source: int, status: os.stat_result, target: int) -> Recipe:
-        return self._recipe(partial(_read, source), status.st_size, target)
+        return self._recipe(partial(_read, source), status.st_size, self._at(target))
 
     def of_small_files(
         self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
         found: dict[Recipe, list[int]] = {}
         has_layouts = self._wish.kind == PRESERVE and self._is_on_lustre(source)
+        around = self._at(target)
         for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
             read = partial(_read, path_of(source, name), follow=follow) if has_layouts else bytes
-            found.setdefault(self._recipe(read, size, target), []).append(row)
+            found.setdefault(self._recipe(read, size, around), []).append(row)
         return list(found.items())
 
     def directory_made(self, source: Handle, target: int) -> str:
@@ -113,9 +123,10 @@ class LustreLayout(Layout):
 
     def text_of(self, recipe: Recipe, target: int) -> str:
         try:
-            return self._texts.get(recipe) or describe(self._inherited_in(target))
+            wanted = parse(recipe.attribute[1]).normal if recipe.attribute else self._inherited_in(target)
         except Problem:  # there is no room to find out, for instance
             return "what the directory gives"
+        return describe(wanted)
 
     def stripes_of(self, descriptor: int) -> Stripes:
         try:
@@ -135,13 +146,11 @@ class LustreLayout(Layout):
     def anchor(self, directory: int, server: int) -> int:
         return make_anchor(directory, server)
 
-    def servers_of(self, directory: int) -> tuple[int, ...]:
-        status = os.fstat(directory)
-        servers = self._servers.get((status.st_dev, status.st_ino))
+    def servers_of(self, directory: int, inode: int) -> tuple[int, ...]:
+        servers = self._servers.get(inode)
         if servers is None:
-            if len(self._servers) >= MOST_KNOWN:
-                self._servers.clear()
-            servers = self._servers[status.st_dev, status.st_ino] = llapi.servers_of(directory)
+            _make_room(self._servers)
+            servers = self._servers[inode] = llapi.servers_of(directory)
         return servers
 
     def _is_on_lustre(self, source: int) -> bool:
@@ -160,14 +169,15 @@ class LustreLayout(Layout):
         except BadLayout as error:
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
-    def change_of(self, file: Handle, size: int, target: int) -> Recipe | None:
-        """By which recipe a file of ``size`` bytes, in the directory ``target``, gets the layout that is wanted;
-        None if it has that. One without any will inherit it. Raises ``Problem``, also where Lustre can't do that."""
-        striping = self.striping_of(file)
-        recipe = self._recipe(partial(_read, file, follow=False), size, target)
-        if striping is None or self._fits(recipe, striping, size, target):
+    def change_of(self, striping: Striping | None, size: int, target: int) -> Recipe | None:
+        """By which recipe a file of ``size`` bytes, in the directory ``target``, gets another layout than ``striping``;
+        None if that is what is wanted. One without any will inherit it. Raises ``Problem``, also where Lustre can't do
+        that."""
+        around = self._at(target)
+        recipe = self._recipe(bytes, size, around)
+        if striping is None or self._fits(recipe, striping, size, around):
             return None
-        wanted = parse(recipe.attribute[1]) if recipe.attribute else self._inherited_in(target)
+        wanted = parse(recipe.attribute[1]) if recipe.attribute else around.inherited()
         why = ""
         if striping.mirrors > 1:
             why = "it has several mirrors, and would keep one (lfs mirror split can take them away)"
@@ -177,20 +187,23 @@ class LustreLayout(Layout):
             raise Problem("stripe", errno.ENOTSUP, on_source=True, text=f"{why}: it stays as it is")
         return recipe
 
-    def _fits(self, recipe: Recipe, striping: Striping, size: int, target: int) -> bool:
+    def _fits(self, recipe: Recipe, striping: Striping, size: int, target: _Target) -> bool:
         """Has a file of ``size`` bytes, in the directory ``target``, the layout of ``recipe``? Raises ``Problem``."""
         kind = self._wish.kind
         if kind == AUTO and striping.is_composite and size < COMPOSITE_SERVES:
             return True
         if recipe.attribute is not None:
             return not recipe.amiss(write(striping))
-        inherited = self._inherited_in(target)
+        inherited = target.inherited()
         if kind == INHERIT or inherited.plain is None:
-            return comes_from(striping, inherited, self.count_osts(target))
+            return comes_from(striping, inherited, self.count_osts(target.directory))
         stripe_size = 0 if kind == AUTO else self._wish.component.size
         return not miscounted(Component(inherited.plain.stripes, stripe_size), write(striping), exactly=True)
 
-    def _recipe(self, read: Callable[[], bytes], size: int, target: int) -> Recipe:
+    def _at(self, target: int) -> _Target:
+        return _Target(target, cache(partial(self._inherited_in, target)))
+
+    def _recipe(self, read: Callable[[], bytes], size: int, target: _Target) -> Recipe:
         """For a file of ``size`` bytes, in the directory ``target``, of which ``read`` gives the source's layout."""
         kind = self._wish.kind
         if kind == INHERIT:
@@ -205,39 +218,34 @@ class LustreLayout(Layout):
             return self._by_size(size, target)
         return self._counted(self._wish.component, target)
 
-    def _as_source(self, blob: bytes, target: int) -> Recipe:
+    def _as_source(self, blob: bytes, target: _Target) -> Recipe:
         if not blob:
             return PLAIN
         try:
             wanted = parse(blob).normal
         except BadLayout as error:
             return self._impossible(str(error))
-        inherited = self._inherited_in(target)
+        inherited = target.inherited()
         if wanted == inherited:
             return PLAIN
         asked = wanted.in_no_pool if inherited.pools else wanted
         recipe = self._recipes.get(asked)
         if recipe is None:
-            if len(self._recipes) > MOST_KNOWN:
-                self._recipes.clear()
-                self._texts.clear()
-            if why := self._no_pool(wanted, target):
+            if why := self._no_pool(wanted, target.directory):
                 return self._impossible(why)
             value = without_released(blob) if asked == wanted else write(asked)
-            recipe = Recipe(DELAYED, (ATTRIBUTE, value), partial(amiss, wanted))
-            self._recipes[asked], self._texts[recipe] = recipe, describe(wanted)
+            _make_room(self._recipes)
+            recipe = self._recipes[asked] = Recipe(DELAYED, (ATTRIBUTE, value), partial(amiss, wanted))
         return recipe
 
     def _impossible(self, why: str) -> Recipe:
-        if len(self._refused) > MOST_KNOWN:
-            self._refused.clear()
+        _make_room(self._refused)
         return self._refused.setdefault(why, Recipe(impossible=why))
 
-    def _by_size(self, size: int, target: int) -> Recipe:
-        inherited = self._inherited_in(target)
-        if inherited.is_composite and size < COMPOSITE_SERVES:
+    def _by_size(self, size: int, target: _Target) -> Recipe:
+        if target.inherited().is_composite and size < COMPOSITE_SERVES:
             return PLAIN
-        return self._counted(Component(self.stripes_that_suit(size, target)), target)
+        return self._counted(Component(self.stripes_that_suit(size, target.directory)), target)
 
     def stripes_that_suit(self, size: int, target: int) -> int:
         """By the size, on the file system of the directory ``target``."""
@@ -245,20 +253,20 @@ class LustreLayout(Layout):
         hosts, ranks = (writers.hosts, writers.ranks) if writers.splits(size) else (1, 1)
         return stripes_for(size, hosts, ranks, self.count_osts(target), self._wish.table)
 
-    def _counted(self, wanted: Component, target: int) -> Recipe:
+    def _counted(self, wanted: Component, target: _Target) -> Recipe:
         """So many stripes, or as many as there are OSTs."""
-        osts = self.count_osts(target)
+        osts = self.count_osts(target.directory)
         if wanted.stripes == ALL or (osts and wanted.stripes > osts):
             wanted = wanted._replace(stripes=osts or wanted.stripes)
-        inherited = self._inherited_in(target).plain
+        inherited = target.inherited().plain
         if inherited is not None and inherited.stripes == wanted.stripes and wanted.size in (0, inherited.size):
             return PLAIN
         striping = Striping((wanted,))
         recipe = self._recipes.get(striping)
         if recipe is None:
             amiss = partial(miscounted, wanted, exactly=bool(osts))
-            recipe = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
-            self._recipes[striping], self._texts[recipe] = recipe, describe(striping)
+            _make_room(self._recipes)
+            recipe = self._recipes[striping] = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
         return recipe
 
     def count_osts(self, target: int) -> int:
@@ -269,17 +277,15 @@ class LustreLayout(Layout):
 
     def _inherited_in(self, target: int) -> Striping:
         """What files get in the open directory; raises ``Problem``."""
-        status = status_of(target)
-        default = self._defaults.get((status.st_dev, status.st_ino))
+        inode = status_of(target).st_ino
+        default = self._defaults.get(inode)
         if default is None:
+            _make_room(self._defaults)
             with failing("getstripe"):
-                default = self._defaults[status.st_dev, status.st_ino] = _read(target)
-            if len(self._defaults) > MOST_KNOWN:
-                self._defaults.clear()
+                default = self._defaults[inode] = _read(target)
         inherited = self._inherited.get(default)
         if inherited is None:
-            if len(self._inherited) > MOST_KNOWN:
-                self._inherited.clear()
+            _make_room(self._inherited)
             with held_open(create_volatile(target)) as made, failing("getstripe"):
                 inherited = self._inherited[default] = normal_of(_read(made))
         return inherited
@@ -306,15 +312,20 @@ class LustreLayout(Layout):
 
     def _no_pool(self, wanted: Striping, target: int) -> str:
         """Which pool does not exist; empty if all do, or nobody can tell."""
-        if len(self._pools) > MOST_KNOWN:
-            self._pools.clear()
         for pool in sorted(wanted.pools):
             has_pool = self._pools.get(pool)
             if has_pool is None:  # unknown yet, or nobody could tell
+                _make_room(self._pools)
                 has_pool = self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
             if has_pool is False:
                 return f"there is no pool {pool.decode('ascii', 'backslashreplace')}"
         return ""
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    """For one more: what is known may be any number of things in the end."""
+    if len(known) >= MOST_KNOWN:
+        known.clear()
 
 
 def told_of_count(stripe: str, directory: bytes) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -283,6 +284,26 @@ def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     of_layouts = sum("xattr(" in line and "lustre.lov" in line for line in of_one)
     assert of_layouts == lustre.is_real  # of the source; the stand-in answers by itself
     assert sum("setxattr" in line for line in of_one) <= 1  # the stand-in's own, which keeps the layout
+
+
+def test_the_target_directory_is_not_asked_for_each_file(lustre: Lustre) -> None:
+    """Each time it would be a request, since whoever makes names in a directory loses what he knows of it."""
+    native.require()
+    source, target = lustre.first / "source", lustre.second / "target"
+    for number in range(40):
+        make(lustre, source / f"{number:02d}", FOUR, 10)
+    trace = lustre.log.with_name("trace")
+    wrap = ["strace", "-f", "-y", "-o", trace, "-e", "trace=fstat,newfstatat,statx,openat"]
+    done(lustre, "-n", 1, source, target, wrap=wrap)
+    lines = trace.read_text().splitlines()
+    trace.unlink()
+    asked, of_standin = 0, ""  # which opens the directory for itself, only to look
+    for line in lines:
+        if opened := re.search(r"openat\(.*O_PATH.* = (\d+)<[^>]*/target>$", line):
+            of_standin = opened[1]
+        elif stated := re.search(r'stat[a-z]*\((\d+)<[^>]*/target>, (""|{)', line):
+            asked += stated[1] != of_standin
+    assert 0 < asked < 20
 
 
 def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> None:

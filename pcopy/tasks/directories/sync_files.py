@@ -96,22 +96,24 @@ class FileSystems:
         """The number of a root whose target is there."""
         self._anchors: dict[Key, int] = {}
         for number, root in enumerate(rank.descriptors):
-            for key in self._keys(os.fstat(root.target).st_dev, root.target):
+            status = os.fstat(root.target)
+            for key in self._keys(status.st_dev, status.st_ino, root.target):
                 self.roots[key] = number
                 if key not in self.opened:
                     with suppress(OSError):
                         self.opened[key] = open_for_sync(root.target)
 
-    def _keys(self, device: int, directory: int) -> list[Key]:
+    def _keys(self, device: int, inode: int, directory: int) -> list[Key]:
         """Of the file system of an open directory."""
-        return [(device, server) for server in self._rank.own(Layouts).of(device, directory).servers_of(directory)]
+        layout = self._rank.own(Layouts).of(device, directory)
+        return [(device, server) for server in layout.servers_of(directory, inode)]
 
     def below(self, place: Place) -> list[Key]:
         """The keys for the file system of a target directory, which is opened to be synced; raises ``Problem``."""
         if layout_at(self._rank, place).is_plain and (key := (self._rank.target_device(place), 0)) in self.opened:
             return [key]
         directory = self._rank.open_target(place)
-        keys = self._keys(self._rank.target_device(place), directory)
+        keys = self._keys(self._rank.target_device(place), place.target_id.inode, directory)
         for key in keys:
             if key not in self.opened:
                 with failing("open"):
@@ -123,7 +125,8 @@ class FileSystems:
         layout, device = layout_at(self._rank, place), self._rank.target_device(place)
         if layout.is_plain:
             return (device, 0) in self.opened
-        return all(key in self.opened for key in self._keys(device, self._rank.open_target(place)))
+        keys = self._keys(device, place.target_id.inode, self._rank.open_target(place))
+        return all(key in self.opened for key in keys)
 
     def anchor(self, key: Key) -> tuple[int, str]:
         """Of a file system that is open, -1 if it needs none; and why it has none, if it needs one."""

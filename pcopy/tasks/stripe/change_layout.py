@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from contextlib import closing
-from functools import partial
 
+from pcopy.fsio.layout import Recipe
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.lustre.blob import Striping, describe
@@ -50,7 +50,10 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
         directory = rank.open_source(place)
         layout = layout_of(rank, place, directory)
         means = Means(rank.mover, rank.own(Digesting).hasher)
-        change = partial(layout.change_of, target=directory)
+
+        def change(file: int, size: int) -> Recipe | None:
+            return layout.change_of(layout.striping_of(file), size, directory)
+
         with closing(restripe(directory, name, self.inode, change, means)) as steps:
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0

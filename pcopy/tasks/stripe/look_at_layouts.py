@@ -131,9 +131,8 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
             _left_alone(result, place, status)
             return Counter()
         rank.own(InodesSeen).add(status)
-        path = path_of(directory, name)
-        striping = layout.striping_of(path)
-        is_fit = not options.stripe or layout.change_of(path, status.st_size, directory) is None
+        striping = layout.striping_of(path_of(directory, name))
+        is_fit = not options.stripe or layout.change_of(striping, status.st_size, directory) is None
         if not is_fit and not options.dry_run:
             result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
