@@ -117,7 +117,7 @@ def lies_in(path: bytes, tree: bytes) -> bool:
 
 
 def refuse_within(errors: bytes | None, roots: Sequence[Root], what: str) -> None:
-    """Raises ``Refused`` if the file of ``--errors`` lies in a source, ``what`` becomes of which."""
+    """Raises ``Refused`` if the file of ``--errors`` lies in a source. ``what`` is done with that: "is removed"."""
     if errors is None:
         return
     real = os.path.realpath(errors)
