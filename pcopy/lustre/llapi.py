@@ -30,16 +30,16 @@ DIRECTORY_STRIPES = 0xC03066F1
 LL_IOC_LMV_GETSTRIPE."""
 
 STRIPED_DIRECTORY = 0x0CD20CD0
-"""The magic number of what the last one tells: LMV_MAGIC_V1."""
+"""The magic number of what LL_IOC_LMV_GETSTRIPE tells: LMV_MAGIC_V1."""
 MOST_OF_A_DIRECTORY = 2000
 """Stripes that a directory may have."""
 
 PATIENCE = 60.0
-"""Seconds in which others must give back their locks on a file, where it is not written without the group lock."""
+"""Seconds in which others must give back their locks on a file, so that it gets its group lock; else it fails."""
 BRIEF_PATIENCE = 1.0
-"""Where it is."""
+"""The same for a file that is written without the group lock if it can't get that."""
 LONGEST_PAUSE = 0.005
-"""Seconds for which a rank does nothing else; then the lock is asked for again."""
+"""Seconds that a rank sleeps before it asks for a group lock again."""
 
 _NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
 

@@ -35,8 +35,8 @@ FLUSH = 1
 READ_LEASE, NO_LEASE = 1, 4
 """Of SET_LEASE: as long as nobody has the file open for writing, and none."""
 CHECKED = 1
-"""Of SWAP_LAYOUTS: only if the data version of the first file is still the one that is named. That of the second one is
-what an archive (HSM) has of the file from then on."""
+"""Of SWAP_LAYOUTS: swap only if the data version of the first file is still the one that is named. The one that is
+named for the second file becomes the version that an archive (HSM) knows."""
 
 GET_ATTRIBUTES, SET_ATTRIBUTES = 0x801C581F, 0x401C5820
 """FS_IOC_FSGETXATTR and _FSSETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""

@@ -34,7 +34,8 @@ _LOOKED_AT = ("open", "stat", "readdir", "scan")
 """What is done with an item of the source before anything is made of it."""
 
 MOST_TOLD_ONCE = 1000
-"""Different reasons of which a rank tells: names in them may be any number. Further ones are counted only."""
+"""Different reasons that a rank tells; further ones are only counted. (Reasons may hold names, so there is no limit to
+them.)"""
 
 ATTEMPTS = 2
 """How often an item that changed while it was copied is tried."""

@@ -67,7 +67,8 @@ class LayoutVisitor(Finding):
 
 
 MOST_INODES = 1 << 20
-"""Inodes with several names that a rank remembers. Names outside the tree never come, and keep their inode here."""
+"""Inodes with several names that a rank remembers: one is forgotten when all its names were seen, or when there are too
+many. (Names outside the tree are never seen.)"""
 
 
 class InodesSeen:
