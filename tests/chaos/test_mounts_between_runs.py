@@ -193,3 +193,18 @@ def test_what_is_mounted_while_the_job_runs_fails_until_it_is_unmounted(
         unmount(point)
     succeed("--resume", env=env)
     check_equal(source, copy)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_what_is_mounted_in_the_destination_is_synced_by_who_has_not_been_there(
+    area: Path, env: dict[str, str], stop: Stop, disk: Path, ranks: int
+) -> None:
+    """In the second run other ranks may finish its directories than the one that syncs it."""
+    source, copy = grow(area / "tree"), area / "copy"
+    (copy / "mounted").mkdir(parents=True)
+    for number in range(20):
+        write(source / "mounted" / str(number) / "file", b"content")
+    bind(disk, copy / "mounted")
+    name = stop("-T", source, copy, until=lambda: len([*disk.rglob("file")]) == 20)
+    succeed("--resume", name, env=env, ranks=ranks)
+    check_equal(source, copy)

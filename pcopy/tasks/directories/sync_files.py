@@ -110,8 +110,6 @@ class FileSystems:
 
     def below(self, place: Place) -> list[Key]:
         """The keys for the file system of a target directory, which is opened to be synced; raises ``Problem``."""
-        if layout_at(self._rank, place).is_plain and (key := (self._rank.target_device(place), 0)) in self.opened:
-            return [key]
         directory = self._rank.open_target(place)
         keys = self._keys(self._rank.target_device(place), place.target_id.inode, directory)
         for key in keys:
