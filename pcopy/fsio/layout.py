@@ -49,6 +49,13 @@ class Stripes(NamedTuple):
     osts: tuple[int, ...] = ()
 
 
+class Target(NamedTuple):
+    """An open directory in which files are made, and its inode: to ask for that may be a request to the file server."""
+
+    descriptor: int
+    inode: int
+
+
 _UNKNOWN = Stripes()
 _ONE_SERVER = (0,)
 
@@ -59,13 +66,12 @@ class Layout:
     is_plain = True
     """Does nothing here ever want another recipe than ``PLAIN``, so that nobody needs to ask for each file?"""
 
-    def of_file(self, source: int, status: os.stat_result, target: int) -> Recipe:
-        """For the copy of a regular file that is open and has this ``status``, in the directory ``target``; raises
-        ``Problem``."""
+    def of_file(self, source: int, status: os.stat_result, target: Target) -> Recipe:
+        """For the copy of a regular file that is open and has this ``status``; raises ``Problem``."""
         return PLAIN
 
     def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: Target, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
         """For the copies of small files of an open directory: each recipe with its rows, of which a row has one.
         ``follow`` symbolic links. Raises ``Problem``."""
@@ -76,8 +82,8 @@ class Layout:
         Tells what went wrong, or nothing."""
         return ""
 
-    def text_of(self, recipe: Recipe, target: int) -> str:
-        """What files have got that were made in the directory ``target`` by this recipe, as people read it."""
+    def text_of(self, recipe: Recipe, target: Target) -> str:
+        """What files have got that were made there by this recipe, as people read it."""
         return ""
 
     def stripes_of(self, descriptor: int) -> Stripes:
@@ -97,8 +103,8 @@ class Layout:
         -1 where none is needed. See ``pcopy.fsio.syncer``. Raises ``OSError``."""
         return -1
 
-    def servers_of(self, directory: int, inode: int) -> tuple[int, ...]:
-        """The metadata servers that keep the names in an open directory, which is ``inode``."""
+    def servers_of(self, directory: Target) -> tuple[int, ...]:
+        """The metadata servers that keep the names in a directory."""
         return _ONE_SERVER
 
 

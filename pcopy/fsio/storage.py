@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import FUSE
-from pcopy.fsio.layout import Layout
+from pcopy.fsio.layout import Layout, Target
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import Syncer, open_for_sync
 
@@ -58,10 +58,10 @@ class Storage:
         """The devices on which each file is synced before it is closed, and each directory after its task."""
         self._type_of = type_of
         self._descriptors: dict[tuple[int, int], int] = {}
-        """By device and metadata server."""
+        """By device and metadata server, as the next two."""
         self._anchors: dict[tuple[int, int], int] = {}
-        """By the same; those that are ``_unanchored`` could not be made where this rank has tried to."""
         self._unanchored: set[tuple[int, int]] = set()
+        """Those whose anchor could not be made in the directories that were met."""
         self._stays_one_by_one: set[int] = set()
         self._lost: Problem | None = None
         self._syncer = syncer
@@ -73,7 +73,7 @@ class Storage:
         time. ``changed`` are the directories of that task.
         """
         layout = self._layout_of(device, directory)
-        for server in layout.servers_of(directory, inode):
+        for server in layout.servers_of(Target(directory, inode)):
             key = device, server
             if key not in self._descriptors:
                 self._open(directory, key, layout)

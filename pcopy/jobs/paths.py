@@ -122,7 +122,7 @@ def refuse_within(errors: bytes | None, roots: Sequence[Root], what: str) -> Non
         return
     real = os.path.realpath(errors)
     for root in roots:
-        if lies_in(real, os.path.join(root.source, root.item) if root.item else root.source):
+        if lies_in(real, source_of(root)):
             raise Refused(f"--errors {shown(errors)}: lies in {shown(root.source_shown)}, which {what}; name another")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pcopy.lustre.blob import EXTENSION, INITIALISED, BadLayout, Component, Striping, describe, parse
 
 
@@ -16,14 +18,14 @@ def normal_of(blob: bytes) -> Striping:
 def amiss(wanted: Striping, back: bytes) -> str:
     """Why the attribute ``back`` is not the layout that was wanted, or nothing."""
     got = normal_of(back)
-    return "" if got == wanted else f"{describe(wanted)} was wanted, Lustre gave {describe(got)}"
+    return "" if got == wanted else f"wanted: {describe(wanted)}; Lustre gave {describe(got)}"
 
 
-def comes_from(striping: Striping, inherited: Striping, osts: int) -> bool:
+def comes_from(striping: Striping, inherited: Striping, most_stripes: Callable[[bytes], int]) -> bool:
     """Is it what a file has that was made with the layout ``inherited``, and has grown since?
 
-    Where more stripes are wanted than there are ``osts``, a component with data says how many it has got. Components
-    that extend themselves have other extents.
+    A component with data says how many stripes it has got: fewer than wanted if its pool has no more OSTs, which
+    ``most_stripes`` tells. Components that extend themselves have other extents.
     """
     if striping.normal == inherited:
         return True
@@ -34,7 +36,8 @@ def comes_from(striping: Striping, inherited: Striping, osts: int) -> bool:
     if len(striping.components) != len(inherited.components):
         return False
     for full, got, wanted in zip(striping.components, striping.normal.components, inherited.components, strict=True):
-        is_all = full.flags & INITIALISED and got.stripes < wanted.stripes and not 0 < wanted.stripes <= osts
+        has_fewer = full.flags & INITIALISED and got.stripes < wanted.stripes
+        is_all = has_fewer and not 0 < wanted.stripes <= most_stripes(wanted.pool)
         if got != (wanted._replace(stripes=got.stripes) if is_all else wanted):
             return False
     return True

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cache
 from typing import Any
 
+from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
 
 LIBRARY = "liblustreapi.so.1"
@@ -107,7 +108,7 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
     except AttributeError:  # a library without these functions
         return None
     if made >= 0:
-        os.close(made)
+        let_go(made)
     with suppress(OSError):
         os.unlink(name, dir_fd=directory)
     if made < 0 and error in _TROUBLE:

@@ -61,14 +61,20 @@ class ContentDigest(Digest, Protocol):
 
 
 def restripe(
-    directory: int, name: bytes, inode: int, change: Callable[[int, int], Recipe | None], means: Means
+    directory: int,
+    name: bytes,
+    inode: int,
+    change: Callable[[int, int], Recipe | None],
+    look: Callable[[int], None],
+    means: Means,
 ) -> Generator[int | None, None, None]:
     """The file ``name`` of an open directory, which is ``inode``, gets another layout.
 
-    ``change`` tells which, of the open file and its size, or None if it has the right one by now; it may raise
-    ``Problem``. Yields the bytes that each step has copied, None where it has waited. Raises ``Problem``: then the file
-    is as it was, but for objects of its components that Lustre has made for the group lock. (Only if the lock cannot be
-    given back, its times not be set, or the file not be closed, it has its new layout all the same.)
+    ``change`` tells which, of the open file and its size, or None if it has the right one by now; ``look`` gets the
+    open file at the end. Both may raise ``Problem``. Yields the bytes that each step has copied, None where it has
+    waited. Raises ``Problem``: then the file is as it was, but for objects of its components that Lustre has made for
+    the group lock. (Only if the lock cannot be given back, its times not be set, or the file not be looked at or
+    closed, it has its new layout all the same.)
     """
     file = _open(directory, name)
     try:
@@ -82,6 +88,7 @@ def restripe(
                 version = yield from _restripe(directory, file, status, recipe, means)
         if recipe is not None:
             _keep_times(file, status, version)
+        look(file)
     except BaseException:
         abandon(file)
         raise

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.layout import LUSTRE
-from pcopy.jobs.paths import refuse_within, root_read
+from pcopy.jobs.paths import refuse_within, root_read, source_of
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -164,7 +164,7 @@ class StripePreparation(Preparation):
 
 def _topmost(roots: Sequence[Root]) -> tuple[Root, ...]:
     """Without those that lie in another, so that nothing is looked at twice, or by two ranks at once."""
-    places = {os.path.join(root.source, root.item) if root.item else root.source: root for root in roots}
+    places = {source_of(root): root for root in roots}
     return tuple(root for place, root in places.items() if places.keys().isdisjoint(_above(place)))
 
 

@@ -154,7 +154,7 @@ def test_an_ordinary_user_keeps_them_too(lustre: Lustre) -> None:
     ("blob", "pools", "osts", "refuse", "why"),
     [
         (plain(2, MIB, "fast"), "slow:4", 8, (), "there is no pool fast"),
-        (plain(6, MIB), "", 4, (), "6 stripes of 1 MiB was wanted, Lustre gave 4 stripes of 1 MiB"),
+        (plain(6, MIB), "", 4, (), "wanted: 6 stripes of 1 MiB; Lustre gave 4 stripes of 1 MiB"),
         (FOUR, "", 8, ("setxattr",), "Operation not permitted"),
     ],
     ids=["pool", "count", "permission"],
@@ -265,6 +265,20 @@ def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
     done(lustre, "--stripe", "auto", "--stripe-table", "3", source / "file", lustre.second / "table")
     got = lustre.shown(lustre.second / "table")
     assert got is not None and got.composite
+
+
+@pytest.mark.parametrize("wish", ["8", "-1"])
+def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str) -> None:
+    """It lies on all of them, and what is told is what it has got."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "file", FOUR, 3 * MIB)
+    target.mkdir()
+    slow = plain(1, MIB, "slow").hex()
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", target, slow, pools=POOLS)
+    told = json.loads(done(lustre, "--json", "--stripe", wish, "-T", source, target).stdout)
+    assert (told["warnings"], told["layouts"]) == (0, [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 1}])
+    got = lustre.shown(target / "file")
+    assert got is not None and (got.count, got.pool) == (2, "slow")
 
 
 def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:

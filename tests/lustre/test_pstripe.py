@@ -117,6 +117,39 @@ def test_what_has_grown_has_the_layout_of_its_directory(lustre: Lustre) -> None:
     assert report(lustre, "--stripe", "inherit", tree)["restriped"] == 0
 
 
+def test_a_pool_with_fewer_osts_than_stripes_that_are_wanted(lustre: Lustre) -> None:
+    """A file lies on all of them then, and has what is wanted."""
+    tree = lustre.first / "tree"
+    tree.mkdir()
+    default(lustre, tree, composite((MIB, plain(1, MIB)), (END, plain(4, MIB, "slow"))))
+    make(lustre, tree / "grown", b"", 3 * MIB)
+    make(lustre, tree / "plain", plain(1, MIB), 3 * MIB)
+    for changed in (1, 0):
+        assert report(lustre, "--stripe", "inherit", tree, pools=POOLS)["restriped"] == changed
+    default(lustre, tree, composite((MIB, plain(1, MIB)), (END, plain(1, MIB, "slow"))))
+    assert report(lustre, "--stripe", "inherit", tree, pools=POOLS)["restriped"] == 2
+    default(lustre, tree, plain(1, MIB, "slow"))
+    for wish in ("8", "-1"):
+        told = report(lustre, "--stripe", wish, tree, pools=POOLS)
+        assert (told["restriped"], told["failed"]) == ((2, 0) if wish == "8" else (0, 0))
+        assert told["layouts"] == [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 2, "bytes": 6 * MIB}]
+
+
+def test_what_somebody_else_has_changed_meanwhile_is_left_alone(lustre: Lustre, area: Path) -> None:
+    """When it was looked at, and has the wanted layout by now: it does not count as changed."""
+    require_strace()
+    tree = lustre.first / "tree"
+    for number in range(6):
+        make(lustre, tree / str(number), plain(1, MIB), MIB)
+    words, environment = ("--json", "--stripe", "2", tree), lustre.environment(pools=POOLS)
+    with held(area / "log", *words, calls=("fsync",), program="pstripe", ranks=1, env=environment) as run_:
+        others = pstripe(lustre, "--json", "--stripe", "2", tree)
+        ended = run_.go_on()
+    first, second = json.loads(ended.stdout), json.loads(others.stdout)
+    assert (first["restriped"], second["restriped"], second["failed"]) == (1, 5, 1), (first, second)
+    assert (first["failed"], first["found"]) == (0, first["restriped"] + first["directories"] + first["skipped"])
+
+
 def test_mirrors_are_not_lost(lustre: Lustre, area: Path) -> None:
     tree = build(lustre)
     make(lustre, tree / "twice", composite((END, plain(1, MIB)), (END, plain(2, MIB)), mirrors=2), 3 * MIB)

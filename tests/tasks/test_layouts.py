@@ -10,7 +10,7 @@ import pytest
 
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.layout import Layout, Recipe
+from pcopy.fsio.layout import Layout, Recipe, Target
 from tests.tasks.one_rank import consistent, copy, root_of
 
 SIZE = SMALL_FILE + 1
@@ -21,12 +21,12 @@ class ByName(Layout):
 
     is_plain = False
 
-    def of_file(self, source: int, status: os.stat_result, target: int) -> Recipe:
+    def of_file(self, source: int, status: os.stat_result, target: Target) -> Recipe:
         assert status.st_size == SIZE
         return Recipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
 
     def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: int, *, follow: bool = False
+        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: Target, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
         assert (*names, *sizes) == (b"other", b"small", 3, 7)
         wanted = os.getxattr(source, "user.wanted")

@@ -15,6 +15,7 @@ from functools import partial
 from pcopy.beside import Beside
 from pcopy.errors import NOT_SYNCED, UNSYNCED
 from pcopy.fsio.close import let_go
+from pcopy.fsio.layout import Target
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import open_for_sync
 from pcopy.tasks.base import counts
@@ -106,7 +107,7 @@ class FileSystems:
     def _keys(self, device: int, inode: int, directory: int) -> list[Key]:
         """Of the file system of an open directory."""
         layout = self._rank.own(Layouts).of(device, directory)
-        return [(device, server) for server in layout.servers_of(directory, inode)]
+        return [(device, server) for server in layout.servers_of(Target(directory, inode))]
 
     def below(self, place: Place) -> list[Key]:
         """The keys for the file system of a target directory, which is opened to be synced; raises ``Problem``."""

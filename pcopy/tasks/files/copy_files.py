@@ -10,7 +10,7 @@ from pcopy.fsio.half_written import beside
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan
 from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
-from pcopy.fsio.layout import PLAIN, Layout, Recipe
+from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.temporary import remove
@@ -66,7 +66,7 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
         with waiting.spawned(result):
             planned = yield from _planned(self, rank, source, target, rows, inherits=inherits)
             try:
-                batches = _by_layout(layout_at(rank, place), planned, follow=rank.options.dereference)
+                batches = _by_layout(rank, place, planned)
             except Problem as problem:
                 for name, size in zip(unpack_names(self.names), rows.size, strict=True):
                     failed_or_retried(result, place, name, problem, self.attempt, size)
@@ -102,8 +102,9 @@ def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, 
     return Copy(source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits)
 
 
-def _by_layout(layout: Layout, batch: Copy, *, follow: bool) -> list[Copy]:
-    """The batch in parts that are created alike; ``follow`` symbolic links. Raises ``Problem``."""
+def _by_layout(rank: Rank, place: Place, batch: Copy) -> list[Copy]:
+    """The batch in parts that are created alike; raises ``Problem``."""
+    layout = layout_at(rank, place)
     if layout.is_plain:
         return [batch]
     creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC in _CREATING]
@@ -111,7 +112,11 @@ def _by_layout(layout: Layout, batch: Copy, *, follow: bool) -> list[Copy]:
         return [batch]
     names, sizes = unpack_names(batch.names), batch.rows.size
     found = layout.of_small_files(
-        batch.directory, [names[row] for row in creating], [sizes[row] for row in creating], batch.target, follow=follow
+        batch.directory,
+        [names[row] for row in creating],
+        [sizes[row] for row in creating],
+        Target(batch.target, place.target_id.inode),
+        follow=rank.options.dereference,
     )
     if len(found) == 1 and found[0][0] is PLAIN:
         return [batch]

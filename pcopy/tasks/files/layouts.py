@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from pcopy.fsio.layout import LUSTRE, Layout, Recipe
+from pcopy.fsio.layout import LUSTRE, Layout, Recipe, Target
 from pcopy.fsio.problem import failing
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.kind import Again
@@ -119,7 +119,7 @@ def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: i
     layout = layouts.at(place)
     if layout.is_plain:
         return
-    layouts.add(result, {layouts.named(layout.text_of(recipe, target)): files})
+    layouts.add(result, {layouts.named(layout.text_of(recipe, Target(target, place.target_id.inode))): files})
 
 
 class TellLayouts(Again, code=21, doing="telling which layouts files have got"):

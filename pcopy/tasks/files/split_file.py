@@ -19,7 +19,7 @@ from pcopy.fsio.close import held_open
 from pcopy.fsio.data import set_size
 from pcopy.fsio.in_place import open_over
 from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.layout import PLAIN, Stripes
+from pcopy.fsio.layout import PLAIN, Stripes, Target
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
@@ -109,7 +109,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
             over = open_over(target, present.name, there, status, preserve, rank.job.name, temporary)
         layout = layout_at(rank, item.place)
         if over is None:
-            recipe = layout.of_file(reading, status, target)
+            recipe = layout.of_file(reading, status, Target(target, item.place.target_id.inode))
         with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
             if inherits or stat.S_IMODE(new.status.st_mode) != 0o600:

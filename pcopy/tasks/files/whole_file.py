@@ -10,7 +10,7 @@ from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.in_place import open_over
-from pcopy.fsio.layout import PLAIN
+from pcopy.fsio.layout import PLAIN, Target
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
@@ -116,7 +116,11 @@ def _write(
         there, kept = present.status, present.kept_from(status)
         if options.inplace and kept is not None:
             over = open_over(target, new_name, there, status, options.preserve, rank.job.name, temporary)
-    recipe = PLAIN if over is not None else layout_at(rank, place).of_file(reading, status, target)
+    recipe = (
+        PLAIN
+        if over is not None
+        else layout_at(rank, place).of_file(reading, status, Target(target, place.target_id.inode))
+    )
     with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None
         devices = status.st_dev, new.status.st_dev

@@ -9,11 +9,11 @@ import errno
 from collections import Counter
 from contextlib import closing
 
-from pcopy.fsio.layout import Recipe
+from pcopy.fsio.layout import Recipe, Target
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import source_status
+from pcopy.fsio.source import status_of
 from pcopy.lustre.blob import Striping, describe
-from pcopy.lustre.layouts import LustreLayout, path_of
+from pcopy.lustre.layouts import LustreLayout
 from pcopy.lustre.restripe import Means, restripe
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.tasks.base import counts
@@ -49,19 +49,31 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
         place, name = self.place, self.name
         directory = rank.open_source(place)
         layout = layout_of(rank, place, directory)
-        means = Means(rank.mover, rank.own(Digesting).hasher)
+        target = Target(directory, place.source_id.inode)
+        recipe: Recipe | None = None
+        striping: Striping | None = None
+        size = 0
 
         def change(file: int, size: int) -> Recipe | None:
-            return layout.change_of(layout.striping_of(file), size, directory)
+            nonlocal recipe
+            recipe = layout.change_of(layout.striping_of(file), size, target)
+            return recipe
 
-        with closing(restripe(directory, name, self.inode, change, means)) as steps:
+        def look(file: int) -> None:
+            nonlocal striping, size
+            striping, size = layout.striping_of(file), status_of(file, on_source=True).st_size
+
+        means = Means(rank.mover, rank.own(Digesting).hasher)
+        with closing(restripe(directory, name, self.inode, change, look, means)) as steps:
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0
                 yield None
-        rank.succeeded()
-        striping, size = layout.striping_of(path_of(directory, name)), source_status(directory, name).st_size
-        result.count(counts.FILES, 1, place)
-        result.count(counts.BYTES, size, place)
+        if recipe is None:  # somebody else has given it that meanwhile
+            left_alone(result, place, size)
+        else:
+            rank.succeeded()
+            result.count(counts.FILES, 1, place)
+            result.count(counts.BYTES, size, place)
         rank.own(Layouts).add(result, sums_of(rank, layout, striping, size, directory))
 
 
@@ -78,6 +90,12 @@ def layout_of(rank: Rank, place: Place, directory: int) -> LustreLayout:
     if not isinstance(layout, LustreLayout):
         raise Problem("stripe", errno.ENOTSUP, on_source=True, text="it is not on Lustre")
     return layout
+
+
+def left_alone(result: Result, place: Place, size: int) -> None:
+    """A file of ``size`` bytes keeps its layout."""
+    result.count(counts.SKIPPED, 1, place)
+    result.count(counts.SKIPPED_BYTES, size, place)
 
 
 def sums_of(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:

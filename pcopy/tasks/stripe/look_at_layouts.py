@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pcopy.engine.task import ANYBODY
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.layout import Target
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import check_found, source_status
 from pcopy.lustre.layouts import LustreLayout, path_of
@@ -19,7 +20,7 @@ from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.copying import BATCH_FILES, Finding
 from pcopy.tasks.files.layouts import Layouts
-from pcopy.tasks.stripe.change_layout import ChangeLayout, layout_of, sums_of
+from pcopy.tasks.stripe.change_layout import ChangeLayout, layout_of, left_alone, sums_of
 from pcopy.walk.visitor import Found
 
 
@@ -129,22 +130,18 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
         status = source_status(directory, name)
         check_found(status, rank.source_device(place), inode)
         if rank.own(InodesSeen).is_further_name(status):
-            _left_alone(result, place, status)
+            left_alone(result, place, status.st_size)
             return Counter()
         rank.own(InodesSeen).add(status)
         striping = layout.striping_of(path_of(directory, name))
-        is_fit = not options.stripe or layout.change_of(striping, status.st_size, directory) is None
+        target = Target(directory, place.source_id.inode)
+        is_fit = not options.stripe or layout.change_of(striping, status.st_size, target) is None
         if not is_fit and not options.dry_run:
             result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
         if is_fit and options.stripe:
-            _left_alone(result, place, status)
+            left_alone(result, place, status.st_size)
         else:
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
         return sums_of(rank, layout, striping, status.st_size, directory)
-
-
-def _left_alone(result: Result, place: Place, status: os.stat_result) -> None:
-    result.count(counts.SKIPPED, 1, place)
-    result.count(counts.SKIPPED_BYTES, status.st_size, place)
