@@ -86,6 +86,15 @@ class Layout:
         """What files have got that were made there by this recipe, as people read it."""
         return ""
 
+    def text_of_file(self, descriptor: int, target: Target) -> str:
+        """As ``text_of``, of one file that was made there, and is open."""
+        return ""
+
+    def lacks(self, directory: int, name: bytes) -> bool:
+        """Would the existing file ``name`` of an open directory not have the layout that is wanted if it was written
+        over, since it has none yet? Whoever has made it was killed before it got one. Raises ``Problem``."""
+        return False
+
     def stripes_of(self, descriptor: int) -> Stripes:
         """Those of a file that was just made."""
         return _UNKNOWN
@@ -109,11 +118,9 @@ class Layout:
 
 
 def lay_out(descriptor: int, recipe: Recipe) -> str:
-    """Gives a file that was just created, and is empty, its layout; tells why it has not got that, or nothing."""
+    """Gives a file that was just created, and is empty, its layout; tells why it has not got that, or nothing. Raises
+    ``OSError``."""
     assert recipe.attribute is not None
     name, value = recipe.attribute
-    try:
-        os.setxattr(descriptor, name, value)
-        return recipe.amiss(os.getxattr(descriptor, name))
-    except OSError as error:
-        return os.strerror(error.errno or 0)
+    os.setxattr(descriptor, name, value)
+    return recipe.amiss(os.getxattr(descriptor, name))

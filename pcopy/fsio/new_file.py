@@ -67,6 +67,8 @@ class NewFile:
         """Without the layout that is wanted it is made once more: it may have none at all."""
         try:
             why = lay_out(self.descriptor, layout)
+        except OSError as error:
+            why = error.strerror or ""
         except BaseException:
             self._give_up()
             raise

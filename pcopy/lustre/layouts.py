@@ -104,6 +104,20 @@ class LustreLayout(Layout):
             asked = Striping((one._replace(size=one.size or default.size, pool=one.pool or default.pool),))
         return describe(asked.normal)
 
+    def text_of_file(self, descriptor: int, target: Target) -> str:
+        try:
+            striping, inherited = parse(read_layout(descriptor)), self._inherited.by(target)
+            has_grown = comes_from(striping, inherited, partial(self._most_in, target))
+        except (BadLayout, OSError) as error:
+            return f"unknown ({error})" if isinstance(error, BadLayout) else "unknown"
+        return describe(inherited if has_grown else striping.normal)
+
+    def lacks(self, directory: int, name: bytes) -> bool:
+        if self._wish.kind == INHERIT:
+            return False
+        with failing("getstripe"):
+            return not read_layout(path_of(directory, name), follow=False)
+
     def stripes_of(self, descriptor: int) -> Stripes:
         try:
             striping = parse(read_layout(descriptor))

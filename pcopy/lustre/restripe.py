@@ -102,8 +102,11 @@ def _restripe(
     version = _data_version(file)
     other = _make_other(directory, file, recipe)
     try:
-        if recipe.attribute and (why := lay_out(other, recipe)):
-            raise Problem("setstripe", errno.EINVAL, text=why)
+        if recipe.attribute:
+            with failing("setstripe"):
+                why = lay_out(other, recipe)
+            if why:
+                raise Problem("setstripe", 0, text=why)
         _give(other, status)
         keep_project(file, other)
         yield from _fill(file, other, status, means)

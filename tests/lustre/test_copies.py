@@ -281,6 +281,35 @@ def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str)
     assert got is not None and (got.count, got.pool) == (2, "slow")
 
 
+@pytest.mark.parametrize("size", [1000, 9 * MIB])
+def test_what_a_killed_run_has_left_without_a_layout_is_not_written_over(lustre: Lustre, size: int) -> None:
+    """It was made, and had not got its layout yet."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    target.mkdir()
+    for name in ("first", "second"):
+        make(lustre, source / name, FOUR, size)
+    lustre.asked(
+        "os.close(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | int(sys.argv[2])))", target / "first", str(DELAYED)
+    )
+    told = done(lustre, "--json", "--inplace", "--chunk-size", "4M", "-T", source, target)
+    assert json.loads(told.stdout)["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 2}]
+    for name in ("first", "second"):
+        got = lustre.shown(target / name)
+        assert got is not None and got.count == 4
+    same(source, target)
+
+
+def test_layouts_of_files_that_fail_do_not_count(lustre: Lustre) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "large", FOUR, 9 * MIB)
+    make(lustre, source / "small", FOUR)
+    words = ("--json", "--group-lock", "--chunk-size", "1M", "-T", source, target)
+    told = run(lustre, *words, refuse=("grouplock",))
+    found = json.loads(told.stdout)
+    assert (told.returncode, found["files"], found["failed"]) == (1, 1, 1), show(told)
+    assert found["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 1}]
+
+
 def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     """Where it inherits what it needs: it is created, and its layout is neither set nor read."""
     native.require()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -80,3 +81,11 @@ def test_refusals(area: Path, words: list[str], why: str) -> None:
 def test_pools_are_not_forgotten(lustre: Lustre) -> None:
     make(lustre, lustre.first / "file", plain(2, MIB, "fast"))
     assert "2 stripes of 1 MiB in the pool fast" in str(report(lustre, lustre.first / "file", pools=POOLS)["layouts"])
+
+
+def test_what_lustre_refuses_is_told_as_it_says(lustre: Lustre, area: Path) -> None:
+    tree = build(lustre)
+    told = pstripe(lustre, "--errors", area / "errors", "--stripe", "6", tree / "one", refuse=("setxattr",))
+    assert told.returncode == 1 and b"setstripe: Operation not permitted (EPERM)" in told.stderr, show(told)
+    (failure,) = map(json.loads, (area / "errors").read_text().splitlines())
+    assert (failure["operation"], failure["errno"]) == ("setstripe", errno.EPERM)

@@ -137,7 +137,7 @@ class FileSystems:
             try:
                 self._anchors[key] = self._rank.own(Layouts).of(key[0], directory).anchor(directory, key[1])
             except OSError as error:
-                return -1, error.strerror or ""
+                return -1, "" if error.errno == errno.EROFS else error.strerror or ""
         return self._anchors[key], ""
 
     def of_device(self, key: Key) -> list[Key]:

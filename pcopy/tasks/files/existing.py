@@ -28,6 +28,7 @@ from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.existing import Decision, Status, alike, decide
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
+from pcopy.fsio.in_place import Over, open_over
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -36,6 +37,7 @@ from pcopy.named import NamedTuple
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since
 from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.layouts import layout_at
 
 _OTHERS_POWER = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
 
@@ -182,6 +184,15 @@ class Existing(NamedTuple):
         made_or_changed = min(present.st_ctime_ns, birth_of(self.directory, self.name))
         is_old = not is_since(rank.job, self.place, made_or_changed)
         return present if is_old or self._is_half_written() else None
+
+    def open_over(self, source: os.stat_result, temporary: bytes) -> Over | None:
+        """It is opened to be written over by ``source``; None where it has to be replaced. ``temporary`` is a free
+        name. Raises ``Problem``."""
+        rank = self.rank
+        if not rank.options.inplace or layout_at(rank, self.place).lacks(self.directory, self.name):
+            return None
+        preserve, job = rank.options.preserve, rank.job.name
+        return open_over(self.directory, self.name, self.status, source, preserve, job, temporary)
 
     def is_linkable(self, source: os.stat_result) -> bool:
         """May it stay and get further names that lie in directories of others? Not if somebody could write to it, or

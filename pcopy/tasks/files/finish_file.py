@@ -21,6 +21,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
 from pcopy.tasks.files.existing import existing, inherits_acl, look, may_be_marked
+from pcopy.tasks.files.layouts import layout_got, tell_layout
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.links.make_links import after_representative, representative_failed
 
@@ -135,6 +136,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         if present is not None and not named_later and not (present.may_replace(status) or options.checksum):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
         new.reopen(file.version.size)
+        layout = "" if file.over else layout_got(rank, place, new.descriptor, target)
         inherits = not file.over and inherits_acl(rank, place, target)
         applied = new.dress(attributes, options.preserve, options.umask, kept=there, inherits=inherits)
         sync = rank.syncs_items(place)
@@ -147,5 +149,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         result.written_over(place, name, file.made.inode, failed=new.shortcoming is not None)
     if new.shortcoming is not None and item is None:
         raise new.shortcoming
+    if layout:
+        tell_layout(rank, result, layout)
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
     return item, new.shortcoming

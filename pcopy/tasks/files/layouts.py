@@ -113,13 +113,21 @@ def layout_at(rank: Rank, place: Place) -> Layout:
 
 def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: int, files: int) -> None:
     """So many files were made in a target directory, which is open, by this recipe. Raises ``Problem``."""
-    if not files:
-        return
+    layout = layout_at(rank, place)
+    if files and not layout.is_plain:
+        tell_layout(rank, result, layout.text_of(recipe, Target(target, place.target_id.inode)), files)
+
+
+def layout_got(rank: Rank, place: Place, descriptor: int, target: int) -> str:
+    """What an open file has got that was made in a target directory, which is open; nothing where there are no layouts.
+    Raises ``Problem``."""
+    return layout_at(rank, place).text_of_file(descriptor, Target(target, place.target_id.inode))
+
+
+def tell_layout(rank: Rank, result: Result, layout: str, files: int = 1) -> None:
+    """So many files have got it."""
     layouts = rank.own(Layouts)
-    layout = layouts.at(place)
-    if layout.is_plain:
-        return
-    layouts.add(result, {layouts.named(layout.text_of(recipe, Target(target, place.target_id.inode))): files})
+    layouts.add(result, {layouts.named(layout): files})
 
 
 class TellLayouts(Again, code=21, doing="telling which layouts files have got"):

@@ -17,7 +17,6 @@ from collections.abc import Generator
 from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import held_open
 from pcopy.fsio.data import set_size
-from pcopy.fsio.in_place import open_over
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.layout import PLAIN, Stripes, Target
 from pcopy.fsio.new_file import NewFile
@@ -32,7 +31,7 @@ from pcopy.tasks.base.values import NOWHERE, Item, OpenFile, Place
 from pcopy.tasks.files.chunk_ledger import FileOpened
 from pcopy.tasks.files.existing import existing, inherits_acl
 from pcopy.tasks.files.finish_file import FinishFile
-from pcopy.tasks.files.layouts import laid_out, layout_at
+from pcopy.tasks.files.layouts import layout_at
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.files.whole_file import Settled, copy_whole, settled_already
 from pcopy.tasks.links.make_links import after_representative, copy_here, pass_on, representative_failed
@@ -103,10 +102,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
         if skipped is not None:
             after_settled(rank, result, item, skipped)
             return
-        over, recipe = None, PLAIN
-        if present is not None and rank.options.inplace:
-            there, preserve = present.status, rank.options.preserve
-            over = open_over(target, present.name, there, status, preserve, rank.job.name, temporary)
+        over, recipe = None if present is None else present.open_over(status, temporary), PLAIN
         layout = layout_at(rank, item.place)
         if over is None:
             recipe = layout.of_file(reading, status, Target(target, item.place.target_id.inode))
@@ -122,8 +118,6 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
             new.keep(sync=rank.syncs_items(item.place))
         if new.other_layout:
             result.other_layout(item.place, item.name, new.other_layout)
-        if over is None:
-            laid_out(rank, result, item.place, PLAIN if new.other_layout else recipe, target, 1)
         was = () if over is None else over.before
         file = OpenFile(item, Version.of(status), temporary, made, was, cloned)
     _spawn_chunks(rank, result, file, stripes, in_turn=in_turn)

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
-from pcopy.fsio.in_place import open_over
 from pcopy.fsio.layout import PLAIN, Target
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem
@@ -114,8 +113,7 @@ def _write(
     there, kept, over = None, None, None
     if present is not None:
         there, kept = present.status, present.kept_from(status)
-        if options.inplace and kept is not None:
-            over = open_over(target, new_name, there, status, options.preserve, rank.job.name, temporary)
+        over = present.open_over(status, temporary) if kept is not None else None
     recipe = (
         PLAIN
         if over is not None
