@@ -86,13 +86,13 @@ class Layout:
         """What files have got that were made there by this recipe, as people read it."""
         return ""
 
-    def text_of_file(self, descriptor: int, target: Target) -> str:
-        """As ``text_of``, of one file that was made there, and is open."""
+    def text_of_file(self, descriptor: int, recipe: Recipe, target: Target) -> str:
+        """As ``text_of``, of one file that is open. Was it made by ``recipe``? Lustre may have refused that."""
         return ""
 
     def lacks(self, directory: int, name: bytes) -> bool:
-        """Would the existing file ``name`` of an open directory not have the layout that is wanted if it was written
-        over, since it has none yet? Whoever has made it was killed before it got one. Raises ``Problem``."""
+        """Has the file ``name`` of an open directory no layout yet? It inherits one when it is opened to be written.
+        Raises ``Problem``."""
         return False
 
     def stripes_of(self, descriptor: int) -> Stripes:

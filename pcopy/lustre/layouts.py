@@ -56,7 +56,8 @@ class LustreLayout(Layout):
         self._servers: dict[int, tuple[int, ...]] = {}
         """By inode of a directory."""
         self._pools: dict[bytes, bool | None] = {}
-        self._recipes: dict[Striping, Recipe] = {}
+        self._recipes: dict[tuple[Striping, bool], Recipe] = {}
+        """By what they ask for, and whether Lustre must give just that."""
         self._refused: dict[str, Recipe] = {}
         self._osts: int | None = None
 
@@ -104,17 +105,23 @@ class LustreLayout(Layout):
             asked = Striping((one._replace(size=one.size or default.size, pool=one.pool or default.pool),))
         return describe(asked.normal)
 
-    def text_of_file(self, descriptor: int, target: Target) -> str:
+    def text_of_file(self, descriptor: int, recipe: Recipe, target: Target) -> str:
         try:
-            striping, inherited = parse(read_layout(descriptor)), self._inherited.by(target)
-            has_grown = comes_from(striping, inherited, partial(self._most_in, target))
-        except (BadLayout, OSError) as error:
-            return f"unknown ({error})" if isinstance(error, BadLayout) else "unknown"
-        return describe(inherited if has_grown else striping.normal)
+            blob = read_layout(descriptor)
+            striping = parse(blob)
+        except (BadLayout, OSError):
+            return "unknown"
+        if recipe.attribute and not recipe.amiss(blob):
+            return self.text_of(recipe, target)
+        try:
+            for asked in (parse(recipe.attribute[1]).normal if recipe.attribute else None, self._inherited.by(target)):
+                if asked is not None and comes_from(striping, asked, partial(self._most_in, target)):
+                    return describe(asked)
+        except Problem:  # there is no room to find out
+            pass
+        return describe(striping.normal)
 
     def lacks(self, directory: int, name: bytes) -> bool:
-        if self._wish.kind == INHERIT:
-            return False
         with failing("getstripe"):
             return not read_layout(path_of(directory, name), follow=False)
 
@@ -217,13 +224,13 @@ class LustreLayout(Layout):
         if wanted == inherited:
             return PLAIN
         asked = wanted.in_no_pool if inherited.pools else wanted
-        recipe = self._recipes.get(asked)
+        recipe = self._recipes.get((asked, True))
         if recipe is None:
             if why := self._no_pool(wanted, target.descriptor):
                 return self._impossible(why)
             value = without_released(blob) if asked == wanted else write(asked)
             make_room(self._recipes)
-            recipe = self._recipes[asked] = Recipe(DELAYED, (ATTRIBUTE, value), partial(amiss, wanted))
+            recipe = self._recipes[asked, True] = Recipe(DELAYED, (ATTRIBUTE, value), partial(amiss, wanted))
         return recipe
 
     def _impossible(self, why: str) -> Recipe:
@@ -251,11 +258,12 @@ class LustreLayout(Layout):
         if one is not None and one.stripes == wanted.stripes and wanted.size in (0, one.size):
             return PLAIN
         striping = Striping((wanted,))
-        recipe = self._recipes.get(striping)
+        exactly = osts > 0
+        recipe = self._recipes.get((striping, exactly))
         if recipe is None:
-            amiss = partial(miscounted, wanted, exactly=bool(osts))
+            amiss = partial(miscounted, wanted, exactly=exactly)
             make_room(self._recipes)
-            recipe = self._recipes[striping] = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
+            recipe = self._recipes[striping, exactly] = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
         return recipe
 
     def _most_in(self, target: Target, pool: bytes) -> int:

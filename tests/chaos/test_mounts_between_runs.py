@@ -208,3 +208,19 @@ def test_what_is_mounted_in_the_destination_is_synced_by_who_has_not_been_there(
     name = stop("-T", source, copy, until=lambda: len([*disk.rglob("file")]) == 20)
     succeed("--resume", name, env=env, ranks=ranks)
     check_equal(source, copy)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("chunks", [(), ("--chunk-size", "1M")])
+def test_large_files_on_what_is_mounted_in_the_destination(
+    area: Path, env: dict[str, str], disk: Path, ranks: int, chunks: tuple[str, ...]
+) -> None:
+    """Ranks get them that have not been there yet."""
+    source, copy = area / "tree", area / "copy"
+    (copy / "mounted").mkdir(parents=True)
+    for number in range(24):
+        write(source / "mounted" / str(number), b"c" * (5 << 20))
+    bind(disk, copy / "mounted")
+    for _ in range(3):
+        succeed("-T", *chunks, source, copy, env=env, ranks=ranks)
+    check_equal(source, copy)

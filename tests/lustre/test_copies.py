@@ -267,20 +267,6 @@ def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
     assert got is not None and got.composite
 
 
-@pytest.mark.parametrize("wish", ["8", "-1"])
-def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str) -> None:
-    """It lies on all of them, and what is told is what it has got."""
-    source, target = lustre.first / "source", lustre.second / "target"
-    make(lustre, source / "file", FOUR, 3 * MIB)
-    target.mkdir()
-    slow = plain(1, MIB, "slow").hex()
-    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", target, slow, pools=POOLS)
-    told = json.loads(done(lustre, "--json", "--stripe", wish, "-T", source, target).stdout)
-    assert (told["warnings"], told["layouts"]) == (0, [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 1}])
-    got = lustre.shown(target / "file")
-    assert got is not None and (got.count, got.pool) == (2, "slow")
-
-
 @pytest.mark.parametrize("size", [1000, 9 * MIB])
 def test_what_a_killed_run_has_left_without_a_layout_is_not_written_over(lustre: Lustre, size: int) -> None:
     """It was made, and had not got its layout yet."""
@@ -297,17 +283,6 @@ def test_what_a_killed_run_has_left_without_a_layout_is_not_written_over(lustre:
         got = lustre.shown(target / name)
         assert got is not None and got.count == 4
     same(source, target)
-
-
-def test_layouts_of_files_that_fail_do_not_count(lustre: Lustre) -> None:
-    source, target = lustre.first / "source", lustre.second / "target"
-    make(lustre, source / "large", FOUR, 9 * MIB)
-    make(lustre, source / "small", FOUR)
-    words = ("--json", "--group-lock", "--chunk-size", "1M", "-T", source, target)
-    told = run(lustre, *words, refuse=("grouplock",))
-    found = json.loads(told.stdout)
-    assert (told.returncode, found["files"], found["failed"]) == (1, 1, 1), show(told)
-    assert found["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 1}]
 
 
 def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:

@@ -283,9 +283,14 @@ class Rank:
         return self.sources[place.root].mounts.device(place.source_id.mount if mount is None else mount)
 
     def target_device(self, place: Place) -> int:
-        """This host's st_dev of the target directory, which has been opened."""
-        device = self.targets[place.root].mounts.device(place.target_id.mount)
-        assert device is not None
+        """This host's st_dev of the target directory, which is opened if this rank has not been on that mount; raises
+        ``Problem`` then."""
+        targets, mount = self.targets[place.root], place.target_id.mount
+        device = targets.mounts.device(mount)
+        if device is None:
+            targets.open(self.below_target(place.root, place.path), place.target_id)
+            device = targets.mounts.device(mount)
+            assert device is not None
         return device
 
     def devices(self, place: Place) -> tuple[int, int]:

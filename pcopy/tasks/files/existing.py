@@ -29,6 +29,7 @@ from pcopy.fsio.existing import Decision, Status, alike, decide
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
 from pcopy.fsio.in_place import Over, open_over
+from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -185,12 +186,14 @@ class Existing(NamedTuple):
         is_old = not is_since(rank.job, self.place, made_or_changed)
         return present if is_old or self._is_half_written() else None
 
-    def open_over(self, source: os.stat_result, temporary: bytes) -> Over | None:
-        """It is opened to be written over by ``source``; None where it has to be replaced. ``temporary`` is a free
-        name. Raises ``Problem``."""
+    def open_over(self, source: os.stat_result, temporary: bytes, recipe: Recipe) -> Over | None:
+        """It is opened to be written over by ``source``, a new copy of which is made by ``recipe``; None where it has
+        to be replaced. ``temporary`` is a free name. Raises ``Problem``."""
         rank = self.rank
-        if not rank.options.inplace or layout_at(rank, self.place).lacks(self.directory, self.name):
+        if not rank.options.inplace:
             return None
+        if recipe.attribute is not None and layout_at(rank, self.place).lacks(self.directory, self.name):
+            return None  # whoever has made it was killed before it got its layout
         preserve, job = rank.options.preserve, rank.job.name
         return open_over(self.directory, self.name, self.status, source, preserve, job, temporary)
 
@@ -214,6 +217,17 @@ def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
     directory, new_name = rank.open_target(place), rank.new_name(place, name)
     status = look(directory, new_name)
     return None if status is None else Existing(rank, place, directory, new_name, status)
+
+
+def over_or_new(
+    rank: Rank, place: Place, present: Existing | None, reading: int, status: os.stat_result, temporary: bytes
+) -> tuple[Over | None, Recipe]:
+    """What is ``present``, opened to be written over; else None, and by which recipe a new file is made. The source is
+    open, and has this ``status``; ``temporary`` is a free name. Raises ``Problem``."""
+    target = Target(rank.open_target(place), place.target_id.inode)
+    recipe = layout_at(rank, place).of_file(reading, status, target)
+    over = None if present is None else present.open_over(status, temporary, recipe)
+    return (None, recipe) if over is None else (over, PLAIN)
 
 
 def _holds(source: int, name: bytes) -> bool:

@@ -10,18 +10,20 @@ from pcopy.engine.task import Task
 from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
 from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import Likeness, identity_of
+from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, status_of
 from pcopy.fsio.temporary import made_by
+from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.kind import Gone, Kind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
 from pcopy.tasks.files.existing import existing, inherits_acl, look, may_be_marked
-from pcopy.tasks.files.layouts import layout_got, tell_layout
+from pcopy.tasks.files.layouts import layout_at, tell_layout
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.links.make_links import after_representative, representative_failed
 
@@ -98,7 +100,7 @@ def _dressed_in_place(rank: Rank, result: Result, file: OpenFile, target: int, n
     """
     if rank.job.run == 1 or file.over or look(target, file.temporary) is not None or look(target, name) is None:
         return False
-    options, (_, attributes) = rank.options, _read_source(rank, file)
+    options, attributes = rank.options, _read_source(rank, file).attributes
     with held_open(open_node(target, name, on_source=False)) as held:
         status = status_of(held)
         same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
@@ -110,13 +112,23 @@ def _dressed_in_place(rank: Rank, result: Result, file: OpenFile, target: int, n
     return True
 
 
-def _read_source(rank: Rank, file: OpenFile) -> tuple[os.stat_result, Attributes]:
-    """Its status and metadata; raises ``Problem`` unless it is of the version that the chunks were copied from."""
-    item = file.item
-    with rank.reading(item.place, item.name) as reading:
+class _Source(NamedTuple):
+    """The status and metadata of what is copied, and the recipe of its copy."""
+
+    status: os.stat_result
+    attributes: Attributes
+    recipe: Recipe
+
+
+def _read_source(rank: Rank, file: OpenFile) -> _Source:
+    """Raises ``Problem`` unless it is of the version that the chunks were copied from."""
+    place, preserve = file.item.place, rank.options.preserve
+    target = Target(rank.open_target(place), place.target_id.inode)
+    with rank.reading(place, file.item.name) as reading:
         check_unchanged(reading, file.version)
         status = status_of(reading, on_source=True)
-        return status, read_attributes(reading, status, rank.options.preserve)
+        recipe = PLAIN if file.over else layout_at(rank, place).of_file(reading, status, target)
+        return _Source(status, read_attributes(reading, status, preserve), recipe)
 
 
 def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None]:
@@ -130,15 +142,18 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
     if not named_later and _dressed_in_place(rank, result, file, target, new_name):
         return None, None
     with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
-        status, attributes = _read_source(rank, file)
+        source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status
-        if present is not None and not named_later and not (present.may_replace(status) or options.checksum):
+        if present is not None and not named_later and not (present.may_replace(source.status) or options.checksum):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
         new.reopen(file.version.size)
-        layout = "" if file.over else layout_got(rank, place, new.descriptor, target)
+        layout = ""
+        if not file.over:
+            around = Target(target, place.target_id.inode)
+            layout = layout_at(rank, place).text_of_file(new.descriptor, source.recipe, around)
         inherits = not file.over and inherits_acl(rank, place, target)
-        applied = new.dress(attributes, options.preserve, options.umask, kept=there, inherits=inherits)
+        applied = new.dress(source.attributes, options.preserve, options.umask, kept=there, inherits=inherits)
         sync = rank.syncs_items(place)
         if file.over or named_later:
             new.keep(sync=sync)

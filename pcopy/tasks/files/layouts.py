@@ -118,14 +118,8 @@ def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: i
         tell_layout(rank, result, layout.text_of(recipe, Target(target, place.target_id.inode)), files)
 
 
-def layout_got(rank: Rank, place: Place, descriptor: int, target: int) -> str:
-    """What an open file has got that was made in a target directory, which is open; nothing where there are no layouts.
-    Raises ``Problem``."""
-    return layout_at(rank, place).text_of_file(descriptor, Target(target, place.target_id.inode))
-
-
 def tell_layout(rank: Rank, result: Result, layout: str, files: int = 1) -> None:
-    """So many files have got it."""
+    """So many files have got this ``layout``, in words."""
     layouts = rank.own(Layouts)
     layouts.add(result, {layouts.named(layout): files})
 

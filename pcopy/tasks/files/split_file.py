@@ -18,7 +18,7 @@ from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import held_open
 from pcopy.fsio.data import set_size
 from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.layout import PLAIN, Stripes, Target
+from pcopy.fsio.layout import Stripes
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import Version, check_found, open_source, status_of
@@ -29,7 +29,7 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.spreading import SMALLEST_IN_TURN
 from pcopy.tasks.base.values import NOWHERE, Item, OpenFile, Place
 from pcopy.tasks.files.chunk_ledger import FileOpened
-from pcopy.tasks.files.existing import existing, inherits_acl
+from pcopy.tasks.files.existing import existing, inherits_acl, over_or_new
 from pcopy.tasks.files.finish_file import FinishFile
 from pcopy.tasks.files.layouts import layout_at
 from pcopy.tasks.files.name_items import name_later
@@ -78,7 +78,8 @@ def _in_turn(rank: Rank, place: Place) -> bool:
     """Are the chunks of a large file copied one after the other?"""
     if rank.size == 1:
         return True
-    sides = zip(rank.devices(place), (rank.open_source(place), rank.open_target(place)), strict=True)
+    opened = rank.open_source(place), rank.open_target(place)  # only then the source's device is known for certain
+    sides = zip(rank.devices(place), opened, strict=True)
     return all(rank.mover.ways.of(device, directory).is_local for device, directory in sides)
 
 
@@ -102,10 +103,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
         if skipped is not None:
             after_settled(rank, result, item, skipped)
             return
-        over, recipe = None if present is None else present.open_over(status, temporary), PLAIN
-        layout = layout_at(rank, item.place)
-        if over is None:
-            recipe = layout.of_file(reading, status, Target(target, item.place.target_id.inode))
+        over, recipe = over_or_new(rank, item.place, present, reading, status, temporary)
         with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
             if inherits or stat.S_IMODE(new.status.st_mode) != 0o600:
@@ -114,7 +112,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
             cloned = rank.mover.clone(reading, new.descriptor, (status.st_dev, new.status.st_dev))
             if not cloned:
                 set_size(new.descriptor, status.st_size)
-            stripes = layout.stripes_of(new.descriptor)
+            stripes = layout_at(rank, item.place).stripes_of(new.descriptor)
             new.keep(sync=rank.syncs_items(item.place))
         if new.other_layout:
             result.other_layout(item.place, item.name, new.other_layout)

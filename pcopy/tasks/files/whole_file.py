@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
-from pcopy.fsio.layout import PLAIN, Target
+from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
@@ -19,8 +19,8 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
-from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked
-from pcopy.tasks.files.layouts import laid_out, layout_at
+from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, over_or_new
+from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
 
 
@@ -110,15 +110,9 @@ def _write(
     options = rank.options
     target, new_name = rank.open_target(place), rank.new_name(place, name)
     temporary = rank.temporary_names.next()
-    there, kept, over = None, None, None
-    if present is not None:
-        there, kept = present.status, present.kept_from(status)
-        over = present.open_over(status, temporary) if kept is not None else None
-    recipe = (
-        PLAIN
-        if over is not None
-        else layout_at(rank, place).of_file(reading, status, Target(target, place.target_id.inode))
-    )
+    there = None if present is None else present.status
+    kept = None if present is None else present.kept_from(status)
+    over, recipe = over_or_new(rank, place, None if kept is None else present, reading, status, temporary)
     with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None
         devices = status.st_dev, new.status.st_dev
@@ -138,14 +132,14 @@ def _write(
             new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
         else:
             new.keep(sync=sync)
-    if over is None:
-        laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
-    else:
+    if over is not None:
         result.written_over(place, name, inode, failed=new.shortcoming is not None)
     shortcoming = new.shortcoming
     if shortcoming is not None and unnamed is None:
         shortcoming.made = made
         raise shortcoming  # the contents are whole and in their place
+    if over is None:
+        laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
     known = Known(FILE, status.st_size, b"", version)
     if hasher is not None:

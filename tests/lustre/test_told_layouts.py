@@ -1,0 +1,55 @@
+"""Which layouts a copy says that files have got: ``layouts`` of ``--json``, and ``-v``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.lustre.conftest import POOLS, Lustre
+from tests.lustre.standin import END, composite, plain
+from tests.lustre.test_copies import FOUR, MIB, done, make, run
+from tests.support.command import show
+
+
+@pytest.mark.parametrize("wish", ["8", "-1"])
+def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str) -> None:
+    """It lies on all of them, and what is told is what it has got."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "file", FOUR, 3 * MIB)
+    target.mkdir()
+    slow = plain(1, MIB, "slow").hex()
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", target, slow, pools=POOLS)
+    told = json.loads(done(lustre, "--json", "--stripe", wish, "-T", source, target).stdout)
+    assert (told["warnings"], told["layouts"]) == (0, [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 1}])
+    got = lustre.shown(target / "file")
+    assert got is not None and (got.count, got.pool) == (2, "slow")
+
+
+@pytest.mark.parametrize("wish", ["preserve", "4", "inherit"])
+def test_small_and_split_files_with_one_layout_are_told_as_such(lustre: Lustre, wish: str) -> None:
+    """Also if its components say "on all", and with data on how many that is."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    growing = composite((MIB, plain(1, MIB)), (END, plain(0xFFFF, MIB)))
+    for name, size in (("small", 10), ("whole", 2 * MIB), ("split", 9 * MIB)):
+        make(lustre, source / name, growing, size)
+    target.mkdir()
+    default = composite((MIB, plain(1, MIB)), (END, plain(0xFFFF if wish == "inherit" else 2, MIB)))
+    lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", target, default.hex())
+    words = ("--json", "-n", 2, "--chunk-size", "1M", "--stripe", wish)
+    layouts = json.loads(done(lustre, *words, "-T", source, target).stdout)["layouts"]
+    told = {each["layout"]: each["files"] for each in layouts}
+    on_all, on_eight = (f"to 1 MiB 1 stripe of 1 MiB, then {last} of 1 MiB" for last in ("all OSTs", "8 stripes"))
+    # What the source has is kept: its files with data say that they lie on eight.
+    assert told == {"4": {"4 stripes": 3}, "inherit": {on_all: 3}, "preserve": {on_all: 1, on_eight: 2}}[wish]
+
+
+def test_layouts_of_files_that_fail_do_not_count(lustre: Lustre) -> None:
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "large", FOUR, 9 * MIB)
+    make(lustre, source / "small", FOUR)
+    words = ("--json", "--group-lock", "--chunk-size", "1M", "-T", source, target)
+    told = run(lustre, *words, refuse=("grouplock",))
+    found = json.loads(told.stdout)
+    assert (told.returncode, found["files"], found["failed"]) == (1, 1, 1), show(told)
+    assert found["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 1}]
