@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 from pcopy.fsio.attributes import Handle
@@ -113,12 +113,11 @@ class LustreLayout(Layout):
             return "unknown"
         if recipe.attribute and not recipe.amiss(blob):
             return self.text_of(recipe, target)
-        try:
-            for asked in (parse(recipe.attribute[1]).normal if recipe.attribute else None, self._inherited.by(target)):
-                if asked is not None and comes_from(striping, asked, partial(self._most_in, target)):
+        own = [parse(recipe.attribute[1]).normal] if recipe.attribute else []
+        with suppress(Problem):  # there may be no room to find out
+            for asked in (*own, self._inherited.by(target)):
+                if comes_from(striping, asked, partial(self._most_in, target)):
                     return describe(asked)
-        except Problem:  # there is no room to find out
-            pass
         return describe(striping.normal)
 
     def lacks(self, directory: int, name: bytes) -> bool:
