@@ -40,6 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 MANUALS = sorted((ROOT / "docs" / "man").glob("*.1"))
+TEXTS = sorted((ROOT / "docs" / "man").glob("*.md"))
+"""What manuals and reference are drawn from; their links are right where they are drawn into."""
 
 SHELL_SCRIPTS = ("bin/build-kernel", "bin/install-debian-packages", ".ci/run")
 
@@ -56,7 +58,7 @@ def commands() -> list[str]:
 def manual(name: str) -> str:
     """A manual page's source with its hyphens and fonts undone."""
     text = (ROOT / "docs" / "man" / f"{name}.1").read_text()
-    return re.sub(r"\\f.", "", text).replace(r"\-", "-")
+    return re.sub(r"\\f.|\\%", "", text).replace(r"\-", "-")
 
 
 def run(command: Sequence[str | Path], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -107,6 +109,11 @@ def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path
         )
 
 
+def test_manuals_and_reference_are_those_that_are_drawn() -> None:
+    done = run([sys.executable, "docs/man/draw_manuals.py", "--check"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "python docs/man/draw_manuals.py draws them anew"
+
+
 def test_every_option_is_in_the_manual_and_no_other() -> None:
     told = early_answer(["--help"])
     assert told is not None
@@ -117,9 +124,9 @@ def test_every_option_is_in_the_manual_and_no_other() -> None:
 
 
 def test_manual_knows_all_attributes_and_all_that_existing_takes() -> None:
-    page = manual("pcopy")
-    for word in (*ATTRIBUTES, *EXISTING):
-        assert re.search(rf"^\.BR? {word}\b", page, re.MULTILINE), word
+    """Bold, and so as what is typed."""
+    page = (ROOT / "docs" / "man" / "pcopy.1").read_text()
+    assert [word for word in (*ATTRIBUTES, *EXISTING) if rf"\fB\%{word}\fR" not in page] == []
 
 
 def test_pverify_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,14 +151,14 @@ def test_pstripe_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str])
 
 
 def test_all_statuses_and_keys_of_prm_are_explained() -> None:
-    page = manual("prm")
     rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/operations/removing.md").read_text(), re.MULTILINE)
     statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
     assert [int(row) for row in rows] == statuses
-    assert re.findall(r"^\.B (\d+)$", page, re.MULTILINE) == rows
+    assert re.findall(r"^(\d+)$", manual("prm"), re.MULTILINE) == rows
     told = RemovePreparation(RemoveArguments((b"/nowhere/at/all",), yes=True)).summary(Totals(), 1.0, 1, 0)
-    keys = page.partition("with the keys")[2].partition("--errors")[0]
-    explained = set(re.findall(r"^\.BR? (\w+)(?: [,.])?$", keys, re.MULTILINE))
+    page = (ROOT / "docs" / "man" / "prm.1").read_text()
+    keys = page.partition("with the keys")[2].partition(r"\-\-progress")[0]
+    explained = set(re.findall(r"\\fB\\%(\w+)\\fR", keys))
     assert explained == told.keys()
 
 
@@ -168,7 +175,7 @@ def test_changes_tell_of_this_version() -> None:
     assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", sorted({*PAGES} - {*TEXTS}), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
@@ -177,7 +184,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_on_the_map() -> None:
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
-    assert {*PAGES, *MANUALS} - {index} <= linked
+    assert {*PAGES, *MANUALS} - {index, *TEXTS} <= linked
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/operations/errors.md"])
@@ -185,7 +192,7 @@ def test_all_statuses_are_explained(page: str) -> None:
     rows = re.findall(r"^\| (\d+) \|", (ROOT / page).read_text(), re.MULTILINE)
     statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
     assert [int(row) for row in rows] == statuses
-    assert re.findall(r"^\.B (\d+)$", manual("pcopy"), re.MULTILINE) == rows
+    assert re.findall(r"^(\d+)$", manual("pcopy"), re.MULTILINE) == rows
 
 
 def test_all_keys_of_the_summary_and_of_failures_are_explained() -> None:

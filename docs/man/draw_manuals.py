@@ -1,0 +1,241 @@
+"""Draws the manual pages (docs/man/*.1) and the reference of the site (docs/reference/*.md) from one source.
+
+Which options there are, how they are written, their order and their groups are what the parser of each program says.
+What is to be known beyond its help is in docs/man/PROGRAM.md: sections of prose, and below "Options" a text for a
+group (``### title``) or an option (``#### --word``), which takes the place of the help. Texts of options that several
+programs have are in docs/man/common.md; a program's own text counts first. An option without a text gets its help.
+
+``python docs/man/draw_manuals.py`` writes the pages; with ``--check`` it writes none, and names those that are old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from roff import as_prose, bold, italic, term, to_roff
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pcopy import __version__  # noqa: E402
+from pcopy.cli.pcopy import PCOPY  # noqa: E402
+from pcopy.cli.prm import PRM  # noqa: E402
+from pcopy.cli.program import Program  # noqa: E402
+from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
+from pcopy.cli.pverify import PVERIFY  # noqa: E402
+
+PROGRAMS: tuple[Program, ...] = (PCOPY, PVERIFY, PRM, PSTRIPE)
+_HEADING = re.compile(r"^(#{1,4}) (.*)$")
+_OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
+_SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")
+_COMMON = "common.md"
+
+
+class Part(NamedTuple):
+    """A heading of a source, its level (1 to 4), and the text below it."""
+
+    level: int
+    title: str
+    text: str
+
+
+class Option(NamedTuple):
+    name: str
+    spellings: tuple[str, ...]
+    value: str
+    """As in a synopsis: ``N``, ``[HOW]``, or nothing."""
+    text: str
+
+
+class Group(NamedTuple):
+    title: str
+    text: str
+    options: list[Option]
+
+
+class Page(NamedTuple):
+    name: str
+    summary: str
+    usage: list[str]
+    sections: list[Part]
+    groups: list[Group]
+
+
+def parts_of(file: Path) -> list[Part]:
+    parts: list[Part] = []
+    lines: list[str] = []
+    fenced = False
+    for line in [*file.read_text().splitlines(), "# end"]:
+        fenced ^= line.startswith("```")
+        heading = None if fenced else _HEADING.match(line)
+        if heading is None:
+            lines.append(line)
+            continue
+        if parts:
+            parts[-1] = parts[-1]._replace(text="\n".join(lines).strip("\n"))
+        parts.append(Part(len(heading[1]), heading[2], ""))
+        lines = []
+    return parts[:-1]
+
+
+class Texts:
+    """What sources say of groups and options; each text has to be used."""
+
+    def __init__(self, file: Path, parts: list[Part]) -> None:
+        self._file = file
+        self._texts = {part.title.lower() if part.level == 3 else part.title: part.text for part in parts}
+        self._unused = set(self._texts)
+
+    def find(self, *names: str) -> str | None:
+        for name in names:
+            if name in self._texts:
+                self._unused.discard(name)
+                return self._texts[name]
+        return None
+
+    def refuse_unused(self) -> None:
+        if self._unused:
+            sys.exit(f"{self._file.relative_to(ROOT)}: nothing has {', '.join(sorted(self._unused))}")
+
+
+def page_of(program: Program, common: Texts) -> Page:
+    file = HERE / f"{program.name}.md"
+    head, *parts = parts_of(file)
+    own = Texts(file, [part for part in parts if part.level > 2])
+    groups = []
+    parser = program.parser()
+    for group in parser._action_groups:
+        actions = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
+        options = [option_of(program, parser, action, own, common) for action in actions]
+        if options:
+            title = str(group.title)
+            text = own.find(title.lower())
+            if text is None:
+                text = common.find(title.lower())
+            groups.append(Group(title[0].upper() + title[1:], text or prose(group.description or ""), options))
+    own.refuse_unused()
+    usage = [line.strip() for line in program.usage.splitlines()]
+    return Page(program.name, head.title.partition(": ")[2], usage, [p for p in parts if p.level == 2], groups)
+
+
+def option_of(
+    program: Program, parser: argparse.ArgumentParser, action: argparse.Action, own: Texts, common: Texts
+) -> Option:
+    spellings = tuple(action.option_strings)
+    text = own.find(*spellings)
+    if text is None:
+        text = common.find(*spellings)
+    if text is None:
+        text = prose(parser._get_formatter()._expand_help(action))
+    else:
+        text = text.replace("{program}", program.name)
+        missing = [choice for choice in action.choices or () if f"`{choice}`" not in text]
+        if missing:
+            sys.exit(f"{program.name}: the text of {spellings[-1]} does not tell of {', '.join(missing)}")
+    long = [name for name in spellings if name.startswith("--")]
+    return Option((long or list(spellings))[0], spellings, value_of(action), text)
+
+
+def value_of(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    name = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
+    return {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}.get(str(action.nargs), str(name))
+
+
+def prose(told: str) -> str:
+    """A help text as a sentence in Markdown."""
+    text = " ".join(told.split())
+    if not text:
+        return ""
+    text = _SHOWN_AS_IT_IS.sub(r"\\\g<0>", text)
+    text = _OPTION.sub(r"`\g<0>`", text)
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+
+
+def reference(page: Page) -> str:
+    """The page of the site."""
+    lines = [f"<!-- Drawn by docs/man/draw_manuals.py from the parser and docs/man/{page.name}.md: change these. -->"]
+    lines += ["", f"# {page.name}", "", f"{page.name} - {page.summary}.", ""]
+    lines += ["## Synopsis", "", "```text", *page.usage, "```", ""]
+    for section in page.sections:
+        lines += [f"## {section.title}", "", section.text, ""]
+        if section.title == "Options":
+            for group in page.groups:
+                lines += [f"### {group.title}", "", *([group.text, ""] if group.text else [])]
+                lines += [line for option in group.options for line in entry(option)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def entry(option: Option) -> Iterator[str]:
+    yield from (f"#### {option.name}", "")
+    spelled = f"{', '.join(option.spellings)} {option.value}".rstrip()
+    if spelled != option.name:
+        yield from (f"**`{spelled}`**", "")
+    yield from (option.text, "")
+
+
+def manual(page: Page) -> str:
+    """The page of man(1)."""
+    lines = [f'.TH {page.name.upper()} 1 "" "pcopy {__version__}" "User Commands"']
+    lines += [f'.\\" Drawn by docs/man/draw_manuals.py from the parser and docs/man/{page.name}.md: change these.']
+    lines += [".SH NAME", f"{page.name} \\- {as_prose(page.summary)}"]
+    lines += [".SH SYNOPSIS", ".nf", *map(synopsis, page.usage), ".fi"]
+    for section in page.sections:
+        lines += [f".SH {quoted(section.title.upper())}", *to_roff(section.text)]
+        if section.title == "Options":
+            for group in page.groups:
+                lines += [f".SS {quoted(group.title)}", *to_roff(group.text)]
+                lines += [line for option in group.options for line in explained(option)]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(title: str) -> str:
+    return f'"{title}"' if " " in title else title
+
+
+def synopsis(usage: str) -> str:
+    """A line of a usage: what is written as it stands in bold, what stands for something else in italics."""
+
+    def styled(word: re.Match[str]) -> str:
+        return italic(word[0]) if word[0].isupper() or word[0] == "options" else bold(word[0])
+
+    return re.sub(r"--?[\w-]+|[a-z]+|[A-Z]+", styled, usage)
+
+
+def explained(option: Option) -> list[str]:
+    tag = ", ".join(map(bold, option.spellings))
+    value = re.sub(r"[^][.|]+", lambda name: italic(name[0]), option.value)
+    return term(f"{tag} {value}".rstrip(), to_roff(option.text, ".IP"))
+
+
+def drawn() -> dict[Path, str]:
+    """All pages, and what has to be in them."""
+    common = Texts(HERE / _COMMON, [part for part in parts_of(HERE / _COMMON) if part.level > 2])
+    pages = [page_of(program, common) for program in PROGRAMS]
+    common.refuse_unused()
+    manuals = {HERE / f"{page.name}.1": manual(page) for page in pages}
+    return manuals | {ROOT / "docs" / "reference" / f"{page.name}.md": reference(page) for page in pages}
+
+
+def main() -> int:
+    pages = drawn()
+    old = [file for file, text in pages.items() if not file.exists() or file.read_text() != text]
+    if "--check" in sys.argv[1:]:
+        for file in old:
+            print(f"{file.relative_to(ROOT)} is old")
+        return 1 if old else 0
+    for file in old:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(pages[file])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
