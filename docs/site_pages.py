@@ -1,5 +1,7 @@
-"""A hook of MkDocs: the pages that lie outside of docs come into the site, and links lead to where pages are there.
+"""A hook of MkDocs: docs/index.md is the navigation, the pages that lie outside of docs come into the site, and links
+lead to where pages are there.
 
+Each heading of the index is a tab of the site, with the pages to which its list leads.
 In the repository each link leads to a file, so that any viewer can follow it. In the site README.md is readme.html;
 what is no page of it, such as code, is named without a link.
 """
@@ -22,6 +24,21 @@ OUTSIDE = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHAN
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    index = (ROOT / "docs" / "index.md").read_text()
+    config.nav = [{"Home": "index.md"}]
+    for section in index.split("\n## ")[1:]:
+        links = [(words, uri_of("docs/index.md", target)) for _, words, target, _ in _LINK.findall(section)]
+        config.nav.append({section.partition("\n")[0]: [{words: uri} for words, uri in links]})
+    return config
+
+
+def uri_of(here: str, target: str) -> str:
+    """Where in the site that is to which ``target`` leads in the file ``here`` of the repository."""
+    name = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
+    return OUTSIDE.get(name, name.removeprefix("docs/"))
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
@@ -35,12 +52,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def led(link: re.Match[str]) -> str:
         picture, words, target, anchor = link.groups()
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
-        uri = OUTSIDE.get(name, name.removeprefix("docs/"))
+        uri = uri_of(here, target)
         if files.get_file_from_path(uri) is None:
-            if not (ROOT / name).exists():
-                return link[0]  # MkDocs warns of it
-            return words
+            is_there = (ROOT / posixpath.dirname(here) / target).exists()
+            return words if is_there else link[0]  # MkDocs warns of the latter
         shorter = posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
         return f"{picture}[{words}]({shorter}{anchor or ''})"
 
