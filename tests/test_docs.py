@@ -34,7 +34,7 @@ from pcopy.tasks.base.kind import FORMAT, KINDS
 from pcopy.tasks.base.phases import Phase
 from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.remove import RemovePreparation
-from pcopy.tools.summary import summary_json
+from pcopy.tools.summary import summary_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -201,7 +201,7 @@ def test_all_keys_of_the_summary_and_of_failures_are_explained() -> None:
     explained = {
         key for row in re.findall(r"^\| (`.*?) \|", of_summary, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
     }
-    assert explained == json.loads(summary_json(Ended(0, Totals(), None), 1.0, 1)).keys()
+    assert explained == summary_of(Ended(0, Totals(), None), 1.0, 1).keys()
     explained = set(re.findall(r"^\| `(\w+)` \|", of_failures, re.MULTILINE))
     assert explained == json.loads(failure_json(Failure(b"name", "open", 2, ""))).keys()
 

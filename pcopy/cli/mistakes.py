@@ -16,7 +16,7 @@ NOT_YET = frozenset(
     (
         *("-0", "--backup", "--bwlimit", "--config", "--control", "--delete", "--dry-run", "--exclude"),
         *("--exclude-from", "--files-from", "--force", "--include", "--log", "--max-delete"),
-        *("--metrics", "--mirror", "--oplimit", "--report"),
+        *("--mirror", "--oplimit", "--report"),
     )
 )
 """Options of pcopy that are planned and not built."""

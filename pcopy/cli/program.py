@@ -210,6 +210,9 @@ def add_told(
     if errors:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
     add("--json", action="store_true", help=json)
+    add("--metrics", metavar="FILE",
+        help="write what is counted to FILE, for Prometheus (the textfile collector of node_exporter), anew every 15 "
+        "seconds or each --progress-interval")  # fmt: skip
     add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
@@ -228,7 +231,18 @@ def telling_of(values: Namespace) -> Telling:
         errors=None if errors is None else os.fsencode(errors),
         json=values.json,
         verbose=values.verbose,
+        metrics=_written_to("metrics", values.metrics),
     )
+
+
+def _written_to(option: str, word: str | None) -> bytes:
+    """The file that an option names, empty if it was not given; raises ``Refused`` if that can be no file."""
+    if word is None:
+        return b""
+    if os.path.basename(word) in {"", ".", ".."}:
+        what = f"{shown(os.fsencode(word))}: is a directory, as it is written" if word else "the empty string"
+        raise Refused(f"--{option} {what}; name a file")
+    return os.fsencode(word)
 
 
 def refuse_what_names_no_file(values: Namespace, *names: str, program: str, directories: bool = True) -> None:

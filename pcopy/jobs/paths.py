@@ -116,14 +116,12 @@ def lies_in(path: bytes, tree: bytes) -> bool:
     return os.path.commonpath((path, tree)) == tree
 
 
-def refuse_within(errors: bytes | None, roots: Sequence[Root], what: str) -> None:
-    """Raises ``Refused`` if the file of ``--errors`` lies in a source. ``what`` is done with that: "is removed"."""
-    if errors is None:
-        return
-    real = os.path.realpath(errors)
+def refuse_within(option: str, file: bytes, roots: Sequence[Root], what: str) -> None:
+    """Raises ``Refused`` if the file of ``option`` lies in a source. ``what`` is done with that: "is removed"."""
+    real = os.path.realpath(file)
     for root in roots:
         if lies_in(real, source_of(root)):
-            raise Refused(f"--errors {shown(errors)}: lies in {shown(root.source_shown)}, which {what}; name another")
+            raise Refused(f"{option} {shown(file)}: lies in {shown(root.source_shown)}, which {what}; name another")
 
 
 def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:

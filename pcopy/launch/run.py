@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import HINDRANCES, INCOMPLETE, Hindered, JobAborted, Refused, hindrance
 from pcopy.fsio.kernel.choose import kernel_name
@@ -26,11 +26,14 @@ from pcopy.launch.watch.signals import StoppedBefore, StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.named import NamedTuple
 from pcopy.report.bar import open_screen
-from pcopy.report.screen import Screen
+from pcopy.report.screen import Screen, Telling
 from pcopy.report.streams import tell
 from pcopy.report.unexpected import missing_package
 from pcopy.tasks.base.job import Job, Root
 from pcopy.tasks.base.rank import RootDescriptors
+
+if TYPE_CHECKING:
+    from pcopy.launch.recording import Recording
 
 SHARED_WITHIN = 3.0
 """Seconds after which a job's file that rank 0 has made has to be seen by another host."""
@@ -110,10 +113,10 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
     if preparation and preparation.kept:
         preparation.kept.note_mounts(job.mounts)
     with ExitStack() as stack:
-        opened = partial(open_screen, tool.name, tool.stages, stderr=sys.stderr)
         try:
             _store(preparation, keeping, ranks, signals)
-            screen = on_root(ranks, lambda: preparation and stack.enter_context(closing(opened(preparation.telling))))
+            opened = on_root(ranks, lambda: preparation and _opened(tool, preparation.telling, stack))
+            screen, recording = opened or (None, None)
             if not screen:
                 os.umask(0o077)  # as the preparation has done on rank 0
             signals.install()
@@ -127,23 +130,48 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
         first = leaders(ranks.hellos)
         setup = RankSetup(tool, job, keeping, transport, roots, first, hosts, signals, notices, in_flight)
         if transport.rank == 0 and preparation and screen:
-            screen.begin()
-            _tell_kernels(screen, preparation, ranks)
-            preparation.announce()
-            setup = setup._replace(sink=preparation.sink(screen), settle=preparation.settle, kept=preparation.kept)
-            if setup.kept and hosts and not preparation.telling.quiet:
-                # Launchers kill all ranks at once when one is lost: nobody can say this then.
-                setup = setup._replace(advice=f"if ranks are lost: {resuming(keeping.directory)}")
+            setup = _of_root(setup, preparation, screen, recording, ranks)
         try:
             ended = ranks.work(setup)
         except (JobAborted, Hindered) as abort:
+            if recording:
+                recording.end_in_disorder(abort.status)
             stack.close()
             ranks.lose(abort, tool, partial(_advise, tool, preparation, keeping))
             return abort.status
-    status = _tell_end(tool, preparation, ended, size) if preparation else ended.status
+        status = ended.status
+    if preparation:
+        status = _tell_end(tool, preparation, ended, size)
+        if recording:
+            recording.end(preparation, ended, status)
     ranks.end()
     signals.ignore()
     return status
+
+
+def _opened(tool: Tool, telling: Telling, stack: ExitStack) -> tuple[Screen, Recording | None]:
+    """On rank 0: all that the user has asked to be told by. Raises ``Refused``."""
+    screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, telling, sys.stderr)))
+    if not telling.metrics:
+        return screen, None
+    from pcopy.launch.recording import Recording
+
+    return screen, Recording(telling)
+
+
+def _of_root(
+    setup: RankSetup, preparation: Preparation, screen: Screen, recording: Recording | None, ranks: Ranks
+) -> RankSetup:
+    """The job begins: what rank 0 alone has of it."""
+    screen.begin()
+    _tell_kernels(screen, preparation, ranks)
+    preparation.announce()
+    told = recording.begin(screen, setup, preparation, ranks) if recording else screen
+    setup = setup._replace(sink=preparation.sink(told), settle=preparation.settle, kept=preparation.kept)
+    if setup.kept and setup.hosts and not preparation.telling.quiet:
+        # Launchers kill all ranks at once when one is lost: nobody can say this then.
+        setup = setup._replace(advice=f"if ranks are lost: {resuming(setup.keeping.directory)}")
+    return setup
 
 
 def _begin(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> _Begun:

@@ -58,6 +58,8 @@ class Tool:
     """What the user can do where work that waits finds no room."""
     stages: Stages
     """How progress is measured."""
+    done = "copied"
+    """What has been done to an item that counts as ``Totals.copied``."""
     director: Callable[[Rank, Settle, int], JobDirector]
     """Made with ``unfinished``, too."""
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
@@ -100,6 +102,8 @@ class Preparation:
         self.in_flight = in_flight
         self.telling = telling
         self.kept: KeptJob | None = None
+        self.values: dict[str, object] = {}
+        """What ``--json`` shows, once the end was told."""
 
     @property
     def keeping(self) -> Keeping:

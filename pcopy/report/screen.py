@@ -71,6 +71,7 @@ class Telling(NamedTuple):
     """How much the user wants to be told of a job; ``json``: at its end, for programs.
 
     ``errors`` is the file for all failures, made with ``umask`` (None: the process's own); ``interval`` is in seconds.
+    ``metrics`` is a file, too, or empty.
     """
 
     quiet: bool = False
@@ -80,6 +81,7 @@ class Telling(NamedTuple):
     umask: int | None = None
     json: bool = False
     verbose: int = 0
+    metrics: bytes = b""
 
 
 class FailureLog:

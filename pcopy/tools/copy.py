@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -34,7 +35,7 @@ from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
-from pcopy.tools.summary import summary_json, summary_lines
+from pcopy.tools.summary import summary_lines, summary_of
 
 _OF_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
@@ -72,7 +73,7 @@ class CopyPreparation(Preparation):
         if self._resumed is None:
             roots = self._resolved()
             options = arguments.options._replace(umask=_umask())
-            check_outputs(roots, options, arguments.telling.errors)
+            check_outputs(roots, options, arguments.telling)
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
@@ -98,7 +99,7 @@ class CopyPreparation(Preparation):
             if directory:
                 self._refuse_different(directory, stored)
             roots, options = as_stored(stored)
-            check_outputs(roots, options, arguments.telling.errors)
+            check_outputs(roots, options, arguments.telling)
             self._earlier = taken_over(stored, roots, options)
         except BaseException:
             lock.close()
@@ -203,11 +204,11 @@ class CopyPreparation(Preparation):
             tell("pcopy", remark)
         if self.job.options.signs and self._signature is None and not self._unwritten:
             print("pcopy: no signature or manifest was written, since not everything is there", file=sys.stderr)
+        goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
+        job = self.job.name if goes_on else None
+        self.values = summary_of(ended, seconds, ranks, signature=self._signature, job=job, before=before)
         if self.telling.json:
-            goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
-            job = self.job.name if goes_on else None
-            told = summary_json(ended, seconds, ranks, signature=self._signature, job=job, before=before)
-            print(told, flush=True)
+            print(json.dumps(self.values), flush=True)
         elif not is_quiet:
             print("\n".join(self._summary(ended, seconds, ranks, before)), flush=True)
         self._tell_of_job(ended)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
-from pcopy.jobs.paths import filled_by, lies_in, source_of
+from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
+from pcopy.report.screen import Telling
 from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.base.job import Job, Options, Root
 from pcopy.text import shown
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from pcopy.tasks.sign.signing import SignState
 
 
-def check_outputs(roots: Sequence[Root], options: Options, errors: bytes | None = None, *, copies: bool = True) -> None:
-    """Raises ``Refused`` unless signature, manifest and the file of errors can be where the user wants them.
+_CALLED = {"metrics": "not what --metrics has written"}
+"""What is said of a file that is none of its kind."""
+
+
+def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, copies: bool = True) -> None:
+    """Raises ``Refused`` unless signature, manifest, and what tells of the job can be where the user wants them.
 
     Raises that or ``ImportError`` where the library of the digests is not there.
     """
-    outputs = {"signature": options.signature, "manifest": options.manifest, "errors": errors or b""}
-    outputs = {what: path for what, path in outputs.items() if path}
+    described = {"signature": options.signature, "manifest": options.manifest}
+    outputs = {what: path for what, path in {**described, **_told(telling)}.items() if path}
     _refuse_the_same(outputs)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
@@ -42,11 +47,27 @@ def check_outputs(roots: Sequence[Root], options: Options, errors: bytes | None 
         file = _real_name(path)
         for tree in trees:
             if lies_in(file, tree):
-                why = "which is copied from or to" if what == "errors" else "which it describes"
+                read = "which is copied from or to" if copies else "which is read"
+                why = "which it describes" if what in described else read
                 raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
         _check_output(what, path)
     if options.hash:
         algorithm(options.hash)
+
+
+def _told(telling: Telling) -> dict[str, bytes]:
+    """What tells of a job while it runs, or when it has ended; an empty path stands for nothing."""
+    return {"errors": telling.errors or b"", "metrics": telling.metrics}
+
+
+def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
+    """As ``check_outputs``, for a program that writes nothing else; ``what`` it does to the roots: "is removed"."""
+    outputs = {name: path for name, path in _told(telling).items() if path}
+    _refuse_the_same(outputs)
+    for name, path in outputs.items():
+        refuse_within(f"--{name}", path, roots, what)
+        if name != "errors":
+            _check_output(name, path)
 
 
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
@@ -73,7 +94,7 @@ def _is_socket(root: Root) -> bool:
 def _check_output(what: str, path: bytes) -> None:
     """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
 
-    A new signature or manifest takes the name at the end: whatever else has it would be gone. The file of errors is
+    What is new takes the name as a whole: whatever else has it would be gone. The file of errors is
     emptied and written through, so other names of it would lose their contents; a stream loses nothing.
     """
     try:
@@ -86,7 +107,8 @@ def _check_output(what: str, path: bytes) -> None:
     if what != "errors":
         _refuse_no_file(path, status)
         if not _is_older(path, what):
-            raise Refused(f"{shown(path)}: is there already, and is no {what}; name another file, or remove it")
+            called = _CALLED.get(what, f"no {what}")
+            raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
         _check_directory(path)
     elif not _is_stream(path):
         _refuse_no_file(path, status)
@@ -96,6 +118,7 @@ def _check_output(what: str, path: bytes) -> None:
 
 def _is_older(path: bytes, what: str) -> bool:
     """Is the file an older one of its kind, or empty?"""
+    from pcopy.report.metrics import begins_as_metrics
     from pcopy.signature.manifest import begins_as_manifest
     from pcopy.signature.signature_file import LOOK, begins_as_signature
 
@@ -104,8 +127,12 @@ def _is_older(path: bytes, what: str) -> bool:
             beginning = file.read(LOOK)
     except OSError as error:
         raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
-    begins = begins_as_manifest if what == "manifest" else begins_as_signature
-    return not beginning or begins(beginning)
+    begins: Mapping[str, Callable[[bytes], bool]] = {
+        "signature": begins_as_signature,
+        "manifest": begins_as_manifest,
+        "metrics": begins_as_metrics,
+    }
+    return not beginning or begins[what](beginning)
 
 
 def _is_stream(path: bytes) -> bool:

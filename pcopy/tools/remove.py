@@ -14,7 +14,6 @@ from contextlib import suppress
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.paths import refuse_within
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -28,6 +27,7 @@ from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.outputs import check_told
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.units import show_seconds
 
@@ -72,6 +72,7 @@ class Removal(Tool):
     unfinished = STOPPED
     spool_advice = SET_ANOTHER
     stages = STAGES
+    done = "removed"
     durable_before: tuple[int, ...] = ()
     director = RemoveDirector
 
@@ -89,7 +90,7 @@ class RemovePreparation(Preparation):
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self._missing: list[Failure] = []
         roots = tuple(self._roots())
-        refuse_within(self.telling.errors, roots, "is removed")
+        check_told(self.telling, roots, "is removed")
         options = Options(
             max_errors=arguments.max_errors,
             termination=arguments.termination,
@@ -135,8 +136,9 @@ class RemovePreparation(Preparation):
         totals = ended.totals._replace(found=ended.totals.found + missing, failed=ended.totals.failed + missing)
         if ended.halted is not None:
             tell("prm", told(ended.halted))
+        self.values = self.summary(totals, seconds, ranks, ended.status)
         if self.telling.json:
-            print(json.dumps(self.summary(totals, seconds, ranks, ended.status)), flush=True)
+            print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK or self.arguments.dry_run:
             print("\n".join(self._lines(totals, seconds, ranks, ended.status)), flush=True)
         return ended.status

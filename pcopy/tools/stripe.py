@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.layout import LUSTRE
-from pcopy.jobs.paths import refuse_within, root_read, source_of
+from pcopy.jobs.paths import root_read, source_of
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -25,6 +25,7 @@ from pcopy.tasks.stripe.look_at_layouts import LayoutVisitor
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import StripeArguments
 from pcopy.tools.director import STAGES, RepeatableDirector
+from pcopy.tools.outputs import check_told
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -47,6 +48,7 @@ class Stripe(Tool):
     unfinished = STOPPED
     spool_advice = SET_ANOTHER
     stages = STAGES
+    done = "restriped"
     durable_before: tuple[int, ...] = ()
     director = RepeatableDirector
     visitor = staticmethod(LayoutVisitor)
@@ -100,7 +102,7 @@ class StripePreparation(Preparation):
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
         roots = _topmost([_root(path) for path in arguments.paths])
-        refuse_within(self.telling.errors, roots, "is looked at")
+        check_told(self.telling, roots, "is looked at")
         options = Options(
             max_errors=arguments.max_errors,
             termination=arguments.termination,
@@ -126,8 +128,9 @@ class StripePreparation(Preparation):
         report = Report.of(dict(ended.layouts))
         if ended.halted is not None:
             tell("pstripe", told(ended.halted))
+        self.values = self._summary(ended, report, seconds, ranks)
         if self.telling.json:
-            print(json.dumps(self._summary(ended, report, seconds, ranks)), flush=True)
+            print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK:
             suits = self.arguments.stripe in ("", "auto")
             print("\n".join((*report.lines(suits=suits), *self._lines(ended, seconds))), flush=True)

@@ -6,7 +6,6 @@ not reached are named as the rest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
@@ -73,7 +72,7 @@ def sums_lines(totals: Totals, done: str, left: str) -> list[str]:
     return [f"{totals.found:,} found = {' + '.join(sums)}", *_listed(done, kinds)]
 
 
-def summary_json(
+def summary_of(
     ended: Ended,
     seconds: float,
     ranks: int,
@@ -81,8 +80,8 @@ def summary_json(
     signature: str | None = None,
     job: str | None = None,
     before: int | None = None,
-) -> str:
-    """The summary as one JSON object on one line; sizes in bytes, ``bytes_per_second`` a whole number.
+) -> dict[str, object]:
+    """The summary for programs; sizes in bytes, ``bytes_per_second`` a whole number.
 
     ``before`` as for ``summary_lines``.
     """
@@ -91,7 +90,7 @@ def summary_json(
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
     values["layouts"] = [{"layout": text, "files": files} for text, files in ended.layouts]
     rate = round(_rate(_copied_now(totals, before), seconds))
-    return json.dumps({**values, "bytes_per_second": rate, "signature": signature, "job": job})
+    return {**values, "bytes_per_second": rate, "signature": signature, "job": job}
 
 
 def summary_values(

@@ -46,6 +46,7 @@ class Verify(Tool):
     unfinished = REFUSED
     spool_advice = SET_ANOTHER
     stages = STAGES
+    done = "read"
     director = JobDirector
     visitor = staticmethod(visitor_of)
 
@@ -68,7 +69,7 @@ class VerifyPreparation(Preparation):
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._compared(arguments)
         roots = tuple(root_read(path, follow=not self._of_link) for path in paths)
-        check_outputs(roots, options, copies=False)
+        check_outputs(roots, options, arguments.telling, copies=False)
         if arguments.create and not arguments.force and os.path.lexists(arguments.create):
             raise Refused(f"{shown(arguments.create)}: is there already, and kept; --force replaces it")
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
@@ -166,8 +167,9 @@ class VerifyPreparation(Preparation):
             self._remarks.append(f"{totals.failed:,} of {found} could not be read: nothing is proved")
         for remark in self._remarks:
             tell("pverify", remark)
+        self.values = self._summary(ended, elapsed, ranks)
         if self.telling.json:
-            print(json.dumps(self._summary(ended, elapsed, ranks)))
+            print(json.dumps(self.values))
         elif not self.telling.quiet:
             for line in self._lines(ended, elapsed):
                 print(f"pverify: {line}", file=sys.stderr)

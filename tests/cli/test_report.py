@@ -16,7 +16,7 @@ from pcopy.launch.tool import Ended
 from pcopy.report.screen import failure_json, failure_line
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.summary import summary_json, summary_lines
+from pcopy.tools.summary import summary_lines, summary_of
 from pcopy.tools.verify import VerifyPreparation
 
 TOTALS = Totals(
@@ -55,9 +55,8 @@ def test_summary_of_a_job_that_stopped() -> None:
 
 
 def test_summary_for_programs() -> None:
-    text = summary_json(
-        Ended(1, TOTALS._replace(verified=9, confirmed_bytes=5 << 20), None, (("8 stripes", 7),)), 12.00049, 4
-    )
+    ended = Ended(1, TOTALS._replace(verified=9, confirmed_bytes=5 << 20), None, (("8 stripes", 7),))
+    text = json.dumps(summary_of(ended, 12.00049, 4))
     assert "\n" not in text
     assert json.loads(text) == {
         "found": 1250, "copied": 1240, "files": 1200, "directories": 30, "symlinks": 5, "special": 1, "hardlinks": 4,
@@ -67,7 +66,7 @@ def test_summary_for_programs() -> None:
         "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
         "job": None, "exit_status": 1,
     }  # fmt: skip
-    assert json.loads(summary_json(Ended(0, Totals(), None), 0.0, 1))["bytes_per_second"] == 0
+    assert summary_of(Ended(0, Totals(), None), 0.0, 1)["bytes_per_second"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""The recorders of a job (``pcopy.report.recorder``), and what they hear of its beginning and its end; on rank 0 only.
+
+It is loaded where the user wants a file that tells of the job.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from pcopy.launch.group import Group, kernels
+from pcopy.launch.rank import RankSetup
+from pcopy.launch.tool import Ended, Preparation
+from pcopy.launch.watch.signals import told
+from pcopy.report.metrics import Metrics
+from pcopy.report.recorder import End, Facts, Records
+from pcopy.report.screen import Screen, Telling
+from pcopy.tasks.base.job import Sink, Totals
+
+
+class Recording:
+    def __init__(self, telling: Telling) -> None:
+        """Raises ``Refused`` if a file cannot be made."""
+        self._records = Records([Metrics(telling.metrics, telling.umask, telling.interval)])
+
+    def begin(self, screen: Screen, setup: RankSetup, preparation: Preparation, group: Group) -> Sink:
+        """The job begins: what is told to this is told to ``screen``, and to all recorders."""
+        tool, hosts = setup.tool, setup.hosts or [os.uname().nodename] * setup.transport.size
+        facts = Facts(
+            tool.name,
+            tool.done,
+            tool.writes,
+            tool.stages,
+            setup.job,
+            hosts,
+            kernels(group.hellos),
+            time.time() - (time.monotonic() - preparation.began),
+            Totals(*preparation.keeping.counts) if preparation.keeping.resumed else Totals(),
+        )
+        self._records.begin(facts, screen.notice)
+        return self._records.before(screen)
+
+    def end(self, preparation: Preparation, ended: Ended, status: int) -> None:
+        """The job has ended, and its user was told."""
+        halted = told(ended.halted) if ended.halted is not None else ""
+        self._records.end(End(status, ended.totals, halted, preparation.values))
+
+    def end_in_disorder(self, status: int) -> None:
+        self._records.end_in_disorder(status)

@@ -1,0 +1,66 @@
+"""A file that tells of a job, and is replaced as a whole: whoever reads it finds the old contents or the new ones.
+
+Its directory is opened once, before the job begins; what becomes of the names on the way to it later does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from pcopy.errors import Refused
+from pcopy.fsio import durable
+from pcopy.fsio.close import held_open
+from pcopy.fsio.durable import Synced
+from pcopy.signature.replacing import with_umask
+from pcopy.text import shown
+
+_MODE = 0o644
+"""Other users' programs read it, such as the one that hands metrics on, as far as the umask allows that."""
+
+
+class OutputFile:
+    """``name`` in an open directory."""
+
+    def __init__(self, path: bytes, umask: int | None = None) -> None:
+        """Files are made with ``umask`` (None: the process's own). Raises ``Refused`` if nothing can be made there."""
+        self.path = path
+        self._umask = umask
+        directory, self.name = os.path.split(path)
+        self._temporary = b".pcopy-" + os.urandom(8).hex().encode()
+        try:
+            self._directory = os.open(directory or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
+        try:
+            self._try()
+        except OSError as error:
+            os.close(self._directory)
+            raise Refused(f"{shown(path)}: cannot be written: {error.strerror}; name another file") from None
+
+    def _try(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(self._temporary, flags, 0o600, dir_fd=self._directory))
+        os.unlink(self._temporary, dir_fd=self._directory)
+
+    def read(self, most: int) -> bytes:
+        """Up to ``most`` bytes of what is there; nothing if there is no regular file that may be read."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with suppress(OSError), held_open(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
+            return os.read(descriptor, most)
+        return b""
+
+    def replace(self, contents: bytes, *, durable_contents: bool = False) -> None:
+        """Raises ``OSError``; then what was there stays. ``durable_contents``: waits for storage before the rename."""
+        synced = Synced.CONTENTS if durable_contents else Synced.NOTHING
+        with (
+            with_umask(self._umask),
+            durable.replacing(self._directory, self.name, self._temporary, mode=_MODE, synced=synced) as stream,
+        ):
+            stream.write(contents)
+
+    def close(self) -> None:
+        """May be called again."""
+        directory, self._directory = self._directory, -1
+        if directory >= 0:
+            os.close(directory)

@@ -1,0 +1,90 @@
+"""``--metrics`` in virtual time: how often the file is written, and what a phase's progress looks like in it."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pcopy.report.metrics import METRICS_INTERVAL, Metrics, begins_as_metrics
+from pcopy.report.recorder import End, Facts
+from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tools.director import STAGES
+from tests.support.metrics import Read
+
+ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
+FACTS = Facts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "kernel c", 1.5e9)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[Metrics, list[str]]:
+    told: list[str] = []
+    metrics = Metrics(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
+    metrics.begin(FACTS, told.append)
+    return metrics, told
+
+
+@pytest.mark.parametrize("interval", [None, 2.0])
+def test_it_is_written_each_interval(tmp_path: Path, clock: Clock, interval: float | None) -> None:
+    path = tmp_path / "a.prom"
+    metrics, _ = made(path, clock, interval)
+    versions = []
+    for _ in range(120):
+        clock.now += 0.5
+        metrics.progress("copy", Totals(found=10, files=int(clock.now) % 10), ())
+        versions.append(path.stat().st_ino)
+    changes = sum(one != other for one, other in pairwise(versions))
+    assert changes == pytest.approx(60 / (interval or METRICS_INTERVAL), abs=1)
+
+
+def test_progress_and_phase(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "a.prom"
+    metrics, _ = made(path, clock, 1.0)
+    for bytes_ in (0, 100 << 20, 200 << 20):
+        clock.now += 1.0
+        metrics.progress("copy", Totals(found=1, found_bytes=400 << 20, moved=bytes_), (2, 5))
+    read = Read(path)
+    assert read["pcopy_progress_ratio"] == pytest.approx(0.5, abs=0.01)
+    assert read["pcopy_remaining_seconds"] == pytest.approx(3.0, abs=0.2)  # as fast as in the 3 s until then
+    assert read.labels["pcopy_phase_info"]["phase"] == "copy"
+    assert (read["pcopy_silent_ranks"], read["pcopy_ranks"]) == (2, 3)
+
+
+def test_trouble_is_told_once_and_the_next_version_is_tried(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "a.prom"
+    metrics, told = made(path, clock, 1.0)
+    path.unlink()
+    path.mkdir()
+    for _ in range(3):
+        clock.now += 1.0
+        metrics.progress("copy", Totals(found=1), ())
+    assert len(told) == 1 and "the job goes on" in told[0]
+    path.rmdir()
+    metrics.end(End(75, Totals(found=7)))
+    read = Read(path)
+    assert (read["pcopy_found_items"], read["pcopy_last_exit_status"]) == (7, 75)
+    assert read.get("pcopy_last_success_timestamp_seconds") is None
+    assert os.listdir(tmp_path) == ["a.prom"]
+
+
+@pytest.mark.parametrize("text", ["", "pcopy_running 1", "# HELP node_load1 1m load average.", "#!/bin/sh\nrm -r"])
+def test_what_is_none_of_its_kind_is_known(text: str) -> None:
+    assert not begins_as_metrics(text.encode())
+
+
+def test_its_own_kind_is_known(tmp_path: Path, clock: Clock) -> None:
+    made(tmp_path / "a.prom", clock)
+    assert begins_as_metrics((tmp_path / "a.prom").read_bytes()[:200])
