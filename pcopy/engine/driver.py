@@ -158,7 +158,8 @@ class Driver:
         self._flush()
         self._receive(0.0 if self._busy() else min(max(0.0, node.wake_at() - self._clock()), LONGEST_SLEEP))
         now = self._clock()
-        if node.halted is None and (reason := self._stop_reason()) is not None:
+        reason = self._stop_reason()  # asked when the job is to stop already, too: that shows that this rank gets on
+        if node.halted is None and reason is not None:
             node.halt(reason, now)
         if node.halted is not None and not self._is_ending:
             self._end_early(now)

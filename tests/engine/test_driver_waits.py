@@ -224,6 +224,27 @@ def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -
     assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
 
 
+def test_a_rank_that_was_told_to_stop_and_waits_for_others_still_shows_that_it_gets_on() -> None:
+    """It is asked for a reason to stop all the time, by which a watchdog sees that it lives."""
+    asked: list[float] = []
+
+    def count() -> list[Message]:
+        asked.append(looks)
+        return []
+
+    looks = 0.0
+    stage = Stage(TWO, begin(b"bs"), lambda: [Halt("signal")], count, *[nothing] * 10, count, *END)
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    stage.driver._stop_reason = look
+    ends(stage)
+    before, after = asked
+    assert after - before >= 10
+
+
 def test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_under_way() -> None:
     stage = Stage(TWO, begin(b"cf", b"bw"), *[nothing] * 4000)  # more than the time for which it tells others
 
