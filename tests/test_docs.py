@@ -317,7 +317,13 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
     name, _, value = option.partition("=")
     if here in ("as it is", "another meaning", "the default: accepted"):
         assert name in offered
-        if name not in ("-h", "-n", "--existing", "--chown"):  # -h stands alone; the others want a word that fits
+        if name not in (
+            "-h",
+            "-n",
+            "--existing",
+            "--chown",
+            "--exclude-from",
+        ):  # -h stands alone; the others want a word that fits
             parse([option, "SRC", "DST"])
         return
     assert name not in offered or value == "context"

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import age, seconds, size, taking
+from pcopy.cli.argument_types import seconds, size, taking
+from pcopy.cli.filter_options import age_of
 from pcopy.errors import Refused
 from pcopy.jobs.paths import absolute
 from pcopy.text import shown
@@ -47,9 +48,6 @@ def add_job_options(parser: ArgumentParser) -> None:
     add("--jobs", action="store_true", help="list unfinished jobs, but not those of --checkpoint DIR")
     add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_path), default=None,
         help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
-    add("--older-than", metavar="AGE", type=taking(age), default=None,
-        help="with --discard: all jobs on which nobody has worked for so long (7d, 12h; also s, m, w); jobs "
-        "that run stay")  # fmt: skip
     add("--checkpoint", metavar="DIR", type=taking(_path), default=None,
         help="keep the job in this directory, and go on with a job that is there; none: keep no job "
         "(default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)")  # fmt: skip
@@ -90,8 +88,6 @@ def asked_of(
 
     modes = [mode for mode in _WITH if getattr(values, mode) not in (None, False)]
     if not modes:
-        if values.older_than is not None:
-            raise Refused("--older-than says which jobs to --discard: give that, too; see pcopy --help")
         return Asked()
     mode = modes[0]
     if len(modes) > 1:
@@ -111,7 +107,8 @@ def asked_of(
         if name != mode and name not in _WITH[mode]:
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise Refused(f"{option} cannot be given with --{mode}: {why}; leave it out")
-    return Asked(values.resume, values.jobs, discard, frozenset(given) - {mode}, values.older_than)
+    older_than = None if values.older_than is None else age_of(values.older_than)
+    return Asked(values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than)
 
 
 def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:

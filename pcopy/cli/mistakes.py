@@ -14,9 +14,20 @@ from pcopy.text import shown
 
 NOT_YET = frozenset(
     (
-        *("-0", "--backup", "--bwlimit", "--config", "--control", "--delete", "--dry-run", "--exclude"),
-        *("--exclude-from", "--files-from", "--force", "--include", "--log", "--max-delete"),
-        *("--mirror", "--oplimit", "--report"),
+        "-0",
+        "--backup",
+        "--bwlimit",
+        "--config",
+        "--control",
+        "--delete",
+        "--dry-run",
+        "--files-from",
+        "--force",
+        "--log",
+        "--max-delete",
+        "--mirror",
+        "--oplimit",
+        "--report",
     )
 )
 """Options of pcopy that are planned and not built."""
@@ -44,6 +55,9 @@ HABITS: Mapping[str, str] = {
     "--link": "write cp -al; pcopy makes copies",
     "--target-directory": "write DST last",
     "--threads": "write -n N",
+    "--min-size": "write --larger-than SIZE",
+    "--max-size": "write --smaller-than SIZE",
+    **dict.fromkeys(("--filter", "-F"), "write --exclude P, --include P; the last one that matches decides"),
     "-b": "--backup is not yet in this version",
     "-c": "write --checksum; for stripes on Lustre, --stripe COUNT",
     **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),
@@ -67,13 +81,13 @@ class Unknown(NamedTuple):
 OF_PCOPY = Unknown("pcopy", NOT_YET, HABITS)
 OF_PVERIFY = Unknown(
     "pverify",
-    frozenset(("--exclude", "--exclude-from", "--include")),
+    frozenset(),
     dict.fromkeys(("-r", "--recursive"), "trees are read whole by default; leave it out"),
 )
 
 OF_PRM = Unknown(
     "prm",
-    frozenset(("--exclude", "--exclude-from", "--include", "--older-than")),
+    frozenset(),
     {
         "-d": "empty directories are removed by default; leave it out",
         **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out"),
@@ -84,7 +98,7 @@ OF_PRM = Unknown(
 
 OF_PSTRIPE = Unknown(
     "pstripe",
-    frozenset(("--exclude", "--exclude-from", "--include")),
+    frozenset(),
     {
         **dict.fromkeys(("-c", "--stripe-count"), "write --stripe COUNT"),
         **dict.fromkeys(("-S", "--stripe-size"), "write --stripe COUNT:SIZE"),

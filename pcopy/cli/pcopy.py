@@ -17,6 +17,7 @@ from pcopy.cli.argument_types import (
     stripe_table,
     taking,
 )
+from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
 from pcopy.cli.program import (
@@ -137,6 +138,7 @@ exit status:
                 inplace=values.inplace,
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
+                select=select_of(values),
             ),
             telling=telling_of(values),
             is_kept=values.checkpoint != NO_CHECKPOINT,
@@ -146,6 +148,8 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         _add_everyday(parser)
+        older = "only files that have not changed since; with --discard: jobs on which nobody has worked for so long"
+        add_filters(parser, done="copied", older=older)
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import at_least_1, taking
+from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PRM
 from pcopy.cli.program import (
     Program,
@@ -69,6 +70,7 @@ exit status:
             in_flight=in_flight_of(values),
             max_errors=values.max_errors,
             termination=values.termination,
+            select=select_of(values),
             telling=telling_of(values),
         )
 
@@ -78,6 +80,7 @@ exit status:
         add("-f", "--force", action="store_true", help="do not ask, and a PATH that is not there is no error")
         add("--dry-run", action="store_true", help="tell how much would be removed; change nothing")
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are removed by default")
+        add_filters(parser, done="removed", older="only what has not changed since, directories included")
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "remove")
         add_in_flight(how)

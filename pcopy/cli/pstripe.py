@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import at_least_1, stripe, stripe_table, taking
+from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PSTRIPE
 from pcopy.cli.program import (
     Program,
@@ -79,6 +80,7 @@ exit status:
             in_flight=in_flight_of(values),
             max_errors=values.max_errors,
             termination=values.termination,
+            select=select_of(values),
             telling=telling_of(values),
         )
 
@@ -91,6 +93,7 @@ exit status:
             help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
         add("--dry-run", action="store_true", help="tell how many files would get another layout; change nothing")
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are looked at by default")
+        add_filters(parser, done="looked at")
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "work")
         add_in_flight(how)

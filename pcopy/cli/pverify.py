@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import block_size, taking
+from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PVERIFY
 from pcopy.cli.program import (
     Program,
@@ -94,6 +95,7 @@ exit status:
             direct=values.direct,
             drop_cache=values.drop_cache,
             force=values.force,
+            select=select_of(values),
             telling=telling_of(values),
         )
 
@@ -106,6 +108,7 @@ exit status:
             help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
         add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
             help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+        add_filters(parser, done="compared")
         how = parser.add_argument_group("how it is read")
         add_ranks(how, self.name, "read")
         add_in_flight(how)

@@ -32,7 +32,7 @@ from pcopy.jobs.paths import filled_by, lies_in, source_of
 from pcopy.jobs.roots import with_made, with_places
 from pcopy.jobs.spool import refusing, spool_in
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.job import Job, Mount, Options, Root, Totals
+from pcopy.tasks.base.job import Job, Mount, Options, Root, Select, Totals
 from pcopy.tasks.base.kind import FORMAT
 from pcopy.tasks.base.phases import Phase
 from pcopy.text import shown
@@ -313,13 +313,15 @@ def _time_of_named_file(target: bytes, name: bytes) -> int:
 
 
 def options_as_primitives(options: Options) -> dict[str, Any]:
-    return {**options._asdict(), "preserve": options.preserve._asdict()}
+    return {**options._asdict(), "preserve": options.preserve._asdict(), "select": options.select._asdict()}
 
 
 def options_from_primitives(plain: Any) -> Options:
     fields = dict(plain)
-    preserve = dict(fields.pop("preserve"))
+    preserve, select = dict(fields.pop("preserve")), dict(fields.pop("select", ()))
     try:
-        return Options(Preserve(**{**preserve, "chown": tuple(preserve["chown"])}), **fields)
+        kept = Preserve(**{**preserve, "chown": tuple(preserve["chown"])})
+        chosen = Select(**{**select, "patterns": tuple(select["patterns"])})
+        return Options(kept, select=chosen, **fields)
     except (TypeError, KeyError):
         raise Refused(f"the job was begun by another pcopy, which has other options; {END_IT}") from None

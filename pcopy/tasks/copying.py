@@ -16,6 +16,7 @@ from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import ATTEMPTS, Result, failed_or_retried
+from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.scan_dirs import spawn_scans
@@ -49,19 +50,36 @@ class Finding:
         self.device = rank.source_device(place)
         self._mounts = rank.sources[place.root].mounts
         self._mounted = rank.sources[place.root].mounted
+        self._selected = rank.own(Selected)
         self._found = 0
         self._found_bytes = 0
 
     def failed(self, name: bytes, problem: Problem) -> None:
-        failed_or_retried(self._result, self._place, name, problem, self._attempt, at_once=True)
+        if not self._is_excluded(name):
+            failed_or_retried(self._result, self._place, name, problem, self._attempt, at_once=True)
+
+    def _is_excluded(self, name: bytes) -> bool:
+        """Is what could not be looked at excluded, whatever it is? (``chosen`` counts it.)"""
+        selects = self._selected.anything and not self._attempt
+        return selects and self._selected.excludes_in_any_case(os.path.join(self._place.path, name))
 
     def chosen(self, found: Found) -> Iterable[int]:
-        """All but what is mounted where something else should be, and the marks of files that are being written."""
+        """What is selected, but not what is mounted where something else should be, nor the marks of files that are
+        being written."""
         self._found += len(found)
+        rows = self._selected_rows(found)
         mounted = self._mounted.names_in(self._place.path)
         if not (mounted or b"/" + SIDECAR in b"/" + found.packed):
+            return rows
+        return [row for row in rows if self._is_chosen(found, row, mounted)]
+
+    def _selected_rows(self, found: Found) -> Sequence[int]:
+        """The others are skipped. What is tried again was selected when it was found first."""
+        if not self._selected.anything or self._attempt:
             return range(len(found))
-        return [row for row in range(len(found)) if self._is_chosen(found, row, mounted)]
+        rows = self._selected.rows(self._place.path, found)
+        self._result.count(counts.SKIPPED, len(found) - len(rows))
+        return rows
 
     def _is_chosen(self, found: Found, row: int, mounted: set[bytes]) -> bool:
         name, mode = found.names[row], found.rows.mode[row]

@@ -12,10 +12,11 @@ from pcopy.errors import Refused
 from pcopy.jobs.lifecycle import Keeping
 from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import Options, Select
 
 _RENEWED = {"max_errors": "max_errors", "termination": "termination", "no_sync": "sync"}
-_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run"}
+_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "after", "before"}
+_WORDS = {"patterns": "--exclude and --include"}
 
 
 ALONE = b""
@@ -72,6 +73,7 @@ class VerifyArguments(NamedTuple):
     direct: bool = False
     drop_cache: bool = False
     force: bool = False
+    select: Select = Select()
     telling: Telling = Telling()
 
 
@@ -86,6 +88,7 @@ class RemoveArguments(NamedTuple):
     in_flight: int = 0
     max_errors: int = 0
     termination: str = "tree"
+    select: Select = Select()
     telling: Telling = Telling()
 
 
@@ -100,6 +103,7 @@ class StripeArguments(NamedTuple):
     in_flight: int = 0
     max_errors: int = 0
     termination: str = "tree"
+    select: Select = Select()
     telling: Telling = Telling()
 
 
@@ -113,9 +117,11 @@ def asked_for(arguments: CopyArguments) -> dict[str, Any]:
         "DST": _from_root(arguments.destination),
         "--no-target-directory": arguments.no_target_directory,
     }
-    for name, value in arguments.options._asdict().items():
+    options = {**arguments.options._asdict(), **arguments.options.select._asdict()}
+    for name, value in options.items():
         if name not in _NOT_ASKED:
-            wanted["--" + name.replace("_", "-")] = tuple(value) if isinstance(value, tuple) else value
+            word = _WORDS.get(name) or "--" + name.replace("_", "-")
+            wanted[word] = tuple(value) if isinstance(value, tuple) else value
     return wanted
 
 

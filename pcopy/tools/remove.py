@@ -97,6 +97,7 @@ class RemovePreparation(Preparation):
             sync=False,
             one_file_system=True,
             dry_run=arguments.dry_run,
+            select=arguments.select,
         )
         self.job = Job(os.urandom(5).hex(), 1, roots, options)
         if roots and not arguments.yes and not arguments.dry_run:
@@ -144,7 +145,8 @@ class RemovePreparation(Preparation):
         return ended.status
 
     def _lines(self, totals: Totals, seconds: float, ranks: int, status: int) -> list[str]:
-        lines = sums_lines(totals, "would be removed" if self.arguments.dry_run else "removed", "not empty")
+        removed = "would be removed" if self.arguments.dry_run else "removed"
+        lines = sums_lines(totals, removed, "left" if self.job.options.select.anything else "not empty")
         rate = totals.copied / seconds if seconds > 0 else 0.0
         lines.append(f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}")
         return lines if status == OK else [*lines, _OUTCOMES.get(status, f"ended with status {status}")]

@@ -110,6 +110,7 @@ class StripePreparation(Preparation):
             dry_run=arguments.dry_run,
             stripe=arguments.stripe,
             stripe_table=arguments.stripe_table,
+            select=arguments.select,
         )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
         self.began = time.monotonic()

@@ -83,6 +83,7 @@ class VerifyPreparation(Preparation):
             direct=arguments.direct,
             drop_cache=arguments.drop_cache,
             umask=_umask(),
+            select=arguments.select,
         )
         paths, against = arguments.paths, b""
         if arguments.create:

@@ -90,7 +90,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     61: ("ReadManifest", ""),
     70: ("ReportFailures", "failures notices retries unknown once"),
     80: ("RemoveNames", "place awaited names kinds inodes"),
-    81: ("RemoveDir", "place awaited parent is_empty"),
+    81: ("RemoveDir", "place awaited parent is_empty stays"),
     83: ("PartRemoved", "number left"),
     90: ("LookAtLayouts", "place names inodes"),
     91: ("ChangeLayout", "place name inode"),

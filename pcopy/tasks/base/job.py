@@ -8,6 +8,7 @@ from typing import Protocol
 from pcopy.fsio.mounted import PlainRoot
 from pcopy.fsio.preserve import Preserve as Preserve
 from pcopy.named import NamedTuple
+from pcopy.walk.selection import Select as Select
 
 DeviceInode = tuple[int, int]
 """A file's (device, inode), as rank 0 sees them."""
@@ -84,6 +85,7 @@ class Options(NamedTuple):
     stripe_table: str = ""
     stripe_affinity: bool = False
     group_lock: bool = False
+    select: Select = Select()
 
     @property
     def compares(self) -> bool:

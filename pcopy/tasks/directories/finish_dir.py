@@ -33,6 +33,7 @@ from pcopy.tasks.base.kind import Again, Kind, Left, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.spreading import depth_of, owner_of
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
@@ -240,6 +241,8 @@ def _holds_more(task: FinishDir, rank: Rank, target: int) -> bool:
         return False
     own = [os.path.basename(path) for root, path in rank.job.own if (root, os.path.dirname(path)) == place.directory]
     try:
+        if rank.own(Selected).anything:
+            return _holds_unselected(rank, place, target)
         if count_entries(target, sockets=True) <= task.entries - len(own):
             return False
         source = rank.open_source(place)
@@ -247,6 +250,18 @@ def _holds_more(task: FinishDir, rank: Rank, target: int) -> bool:
         return count_entries(target, sockets=False) > expected
     except (OSError, Problem):  # one may not be read
         return False
+
+
+def _holds_unselected(rank: Rank, place: Place, target: int) -> bool:
+    """Are there items in the target that are no sockets, and are not selected in the source?"""
+    source, selected = rank.open_source(place), rank.own(Selected)
+    for name in list_names(target):
+        present = look(target, name)
+        if present is not None and not stat.S_ISSOCK(present.st_mode):
+            status = look(source, name)
+            if status is None or not selected.takes_found(place, name, status):
+                return True
+    return False
 
 
 def _lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
@@ -304,7 +319,7 @@ def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) ->
     except Problem:
         return False
     is_own = (place.root, os.path.join(place.path, name)) in rank.job.own
-    if rank.is_touched(wanted) or is_own:
+    if rank.is_touched(wanted) or is_own or not rank.own(Selected).takes_found(place, name, wanted):
         return False
     if present is None:
         return True
@@ -325,10 +340,12 @@ def _lacks(rank: Rank, place: Place, source: int, target: int, name: bytes) -> b
             )
             if os.fstat(there).st_dev != os.fstat(source).st_dev:
                 return False  # what is mounted may be left out
+            inner = place._replace(path=os.path.join(place.path, name))
             return any(
                 look(here, each) is None
-                and not rank.is_touched(source_status(there, each))
-                and (place.root, os.path.join(place.path, name, each)) not in rank.job.own
+                and not rank.is_touched(wanted := source_status(there, each))
+                and (place.root, os.path.join(inner.path, each)) not in rank.job.own
+                and rank.own(Selected).takes_found(inner, each, wanted)
                 for each in list_names(there)
             )
     except Problem:

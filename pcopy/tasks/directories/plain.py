@@ -11,6 +11,7 @@ from pcopy.fsio.kernel.directory_batches import NEVER, Common
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.dividing import Paces
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.scan_dir import IN_PLACE, ScanNames
 from pcopy.tasks.files.deciding import policy_of
@@ -49,7 +50,7 @@ def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
 
 def in_common(rank: Rank, place: Place) -> Common:
     """What the directories in ``place``, which is open on both sides, have in common."""
-    policy = policy_of(rank, place)
+    policy, selects = policy_of(rank, place), rank.own(Selected).anything
     targets = rank.targets[place.root]
     is_quick = rank.kernel.works_here or rank.own(Paces).are_quick(ScanNames.code, NAMES_AT_ONCE)
     shunned = 0, 0
@@ -65,9 +66,9 @@ def in_common(rank: Rank, place: Place) -> Common:
         policy.modify_window,
         NAMES_AT_ONCE - 1 if is_quick else IN_PLACE,
         in_new=place.fresh,
-        compares=policy.existing == "changed" and not (policy.contents or policy.in_place),
+        compares=policy.existing == "changed" and not (policy.contents or policy.in_place or selects),
         links_apart=rank.options.preserve.links,
-        copies=_copies_at_once(rank, place, policy),
+        copies=not selects and _copies_at_once(rank, place, policy),
     )
 
 

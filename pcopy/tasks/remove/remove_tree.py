@@ -16,36 +16,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from itertools import count
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Listed, Remove, Removed
-from pcopy.fsio.kernel.columns import INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import waited
-from pcopy.fsio.kernel.item_rows import Removing
+from pcopy.fsio.kernel.batches import Listed
+from pcopy.fsio.kernel.columns import INODE, MODE, Rows, Verdicts, unpack_names
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
-from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
+from pcopy.tasks.base.values import Place, unpack_numbers
+from pcopy.tasks.remove.visitor import RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
-from pcopy.walk.visitor import Found, visit
+from pcopy.walk.visitor import visit
 
 NOBODY = (-1, -1)
 """A PATH of the command line: nobody waits for it."""
 
 _ELSEWHERE = "something is mounted here: it stays"
-_OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
-_REPLACED = "another item has taken its name since it was found: it stays"
 
 
 class _Part(OfPlace):
@@ -88,10 +81,11 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
 
 class RemoveDir(_Part, code=81, doing="removing", is_note=False):
     """Removes the directory ``place``, which lies in ``parent``, with all that is in it, unless that has gone already:
-    then it ``is_empty``. ``awaited`` as for ``RemoveNames``."""
+    then it ``is_empty``. ``awaited`` as for ``RemoveNames``. It ``stays`` if only what is in it is selected."""
 
     parent: Place
     is_empty: bool = False
+    stays: bool = False
 
     def run(self, rank: Rank, result: Result) -> Steps:
         unread = None
@@ -111,6 +105,9 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             else:
                 if not (yield from _remove_names(rank, result, directory, device, listing.listed, self)):
                     return
+        if self.stays and unread is None:
+            self._stays(result)
+            return
         problem_met = unread if rank.options.dry_run else (yield from self._remove(rank))
         if problem_met is None:
             result.count(counts.DIRECTORIES)
@@ -128,8 +125,13 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             return problem
         rows = Rows(1, MODE | INODE)
         rows.mode[0], rows.inode[0] = stat.S_IFDIR, place.source_id.inode
-        removed = yield from _removed(rank, around, os.path.basename(place.path), rows)
-        return _problem(removed.verdicts, 0)
+        removed = yield from remove_batch(rank, around, os.path.basename(place.path), rows)
+        return problem_of(removed.verdicts, 0)
+
+    def _stays(self, result: Result) -> None:
+        """Which is no failure of its own."""
+        result.count(counts.SKIPPED)
+        self.end(result, left=True)
 
     def _failed(self, result: Result, problem: Problem) -> None:
         """It could not be removed, unless it has gone by itself."""
@@ -141,9 +143,8 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
         self.end(result, left=not has_gone)
 
     def settled(self, result: Result, *, left: bool) -> None:
-        if left:  # it stays, which is no failure of its own
-            result.count(counts.SKIPPED)
-            self.end(result, left=True)
+        if left or self.stays:
+            self._stays(result)
         else:
             result.spawn(self._replace(is_empty=True))
 
@@ -202,15 +203,15 @@ def _remove_names(
     rank: Rank, result: Result, directory: int, device: int, listed: Listed, part: _Part
 ) -> Stepwise[bool]:
     """Removes what is no directory at once; the directories among the names are waited for. Has all gone now?"""
-    visitor = _Removing(rank, result, part.place, directory, device)
+    visitor = RemoveVisitor(rank, result, part.place, directory, device)
     packed = listed.names
-    if listed.kinds and not rank.options.dry_run:
+    if listed.kinds and not rank.options.dry_run and not visitor.selected.anything:
         packed = yield from visitor.remove_plain(listed)
     yield from visit(rank.kernel, directory, packed, visitor, follow=False)
     if visitor.below:
         awaited = rank.own(PartLedger).wait(part, len(visitor.below), result, left=visitor.left)
         for place in visitor.below:
-            result.spawn(RemoveDir(place, awaited, part.place), SCAN_COST, expands=True)
+            result.spawn(RemoveDir(place, awaited, part.place, stays=place in visitor.staying), SCAN_COST, expands=True)
             result.count(counts.UNSCANNED)
     elif visitor.left:
         part.settled(result, left=True)
@@ -224,134 +225,3 @@ def _spread(rank: Rank, result: Result, listing: Listing, part: RemoveDir) -> St
     awaited = rank.own(PartLedger).wait(part, spool.number, result)
     tasks = (RemoveNames(part.place, awaited, *each) for each in map(unpack_listed, spool))
     result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
-
-
-def _removed(rank: Rank, directory: int, packed: bytes, rows: Rows) -> Stepwise[Removed]:
-    batch = Remove(directory, packed, rows)
-    if len(rows) == 1 and rank.kernel.works_here:  # a directory, as a rule: a batch would take longer than the call
-        alone = Removing(batch)
-        alone.run(0, 1)
-        return alone.result
-    return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
-
-
-def _problem(verdicts: Verdicts, row: int) -> Problem | None:
-    """Why that row was not removed; None if it was."""
-    code = verdicts.codes[row]
-    if code == Code.DONE:
-        return None
-    return Problem("unlink", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
-
-
-_PLAIN = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
-"""What the directory itself tells enough of, and what is counted."""
-
-
-class _Removing:
-    """A ``Visitor``: removes all but directories; those are ``below``. ``left``: something stays."""
-
-    links_apart = False
-
-    def __init__(self, rank: Rank, result: Result, place: Place, directory: int, device: int) -> None:
-        self._rank = rank
-        self._result = result
-        self._place = place
-        self._directory = directory
-        self.device: int | None = device
-        self.below: list[Place] = []
-        self.left = False
-        self._items: list[tuple[Found, Sequence[int]]] = []
-
-    def failed(self, name: bytes, problem: Problem) -> None:
-        if problem.errno != errno.ENOENT:
-            self._result.count(counts.FOUND)
-            self._fail(name, problem)
-
-    def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
-        self.left = True
-        self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
-
-    def chosen(self, found: Found) -> Iterable[int]:
-        return range(len(found))
-
-    def directories(self, found: Found, rows: Sequence[int]) -> None:
-        self._result.count(counts.FOUND, len(rows))
-        for row in rows:
-            name = found.names[row]
-            if found.rows.device[row] != self.device:
-                self._fail(name, Problem("stat", 0, text=_OTHER_DEVICE))
-                continue
-            path = os.path.join(self._place.path, name)
-            identity = Identity(self._place.source_id.mount, found.rows.inode[row])
-            self.below.append(Place(self._place.root, path, identity, NOWHERE, False, False))
-
-    def small_files(self, found: Found, rows: Sequence[int]) -> None:
-        self._items.append((found, rows))
-
-    large_files = nodes = linked = small_files
-
-    def settle(self) -> Steps:
-        for found, rows in self._items:
-            if len(rows) == len(found):
-                yield from self._remove(found.packed, found.rows)
-            else:
-                yield from self._remove(pack_names(map(found.names.__getitem__, rows)), found.rows.chosen(rows))
-
-    def remove_plain(self, listed: Listed) -> Stepwise[bytes]:
-        """Removes files and symbolic links by the inodes that the directory tells; returns the other names.
-
-        So does one that has another inode: something is mounted there, or another item has taken its name.
-        """
-        kinds, names = listed.kinds, listed.names
-        plain = [row for row, kind in enumerate(kinds) if kind in _PLAIN]
-        if not plain:
-            return names
-        rows, others = Rows(len(kinds), INODE), b""
-        rows.inode = listed.inodes
-        if len(plain) < len(kinds):
-            each = unpack_names(names)
-            others = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _PLAIN)
-            names, rows = pack_names(map(each.__getitem__, plain)), rows.chosen(plain)
-            kinds = bytes(map(kinds.__getitem__, plain))
-        removed = yield from _removed(self._rank, self._directory, names, rows)
-        verdicts, sizes = removed.verdicts, removed.seen.size
-        done = verdicts.rows(Code.DONE)
-        result, size = self._result, sum(map(sizes.__getitem__, done))
-        result.count(counts.FOUND, len(done))
-        result.count(counts.FOUND_BYTES, size)
-        result.count(counts.BYTES, size)
-        for kind, number in Counter(map(kinds.__getitem__, done)).items():
-            result.count(_PLAIN[kind], number)
-        if len(done) == len(rows):
-            return others
-        each, left = unpack_names(names), [others] if others else []
-        for row, code in enumerate(verdicts.codes):
-            if code == Code.ANEW:
-                left.append(each[row])
-            elif code != Code.DONE:
-                self.failed(each[row], verdicts.problem(row))
-        return pack_names(left)
-
-    def _remove(self, packed: bytes, rows: Rows) -> Steps:
-        result = self._result
-        kinds = [type_of(mode) for mode in rows.mode]
-        sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
-        result.count(counts.FOUND, len(rows))
-        result.count(counts.FOUND_BYTES, sum(sizes))
-        problems: dict[int, Problem] = {}
-        if not self._rank.options.dry_run:
-            verdicts = (yield from _removed(self._rank, self._directory, packed, rows)).verdicts
-            problems = {row: problem for row in range(len(rows)) if (problem := _problem(verdicts, row)) is not None}
-        for row, problem in problems.items():
-            if problem.errno == errno.ENOENT:
-                result.count(counts.FOUND, -1)
-                result.count(counts.FOUND_BYTES, -sizes[row])
-            else:
-                self._fail(unpack_names(packed)[row], problem, sizes[row])
-        gone = [row for row in range(len(rows)) if row not in problems] if problems else range(len(rows))
-        result.count(counts.BYTES, sum(map(sizes.__getitem__, gone)))
-        for kind, number in Counter(map(kinds.__getitem__, gone)).items():
-            result.count(counts.of_kind(kind), number)
-
-    def finish(self) -> None:
-        """What was handed over has gone."""

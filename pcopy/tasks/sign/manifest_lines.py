@@ -17,6 +17,7 @@ from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Again, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.sign.digest_level import FoundEntries
 from pcopy.tasks.sign.signing import Line, Merging, SignState
 
@@ -102,6 +103,8 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
         found: defaultdict[bytes, Gathered] = defaultdict(Gathered)
         try:
             for number, entry in enumerate(ManifestReader(rank.job.against), 1):
+                if not rank.own(Selected).takes_listed(entry.path, entry.kind, entry.size):
+                    continue
                 directory, _, name = entry.path.rpartition(b"/")
                 if entry.kind == DIRECTORY:
                     directory, name = b"" if entry.path == ROOT else entry.path, b""

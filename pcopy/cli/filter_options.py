@@ -1,0 +1,96 @@
+"""Options that choose which items of a tree are taken, of all programs that go through trees."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import age, taking
+from pcopy.units import parse_size
+from pcopy.walk.selection import Select, line_of, lines_in
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+_LARGEST_FILE = 16 << 20
+"""Bytes of a file of patterns at most: each pattern is tried with each name."""
+
+
+def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> None:
+    """``done``: what becomes of the items that are chosen. ``older``: what ``--older-than`` does."""
+    words = "P: a pattern as in .gitignore, for paths below SRC; the last one that\nmatches decides"
+    add = parser.add_argument_group(f"which items are {done}", words).add_argument
+    add("--exclude", metavar="P", dest="patterns", action="append", type=taking(_excluded),
+        help="leave out what matches; what is in a directory that is left out is not even looked at")  # fmt: skip
+    add("--include", metavar="P", dest="patterns", action="append", type=taking(_included),
+        help="take what matches, though an earlier --exclude matches it")  # fmt: skip
+    add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=taking(_from_file),
+        help="patterns, a line each, as in .gitignore (!P includes)")  # fmt: skip
+    add("--newer-than", metavar="WHEN", type=taking(moment), default=None,
+        help="only files that have changed since: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
+    add("--older-than", metavar="WHEN", type=taking(moment), default=None, help=older)
+    add("--larger-than", metavar="SIZE", type=taking(parse_size), default=None, help="only files above SIZE")
+    add("--smaller-than", metavar="SIZE", type=taking(parse_size), default=None, help="only files below SIZE")
+
+
+def select_of(values: Namespace) -> Select:
+    """What these options mean. An age is counted back from now."""
+    now = time.time_ns()
+    newer, older = values.newer_than, values.older_than
+    return Select(
+        patterns=tuple(line for lines in values.patterns or () for line in lines),
+        newer_than=newer or "",
+        older_than=older or "",
+        larger_than=values.larger_than,
+        smaller_than=values.smaller_than,
+        after=None if newer is None else _nanoseconds(newer, now),
+        before=None if older is None else _nanoseconds(older, now),
+    )
+
+
+def moment(text: str) -> str:
+    """An age or a date, as it is written; raises ``ValueError``."""
+    _nanoseconds(text, 0)
+    return text
+
+
+def age_of(text: str) -> float:
+    """Seconds from a ``moment`` to now."""
+    now = time.time_ns()
+    return (now - _nanoseconds(text, now)) / 10**9
+
+
+def _nanoseconds(text: str, now: int) -> int:
+    """Since 1970; a date without a time zone is one of here."""
+    try:
+        return now - round(age(text) * 10**9)
+    except ValueError:
+        pass
+    from datetime import datetime
+
+    try:
+        return round(datetime.fromisoformat(text).timestamp()) * 10**9
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("neither an age as in 7d or 12h, nor a date as in 2026-11-24 or 2026-11-24T18:00") from None
+
+
+def _excluded(text: str) -> Sequence[bytes]:
+    return (line_of(os.fsencode(text)),)
+
+
+def _included(text: str) -> Sequence[bytes]:
+    return (line_of(os.fsencode(text), includes=True),)
+
+
+def _from_file(text: str) -> Sequence[bytes]:
+    path = os.fsencode(text)
+    try:
+        with open(path, "rb") as file:
+            contents = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if len(contents) > _LARGEST_FILE:
+        raise ValueError("too large for a file of patterns")
+    return [line for _, line in lines_in(contents)]

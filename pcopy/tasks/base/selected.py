@@ -1,0 +1,31 @@
+"""What a rank asks whether an item is selected (``pcopy.walk.selection``)."""
+
+from __future__ import annotations
+
+import os
+
+from pcopy.signature.items import DIRECTORY, FILE, ROOT
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import Place
+from pcopy.walk.selection import Selection
+
+
+class Selected(Selection):
+    """The job's; a rank has one (``Rank.own``)."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank.options.select)
+
+    def takes_found(self, place: Place, name: bytes, status: os.stat_result) -> bool:
+        """Is an item of the directory ``place`` selected?"""
+        if not self.anything:
+            return True
+        path = place.path + b"/" + name if place.path else name
+        return self.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
+
+    def takes_listed(self, path: bytes, kind: bytes, size: int) -> bool:
+        """Is an entry of a manifest selected, which tells no time?"""
+        if not self.anything or path == ROOT:
+            return True
+        is_excluded = self.excludes_below(path + b"/" if kind == DIRECTORY else path)
+        return not is_excluded and (kind != FILE or self.is_of_size(size))

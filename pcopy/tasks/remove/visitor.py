@@ -1,0 +1,197 @@
+"""The visitor of a removal: files, links and nodes go at once, in batches; directories are told to whoever looks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.batches import Listed, Remove, Removed
+from pcopy.fsio.kernel.columns import INODE, Code, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.kernel.item_rows import Removing
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE, type_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.walk.visitor import Found
+
+_REPLACED = "another item has taken its name since it was found: it stays"
+_OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
+
+
+def remove_batch(rank: Rank, directory: int, packed: bytes, rows: Rows) -> Stepwise[Removed]:
+    batch = Remove(directory, packed, rows)
+    if len(rows) == 1 and rank.kernel.works_here:  # a directory, as a rule: a batch would take longer than the call
+        alone = Removing(batch)
+        alone.run(0, 1)
+        return alone.result
+    return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
+
+
+def problem_of(verdicts: Verdicts, row: int) -> Problem | None:
+    """Why that row was not removed; None if it was."""
+    code = verdicts.codes[row]
+    if code == Code.DONE:
+        return None
+    return Problem("unlink", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+
+
+_PLAIN = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
+"""What the directory itself tells enough of, and what is counted."""
+
+
+_SIZED = (stat.S_IFREG, stat.S_IFDIR)
+"""What a size says something about, and what is entered for that."""
+
+
+class RemoveVisitor:
+    """A ``Visitor``: removes all but directories; those are ``below``. ``left``: something stays."""
+
+    links_apart = False
+
+    def __init__(self, rank: Rank, result: Result, place: Place, directory: int, device: int) -> None:
+        self._rank = rank
+        self._result = result
+        self._place = place
+        self._directory = directory
+        self.device: int | None = device
+        self.selected = rank.own(Selected)
+        self._below_path = place.path.partition(b"/")[2]
+        """The directory's path below the PATH of the command line."""
+        self.below: list[Place] = []
+        self.staying: set[Place] = set()
+        """Those among them of which only the contents may go."""
+        self.left = False
+        self._items: list[tuple[Found, Sequence[int]]] = []
+
+    def failed(self, name: bytes, problem: Problem) -> None:
+        if problem.errno == errno.ENOENT:
+            return
+        self._result.count(counts.FOUND)
+        if self._place.path and self.selected.excludes_in_any_case(os.path.join(self._below_path, name)):
+            self._leave(1)
+        else:
+            self._fail(name, problem)
+
+    def _leave(self, items: int) -> None:
+        """So many are not selected."""
+        self.left = True
+        self._result.count(counts.SKIPPED, items)
+
+    def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
+        self.left = True
+        self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
+
+    def chosen(self, found: Found) -> Iterable[int]:
+        if not self.selected.anything:
+            return range(len(found))
+        rows = [
+            *filter(partial(self._is_chosen, found, {*self.selected.rows(self._below_path, found)}), range(len(found)))
+        ]
+        others = len(found) - len(found.problems) - sum(row not in found.problems for row in rows)
+        if others:
+            self._result.count(counts.FOUND, others)
+            self._leave(others)
+        return rows
+
+    def _is_chosen(self, found: Found, selected: set[int], row: int) -> bool:
+        """A directory that is a PATH itself is; by its size only a file."""
+        mode = found.rows.mode[row]
+        if stat.S_ISDIR(mode) and not self._place.path:
+            return True
+        return row in selected and not (self.selected.select.by_size and stat.S_IFMT(mode) not in _SIZED)
+
+    def directories(self, found: Found, rows: Sequence[int]) -> None:
+        self._result.count(counts.FOUND, len(rows))
+        for row in rows:
+            name = found.names[row]
+            if found.rows.device[row] != self.device:
+                self._fail(name, Problem("stat", 0, text=_OTHER_DEVICE))
+                continue
+            path = os.path.join(self._place.path, name)
+            identity = Identity(self._place.source_id.mount, found.rows.inode[row])
+            below = Place(self._place.root, path, identity, NOWHERE, False, False)
+            self.below.append(below)
+            if not self.selected.may_remove_directory(found.rows.mtime[row]):
+                self.staying.add(below)
+
+    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+        self._items.append((found, rows))
+
+    large_files = nodes = linked = small_files
+
+    def settle(self) -> Steps:
+        for found, rows in self._items:
+            if len(rows) == len(found):
+                yield from self._remove(found.packed, found.rows)
+            else:
+                yield from self._remove(pack_names(map(found.names.__getitem__, rows)), found.rows.chosen(rows))
+
+    def remove_plain(self, listed: Listed) -> Stepwise[bytes]:
+        """Removes files and symbolic links by the inodes that the directory tells; returns the other names.
+
+        So does one that has another inode: something is mounted there, or another item has taken its name.
+        """
+        kinds, names = listed.kinds, listed.names
+        plain = [row for row, kind in enumerate(kinds) if kind in _PLAIN]
+        if not plain:
+            return names
+        rows, others = Rows(len(kinds), INODE), b""
+        rows.inode = listed.inodes
+        if len(plain) < len(kinds):
+            each = unpack_names(names)
+            others = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _PLAIN)
+            names, rows = pack_names(map(each.__getitem__, plain)), rows.chosen(plain)
+            kinds = bytes(map(kinds.__getitem__, plain))
+        removed = yield from remove_batch(self._rank, self._directory, names, rows)
+        verdicts, sizes = removed.verdicts, removed.seen.size
+        done = verdicts.rows(Code.DONE)
+        result, size = self._result, sum(map(sizes.__getitem__, done))
+        result.count(counts.FOUND, len(done))
+        result.count(counts.FOUND_BYTES, size)
+        result.count(counts.BYTES, size)
+        for kind, number in Counter(map(kinds.__getitem__, done)).items():
+            result.count(_PLAIN[kind], number)
+        if len(done) == len(rows):
+            return others
+        each, left = unpack_names(names), [others] if others else []
+        for row, code in enumerate(verdicts.codes):
+            if code == Code.ANEW:
+                left.append(each[row])
+            elif code != Code.DONE:
+                self.failed(each[row], verdicts.problem(row))
+        return pack_names(left)
+
+    def _remove(self, packed: bytes, rows: Rows) -> Steps:
+        result = self._result
+        kinds = [type_of(mode) for mode in rows.mode]
+        sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
+        result.count(counts.FOUND, len(rows))
+        result.count(counts.FOUND_BYTES, sum(sizes))
+        problems: dict[int, Problem] = {}
+        if not self._rank.options.dry_run:
+            verdicts = (yield from remove_batch(self._rank, self._directory, packed, rows)).verdicts
+            problems = {row: problem for row in range(len(rows)) if (problem := problem_of(verdicts, row)) is not None}
+        for row, problem in problems.items():
+            if problem.errno == errno.ENOENT:
+                result.count(counts.FOUND, -1)
+                result.count(counts.FOUND_BYTES, -sizes[row])
+            else:
+                self._fail(unpack_names(packed)[row], problem, sizes[row])
+        gone = [row for row in range(len(rows)) if row not in problems] if problems else range(len(rows))
+        result.count(counts.BYTES, sum(map(sizes.__getitem__, gone)))
+        for kind, number in Counter(map(kinds.__getitem__, gone)).items():
+            result.count(counts.of_kind(kind), number)
+
+    def finish(self) -> None:
+        """What was handed over has gone."""

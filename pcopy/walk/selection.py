@@ -1,0 +1,198 @@
+"""Which items of a tree are selected, by name, age and size.
+
+Patterns are those of gitignore, without files of that name: pathspec translates each. They are matched with paths below
+the root, in bytes as git does, and the last one that matches decides. A directory that is excluded is not looked into,
+so that nothing below it can be included again. Ages and sizes say nothing about directories.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import warnings
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from pcopy.named import NamedTuple
+from pcopy.walk.visitor import Found
+
+_EITHER, _DIRECTORY = rb"(?:(?P<ps_d>/)|$)", rb"(?P<ps_d>/)"
+"""How pathspec ends what matches a path, or a directory's alone, and all below it. Here that is of no interest."""
+
+
+class Select(NamedTuple):
+    """What the user wants, in primitives. Sizes are in bytes, times in nanoseconds since 1970; None: no limit.
+
+    ``patterns`` are lines as ``line_of`` makes them. The words of ``*_than`` are kept to be compared: an age means
+    another time each day.
+    """
+
+    patterns: tuple[bytes, ...] = ()
+    newer_than: str = ""
+    older_than: str = ""
+    larger_than: int | None = None
+    smaller_than: int | None = None
+    after: int | None = None
+    before: int | None = None
+
+    @property
+    def by_age(self) -> bool:
+        return self.after is not None or self.before is not None
+
+    @property
+    def by_size(self) -> bool:
+        return self.larger_than is not None or self.smaller_than is not None
+
+    @property
+    def anything(self) -> bool:
+        """Is there any filter?"""
+        return bool(self.patterns) or self.by_age or self.by_size
+
+
+class Selection:
+    """Answers for ``select``. A path is below the root; that of a directory ends in a slash."""
+
+    def __init__(self, select: Select) -> None:
+        self.select = select
+        self.anything = select.anything
+        rules = [translate(pattern) for pattern in reversed(select.patterns)]
+        self._groups = [
+            (excludes, _compiled(b"|".join(b"(?:%b)" % regex for regex, _ in group)))
+            for excludes, group in groupby(rules, itemgetter(1))
+        ]
+        """The patterns, the last ones first."""
+        self._after, self._before = select.after, select.before
+        self._larger, self._smaller = select.larger_than, select.smaller_than
+        self._beside_names = select.by_age or select.by_size
+
+    def excludes(self, path: bytes) -> bool:
+        """By its name?"""
+        return next((excludes for excludes, pattern in self._groups if pattern.search(path)), False)
+
+    def excludes_in_any_case(self, path: bytes) -> bool:
+        """By its name, whether it is a directory or not."""
+        return self.excludes(path) and self.excludes(path + b"/")
+
+    def excludes_below(self, path: bytes) -> bool:
+        """By its name, or by that of a directory above it?"""
+        parts = path.rstrip(b"/").split(b"/")
+        above = (b"/".join(parts[:depth]) + b"/" for depth in range(1, len(parts)))
+        return any(map(self.excludes, above)) or self.excludes(path)
+
+    def takes_directory(self, path: bytes) -> bool:
+        return not self.excludes(path + b"/")
+
+    def takes(self, path: bytes, mode: int, size: int, mtime: int) -> bool:
+        if stat.S_ISDIR(mode):
+            return self.takes_directory(path)
+        return not self.excludes(path) and self.takes_item(mode, size, mtime)
+
+    def takes_item(self, mode: int, size: int, mtime: int) -> bool:
+        """Whatever its name; it is no directory."""
+        if not self._beside_names:
+            return True
+        return self.is_of_age(mtime) and (not stat.S_ISREG(mode) or self.is_of_size(size))
+
+    def may_remove_directory(self, mtime: int) -> bool:
+        """One that has been emptied, and was changed last at ``mtime``: it has an age, but no size."""
+        return not self.select.by_size and self.is_of_age(mtime)
+
+    def is_of_age(self, mtime: int) -> bool:
+        return not (
+            (self._after is not None and mtime <= self._after) or (self._before is not None and mtime >= self._before)
+        )
+
+    def is_of_size(self, size: int) -> bool:
+        return not (
+            (self._larger is not None and size <= self._larger) or (self._smaller is not None and size >= self._smaller)
+        )
+
+    def rows(self, directory: bytes, found: Found) -> list[int]:
+        """Those of the items found in ``directory`` that are selected; and those that could not be looked at, if their
+        names do not exclude them."""
+        above = directory + b"/" if directory else b""
+        columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.mtime, strict=True)
+        return [
+            row
+            for row, (name, mode, size, mtime) in enumerate(columns)
+            if (
+                self.takes(above + name, mode, size, mtime)
+                if row not in found.problems
+                else not self.excludes_in_any_case(above + name)
+            )
+        ]
+
+
+def translate(line: bytes) -> tuple[bytes, bool]:
+    """A regular expression for the paths that ``line`` matches, and whether it excludes them; ``ValueError``: none."""
+    from pathspec.patterns.gitignore.base import GitIgnorePatternError
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    while line.endswith(b"/**/"):  # pathspec takes it for that without the stars
+        line = line[:-4].removesuffix(b"/**") + (b"/**/*/" if line[:-4] else b"*/")
+    try:
+        regex, excludes = GitIgnoreSpecPattern.pattern_to_regex(line)
+    except GitIgnorePatternError:
+        regex, excludes = None, None
+    if regex is None or excludes is None:
+        raise ValueError("no pattern that could match anything")
+    if regex == b".":
+        return b"", excludes
+    for end, instead in ((_EITHER, rb"/?\Z"), (_DIRECTORY, rb"/\Z"), (b"/", b"/.")):
+        if regex.endswith(end):
+            regex = regex[: -len(end)] + instead
+            break
+    if b"?P<" in regex:
+        raise ValueError("a pattern that is not understood")
+    try:
+        _compiled(regex)
+    except re.error as error:
+        raise ValueError(f"a pattern that is not understood: {error}") from None
+    return regex, excludes
+
+
+def _compiled(regex: bytes) -> re.Pattern[bytes]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a bracket within brackets is what it is in git
+        return re.compile(regex, re.DOTALL)
+
+
+def line_of(pattern: bytes, *, includes: bool = False) -> bytes:
+    """A pattern of the command line as a line for ``translate``; raises ``ValueError`` if it can match nothing.
+
+    There are no comments on a command line, and blanks at the end belong to the pattern.
+    """
+    if includes and pattern.startswith(b"!"):
+        raise ValueError("begins with !, which excludes what is included; for a name that begins so write \\!")
+    if pattern.startswith(b"#"):
+        pattern = b"\\" + pattern
+    bare = pattern.rstrip(b" \t")
+    if bare and not bare.endswith(b"\\"):
+        pattern = bare + b"".join(b"\\%c" % blank for blank in pattern[len(bare) :])
+    line = b"!" + pattern if includes else pattern
+    _check(line)
+    return line
+
+
+def lines_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
+    """The patterns in a file, and in which line each stands, from 1. Blank lines and comments are none.
+
+    Raises ``ValueError``, with the line, where one can match nothing.
+    """
+    for number, line in enumerate(contents.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        pattern = line.removesuffix(b"\r")
+        if pattern.strip() and not pattern.startswith(b"#"):
+            try:
+                _check(pattern)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            yield number, pattern
+
+
+def _check(line: bytes) -> None:
+    if line[:2] in (b"- ", b"+ "):
+        option = "--exclude" if line.startswith(b"-") else "--include"
+        advice = f"write {option} with what follows; a name that begins so is written \\{line[:1].decode()}"
+        raise ValueError(f"a rule in rsync's form: {advice}")
+    translate(line)

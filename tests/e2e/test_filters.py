@@ -1,0 +1,211 @@
+"""Filters: what git, find and cmp would choose is copied, compared and removed; the rest is counted as skipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Completed, pcopy, pverify, show, start, succeed, summary
+from tests.support.files import write
+
+PATTERNS = [".snapshot", "*.o", "!/top.o", "/only/here/", "!kept/", "*~"]
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """Some hundreds of files, few in most directories and many in one."""
+    root = area / "source"
+    for directory in ("", "a", "a/b", "a/.snapshot/d", "only/here", "a/only/here", "kept", "many"):
+        for number in range(300 if directory == "many" else 4):
+            for end in (".o", ".c", "~"):
+                write(root / directory / f"{number}{end}", b"x" * number)
+    write(root / "top.o", b"top")
+    write(root / "large", bytes(5 << 20))
+    (root / "a/link").symlink_to("nowhere")
+    os.mkfifo(root / "fifo.o")
+    os.link(root / "0.c", root / "a/second.c")
+    os.link(root / "1.c", root / "a/second.o")
+    for path in root.rglob("*"):
+        when = time.time() - (30 if path.name.startswith(("2", "large")) else 1) * 86400
+        os.utime(path, (when, when), follow_symlinks=False)
+    return root
+
+
+def options(patterns: Sequence[str]) -> list[str]:
+    return [f"--include={each[1:]}" if each[0] == "!" else f"--exclude={each}" for each in patterns]
+
+
+def chosen_by_git(source: Path, patterns: Sequence[str]) -> Path:
+    """A copy that holds what git does not ignore; it knows neither empty directories nor FIFOs."""
+    expected = source.parent / "expected"
+    shutil.copytree(source, expected, symlinks=True, ignore=lambda *_: ["fifo.o"])
+    subprocess.run(["git", "init", "-q", expected], check=True)
+    (expected.parent / "patterns").write_text("\n".join(patterns))
+    kept = {*run_git(expected, f"--exclude-from={expected.parent / 'patterns'}")}
+    for path in set(run_git(expected)) - kept:
+        (expected / path).unlink()
+    shutil.rmtree(expected / ".git")
+    return expected
+
+
+def run_git(tree: Path, *options: str) -> list[str]:
+    command: list[str | Path] = ["git", "-C", tree, "ls-files", "-z", "--others", *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
+
+
+def files(tree: Path) -> set[str]:
+    return {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir() or path.is_symlink()}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_patterns_choose_what_git_does_not_ignore(area: Path, source: Path, ranks: int) -> None:
+    copy = area / "copy"
+    told = summary(succeed("--json", *options(PATTERNS), f"{source}/", copy, ranks=ranks))
+    assert files(copy) == files(chosen_by_git(source, PATTERNS)) and len(files(copy)) > 300
+    assert not (copy / "only/here").exists() and (copy / "a/only/here").is_dir() and not (copy / "a/.snapshot").exists()
+    assert all((copy / name).read_bytes() == (source / name).read_bytes() for name in files(copy) - {"a/link"})
+    assert (copy / "0.c").stat().st_ino == (copy / "a/second.c").stat().st_ino
+    directories = sum(path.is_dir() for path in copy.rglob("*")) + 1
+    assert (told["directories"], told["found"]) == (directories, told["skipped"] + len(files(copy)) + directories)
+    assert told["failed"] == 0
+    again = summary(succeed("--json", "--existing=changed", *options(PATTERNS), f"{source}/", copy, ranks=ranks))
+    assert (again["files"], again["found"]) == (0, told["found"])
+
+
+@pytest.mark.parametrize(
+    ("option", "find"),
+    [
+        ("--newer-than=7d", ["-newermt", "7 days ago"]),
+        ("--older-than=7d", ["!", "-newermt", "7 days ago"]),
+        (
+            f"--newer-than={time.strftime('%Y-%m-%d', time.localtime(time.time() - 20 * 86400))}",
+            ["-newermt", "20 days ago"],
+        ),
+        ("--larger-than=1M", ["!", "(", "-type", "f", "!", "-size", "+1048576c", ")"]),
+        ("--smaller-than=2", ["!", "(", "-type", "f", "!", "-size", "-2c", ")"]),
+    ],
+)
+def test_ages_and_sizes_choose_what_find_does(area: Path, source: Path, option: str, find: list[str]) -> None:
+    succeed(option, f"{source}/", area / "copy", ranks=2)
+    command: list[str | Path] = ["find", source, "!", "-type", "d", *find, "-printf", "%P\\0"]
+    expected = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
+    assert files(area / "copy") == {*expected} != files(source)
+    assert {path.name for path in (area / "copy").rglob("*") if path.is_dir()} > {"many", "here", ".snapshot"}
+
+
+def test_proofs_are_about_what_was_selected(area: Path, source: Path) -> None:
+    """A signature of a selection is that of a tree that holds no more, and so is a manifest."""
+    copy, filters = area / "copy", options(PATTERNS)
+    run = succeed(
+        "--verify", "--signature", area / "sig", "--manifest", area / "manifest", *filters, f"{source}/", copy
+    )
+    assert b"DST holds more" not in run.stderr
+    assert pverify(area / "sig", copy).returncode == 0
+    assert pverify(*filters, area / "sig", source).returncode == 0
+    assert pverify(area / "sig", source).returncode == 1
+    assert pverify("--manifest", area / "manifest", copy).returncode == 0
+    assert pverify(*filters, "--manifest", area / "manifest", source).returncode == 0
+    assert pverify(*filters, source, copy).returncode == 0
+    assert pverify("--create", area / "all", "--manifest", area / "all.manifest", source).returncode == 0
+    assert pverify(*filters, "--manifest", area / "all.manifest", copy).returncode == 0
+    write(copy / "many/7.c", b"7654321")
+    differing = pverify(*filters, "--manifest", area / "all.manifest", copy)
+    assert (differing.returncode, differing.stdout) == (1, b"changed many/7.c\n")
+    write(copy / "many/stray.c", b"")
+    write(source / "many/stray.o", b"")
+    write(copy / "many/stray.o", b"")
+    again = succeed("--existing=changed", "--signature", area / "sig2", *filters, f"{source}/", copy)
+    assert b"DST holds more" in again.stderr
+
+
+def test_what_is_excluded_is_not_looked_into(area: Path) -> None:
+    """Not even if it can't be read: it fails nothing, and is no part of the job."""
+    write(area / "source/file", b"")
+    for name in ("closed", "shut"):
+        (area / "source" / name).mkdir()
+    trace = area / "trace"
+    wrap = ["strace", "-f", "-qq", "-o", trace, "-e", "trace=openat,openat2"]
+    succeed("--exclude=closed", "--exclude=shut/", f"{area}/source/", area / "copy", ranks=1, wrap=wrap, real=True)
+    assert "closed" not in trace.read_text() and "shut" not in trace.read_text() and "file" in trace.read_text()
+
+
+def prm(*arguments: Any, **more: Any) -> Completed:
+    return pcopy(*arguments, program="prm", **more)
+
+
+def test_prm_removes_what_is_selected(area: Path, source: Path) -> None:
+    expected = files(source) - files(chosen_by_git(source, PATTERNS))
+    told = summary_of_prm(prm("--yes", "--json", *options(PATTERNS), source, ranks=2))
+    assert files(source) == expected
+    assert told["removed"] > 300
+
+
+def summary_of_prm(run: Completed) -> dict[str, Any]:
+    assert run.returncode == 0, show(run)
+    told: dict[str, Any] = json.loads(run.stdout)
+    assert told["found"] == told["removed"] + told["not_empty"]
+    return told
+
+
+def test_prm_leaves_young_directories(area: Path) -> None:
+    tree, old = area / "tree", time.time() - 30 * 86400
+    for path in ("old/deep/old", "young/old", "young/young"):
+        write(tree / path / "file", b"")
+    for each in (tree, *tree.rglob("*")):
+        is_old = each.name != "young" and "young/young" not in str(each)
+        os.utime(each, (old, old) if is_old else None)
+    assert prm("--yes", "--older-than=7d", tree, ranks=2).returncode == 0
+    assert sorted(str(path.relative_to(tree)) for path in tree.rglob("*")) == [
+        "young",
+        "young/young",
+        "young/young/file",
+    ]
+
+
+def test_prm_by_size_removes_files_only(area: Path, source: Path) -> None:
+    run = prm("--yes", "--larger-than=1M", source, ranks=2)
+    assert run.returncode == 0, show(run)
+    assert "large" not in files(source) and {"a/link", "fifo.o", "top.o"} < files(source)
+
+
+def test_a_killed_job_goes_on_with_its_selection(area: Path, source: Path) -> None:
+    """Also if an age would mean something else by then, and another pattern is given no more."""
+    copy, filters = area / "copy", [*options(PATTERNS), "--newer-than=7d"]
+    command: list[Any] = ["--checkpoint", area / "job", *filters, f"{source}/", copy]
+    process = start(*command, ranks=2)
+    while not copy.exists() and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    refused = pcopy(*command[:2], "--exclude=a", *command[2:])
+    assert refused.returncode == 2 and b"different: --exclude and --include" in refused.stderr, show(refused)
+    succeed(*command, ranks=3)
+    expected = chosen_by_git(source, PATTERNS)
+    assert files(copy) == {name for name in files(expected) if not Path(name).name.startswith("2") and name != "large"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--exclude="], b"--exclude: "),
+        (["--exclude=- *.o"], b"rsync's form: write --exclude with what follows"),
+        (["--include=!x"], b"begins with !"),
+        (["--exclude-from=/nowhere"], b"/nowhere: cannot be read: No such file"),
+        (["--newer-than=yesterday"], b"yesterday: neither an age"),
+        (["--smaller-than=big"], b"big: not a size"),
+    ],
+)
+def test_wrong_filters_are_refused(area: Path, arguments: list[str], words: bytes) -> None:
+    write(area / "source/file", b"")
+    run = pcopy(*arguments, area / "source", area / "copy")
+    assert run.returncode == 2 and words in run.stderr and run.stderr.count(b"\n") == 1
+    assert not (area / "copy").exists()

@@ -1,0 +1,134 @@
+"""Patterns choose what git would choose: the files that it does not ignore are asked of git itself."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pcopy.walk.selection import Select, Selection, line_of, lines_in
+
+NAMES = (b"a", b"b", b"foo", b"a.o", b".x", b"#c", b"!d", b"e f", b"g ", b"\xff\xc3", b"n\nl", b"[k]", b"back\\")
+PARTS = (b"*", b"**", b"?", b"foo", b"a", b"b", b"*.o", b".*", b"[a-f]", b"[!a]*", b"e f", b"\\#c", b"\\!d", b"*\xff*")
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three levels of all names, as files and as directories."""
+    root = tmp_path_factory.mktemp("tree")
+    subprocess.run(["git", "init", "-q", root], check=True)
+    for first in NAMES[:6]:
+        for second in NAMES[:7]:
+            directory = bytes(root) + b"/" + first + b"/" + second
+            os.makedirs(directory + b"/foo")
+            for name in NAMES:
+                if name != b"foo":
+                    Path((directory + b"/" + name).decode(errors="surrogateescape")).touch()
+            Path((directory + b"/foo/" + first).decode(errors="surrogateescape")).touch()
+    for name in NAMES[6:]:
+        Path((bytes(root) + b"/" + name).decode(errors="surrogateescape")).touch()
+    return root
+
+
+def chosen_by_git(tree: Path, lines: list[bytes], scratch: Path) -> set[bytes]:
+    (scratch / "patterns").write_bytes(b"\n".join(lines) + b"\n")
+    command: list[str | Path] = [
+        "git",
+        "-C",
+        tree,
+        "ls-files",
+        "-z",
+        "--others",
+        f"--exclude-from={scratch / 'patterns'}",
+    ]
+    listed = subprocess.run(command, check=True, capture_output=True).stdout
+    return {*listed.split(b"\0")} - {b""}
+
+
+def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
+    """By a walk that does not enter what is not selected."""
+    selection = Selection(Select(tuple(lines)))
+    found: set[bytes] = set()
+
+    def enter(below: bytes) -> None:
+        for entry in Path((bytes(tree) + b"/" + below).decode(errors="surrogateescape")).iterdir():
+            path = below + bytes(entry).rpartition(b"/")[2]
+            status = entry.lstat()
+            if path != b".git" and selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns):
+                enter(path + b"/") if stat.S_ISDIR(status.st_mode) else found.add(path)
+
+    enter(b"")
+    return found
+
+
+def are_same(tree: Path, lines: list[bytes], scratch: Path) -> None:
+    assert chosen(tree, lines) == chosen_by_git(tree, lines, scratch), lines
+
+
+LINE = st.builds(
+    lambda sign, anchor, parts, end: sign + anchor + b"/".join(parts) + end,
+    st.sampled_from((b"", b"", b"!")),
+    st.sampled_from((b"", b"", b"/")),
+    st.lists(st.sampled_from(PARTS), min_size=1, max_size=3),
+    st.sampled_from((b"", b"", b"/", b"/*", b"/**")),
+)
+
+
+@given(lines=st.lists(LINE, min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_git_chooses_the_same(tree: Path, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+    are_same(tree, lines, tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"*", b"!*/", b"!*.o"],
+        [b"*/", b"!*.o"],
+        [b"foo/**", b"!foo/a"],
+        [b"/a/**/foo"],
+        [b"/foo"],
+        [b"a/b"],
+        [b"**/b/foo/"],
+        [b"n?l"],
+        [b"g\\ "],
+        [b"*", b"!/a", b"!/a/b", b"!/a/b/**"],
+        [b"**"],
+        [b"[[]k]"],
+        [b"back\\\\"],
+    ],
+)
+def test_git_chooses_the_same_by_special_patterns(tree: Path, tmp_path: Path, lines: list[bytes]) -> None:
+    are_same(tree, lines, tmp_path)
+
+
+def test_on_a_command_line_nothing_is_a_comment_and_blanks_count() -> None:
+    selection = Selection(Select((line_of(b"#*#"), line_of(b"end "), line_of(b"n\xc3\xa9"))))
+    assert selection.excludes(b"d/#x#") and selection.excludes(b"end ") and selection.excludes(b"n\xc3\xa9/")
+    assert not (selection.excludes(b"end") or selection.excludes(b"x#"))
+
+
+def test_lines_of_a_file() -> None:
+    contents = b"\xef\xbb\xbf*.o\r\n\n# comment\n!keep.o\n\\#x"
+    assert [*lines_in(contents)] == [(1, b"*.o"), (4, b"!keep.o"), (5, b"\\#x")]
+
+
+@pytest.mark.parametrize("pattern", [b"", b"/", b"!", b"- *.o", b"+ */", b" "])
+def test_what_can_match_nothing_is_refused(pattern: bytes) -> None:
+    with pytest.raises(ValueError, match=r"match anything|rsync"):
+        line_of(pattern)
+    if pattern.strip():
+        with pytest.raises(ValueError, match="line 2"):
+            list(lines_in(b"a\n" + pattern))
+
+
+def test_a_path_is_excluded_below_an_excluded_directory() -> None:
+    selection = Selection(Select((b"a/", b"!a/b")))
+    assert (
+        selection.excludes_below(b"a/b") and selection.excludes_below(b"a/c/d/") and not selection.excludes_below(b"a")
+    )
