@@ -59,4 +59,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         shorter = posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
         return f"{picture}[{words}]({shorter}{anchor or ''})"
 
-    return _LINK.sub(led, markdown)
+    return four_spaces(_LINK.sub(led, markdown))
+
+
+def four_spaces(markdown: str) -> str:
+    """With what belongs to an item of a list as far indented as MkDocs wants; for others two or three spaces do."""
+    lines = []
+    in_list = False
+    for line in markdown.split("\n"):
+        if line[:1].strip():
+            in_list = re.match(r"[-*] |\d+\. ", line) is not None
+        indented = re.match(r" {2,3}(?=\S)", line) if in_list else None
+        lines.append(f"    {line.lstrip()}" if indented else line)
+    return "\n".join(lines)

@@ -40,7 +40,7 @@ examples:
   prm --dry-run /scratch/run7
   prm /scratch/run7
   prm --yes -n 4 /scratch/run7 /scratch/run8
-  mpiexec -n 16 prm --yes /scratch/run7
+  mpiexec -n 16 prm --yes /scratch/run9
 
 exit status:
   0 all is removed; 1 something is left; 2 refused, and nothing was removed;

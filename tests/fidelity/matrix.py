@@ -65,7 +65,9 @@ the file system or the host: `security.ima`, `security.evm`, `lustre.*`, what Lu
 END = """
 ## How this page is made
 
-    python -m tests.fidelity.matrix > docs/operations/fidelity.md
+```sh
+python -m tests.fidelity.matrix > docs/operations/fidelity.md
+```
 
 as root, in a checkout with the packages of `bin/install-debian-packages tests`. Rows and their judges are in
 `tests/fidelity`, the footnotes in its `notes.py`; `tests/fidelity/test_matrix.py` compares.

@@ -1,0 +1,242 @@
+"""Commands that documentation shows: found in Markdown, and run in a place where the paths that they name are.
+
+A page says ``/data`` and ``/archive``. In a sandbox these are directories of a temporary one, and what a command prints
+is read as if they were where the page says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+
+from pcopy.cli.pcopy import PCOPY
+from pcopy.cli.prm import PRM
+from pcopy.cli.program import Program
+from pcopy.cli.pstripe import PSTRIPE
+from pcopy.cli.pverify import PVERIFY
+from tests.support.command import REPOSITORY, RUN, start
+
+PROGRAMS: dict[str, Program] = {"pcopy": PCOPY, "prm": PRM, "pstripe": PSTRIPE, "pverify": PVERIFY}
+JOB = "a1b2c3d4e5"
+"""The name of a job in the documentation."""
+
+_PLACES = ("archive", "backup", "data", "home", "lustre", "mnt", "new", "nfs", "old", "scratch", "srv", "var")
+_PLACE = re.compile(rf"(?<![\w./~$}}-])/(?=(?:{'|'.join(_PLACES)})(?![\w.-]))")
+_SHELL = re.compile(r"[|&;<>$()`*~]|^\s*(?:if|for|while|export|cd)\b|^\w+=")
+"""What only a shell understands."""
+
+_LAUNCHER = re.compile(r"^(?:mpiexec(?:\.hydra)?|srun)\s+(?:--?\w[\w-]*(?:=\S+|\s+(?=\d)\d+)?\s+)*")
+_VARIES = (
+    (re.compile(r"\b[0-9a-f]{10}\b"), JOB),
+    (re.compile(r"\b\d[\d.,]* (s|(?:[KMGT]i)?B/s|items/s)(?![\w/])"), r"N \1"),
+    (re.compile(r"\b\d+ ranks?\b"), "N ranks"),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?"), "TIME"),
+)
+"""What differs from run to run in what commands print."""
+
+
+class Block(NamedTuple):
+    """Commands of a page, and the output that follows them there (None: none is shown)."""
+
+    page: str
+    line: int
+    text: str
+    output: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    tokens = _markdown(page)
+    name = str(page.relative_to(REPOSITORY))
+    for number, token in enumerate(tokens):
+        if token.type == "fence" and token.info == "sh":
+            after = tokens[number + 1] if number + 1 < len(tokens) else None
+            is_output = after is not None and after.type == "fence" and after.info == "text"
+            yield Block(name, (token.map or [0])[0] + 2, token.content, after.content if after and is_output else None)
+
+
+def other_blocks(page: Path) -> list[str]:
+    """The contents of blocks that are not marked as commands."""
+    tokens = _markdown(page)
+    return [token.content for token in tokens if token.type == "code_block" or _is_other_fence(token.type, token.info)]
+
+
+def _is_other_fence(kind: str, info: str) -> bool:
+    return kind == "fence" and info != "sh"
+
+
+def in_prose(page: Path) -> list[str]:
+    """Code in the lines of a page."""
+    inline = [child for token in _markdown(page) for child in token.children or []]
+    return [child.content for child in inline if child.type == "code_inline"]
+
+
+def _markdown(page: Path) -> list:  # type: ignore[type-arg]
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text())
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a block, what a backslash continues put together, without comments and empty ones."""
+    joined = text.replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def without_launcher(line: str) -> str:
+    return _LAUNCHER.sub("", line)
+
+
+def runs_of_ours(line: str) -> list[list[str]]:
+    """The words of each of our programs that a line of shell runs, the program's name first."""
+    found = []
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("();<>|&"):
+            place = next((n for n, w in enumerate(words) if os.path.basename(w) in PROGRAMS), None)
+            if place is not None:
+                found.append([os.path.basename(words[place]), *words[place + 1 :]])
+            words = []
+        else:
+            words.append(word)
+    return found
+
+
+def parse(words: Sequence[str]) -> None:
+    """Raises ``Refused`` for what the program does not take."""
+    program = PROGRAMS[words[0]]
+    if program.early_answer(words[1:]) is None:
+        program.parse(words[1:])
+
+
+class Done(NamedTuple):
+    line: str
+    status: int
+    output: str
+
+
+class Sandbox:
+    """A directory with the places that pages name, in which commands are run as if it were the root."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.work = top / "work"
+        self.job = ""
+        self._programs = top / "bin"
+        for place in ("work", "bin", "state", "tmp", *_PLACES):
+            (top / place).mkdir(parents=True)
+        for name in PROGRAMS:
+            self._script(name, shlex.join([sys.executable, *RUN[name]]) + ' "$@"')
+        for name in ("srun", "mpiexec"):
+            self._script(name, 'while [ "${1#-}" != "$1" ]; do [ "$1" = -n ] && shift; shift; done; exec "$@"')
+        self.environment = {
+            "HOME": str(top / "home"),
+            "XDG_STATE_HOME": str(top / "state"),
+            "TMPDIR": str(top / "tmp"),
+        }
+
+    def _script(self, name: str, line: str) -> None:
+        file = self._programs / name
+        file.write_text(f"#!/bin/sh\n{line}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+    def keep_a_job(self) -> None:
+        """Leaves an unfinished job in the state directory: one in which an item has failed."""
+        source = self.top / "kept"
+        source.mkdir()
+        (source / "file").write_text("content")
+        (self.top / "kept.copy" / "file" / "in the way").mkdir(parents=True)
+        self.run(f"pcopy -T {source} {source}.copy")
+        self.job = json.loads(self.run("pcopy --jobs --json").output)["job"]
+
+    def run(self, line: str, timeout: float = 60) -> Done:
+        """Runs a line, or a script of several."""
+        text = self._there(line)
+        if _SHELL.search(_without_quoted(text)) or "\n" in text:
+            return self._run_shell(line, text, timeout)
+        words = shlex.split(without_launcher(text), comments=True)
+        if words[0] not in PROGRAMS:
+            return self._run_shell(line, text, timeout)
+        program, *arguments = words
+        process = start(
+            *arguments,
+            program=program,
+            env=self.environment,
+            cwd=self.work,
+            umask=0o022,
+            stderr=subprocess.STDOUT,
+        )
+        with process:
+            output, _ = process.communicate(timeout=timeout)
+        return Done(line, process.returncode, self._here(output))
+
+    def _run_shell(self, line: str, text: str, timeout: float) -> Done:
+        environment = {
+            **os.environ,
+            **self.environment,
+            "PATH": f"{self._programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONSAFEPATH": "1",
+            "LC_ALL": "C.UTF-8",
+        }
+        done = subprocess.run(
+            ["bash", "-c", text],
+            check=False,
+            cwd=self.work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+        )
+        return Done(line, done.returncode, self._here(done.stdout))
+
+    def _there(self, text: str) -> str:
+        text = _PLACE.sub(f"{self.top}/", text).replace("ann:staff", f"{os.geteuid()}:{os.getegid()}")
+        return text.replace(JOB, self.job) if self.job else text
+
+    def _here(self, output: bytes) -> str:
+        return output.decode(errors="backslashreplace").replace(f"{self.work}", "~").replace(f"{self.top}/", "/")
+
+
+def is_script(text: str) -> bool:
+    """Do the lines of a block depend on each other, so that one shell has to run them?"""
+    return re.search(r"^\s*(?:if|for|while|export|cd)\b|^\w+=", text, re.MULTILINE) is not None
+
+
+def _without_quoted(text: str) -> str:
+    """Without comments, and without what quotes keep from the shell."""
+    return re.sub(r"'[^']*'|(?:^|(?<=\s))#.*", "", text)
+
+
+def is_output(shown: str, real: str) -> bool:
+    """Is what a page shows what was printed? ``…`` stands for anything in a line, alone in a line for any lines."""
+    pattern = "".join(
+        "(?:.*\n)*?" if line.strip() == "…" else ".*?".join(map(re.escape, _alike(line).split("…"))) + "\n"
+        for line in shown.rstrip("\n").split("\n")
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in _alike(real).rstrip("\n").split("\n"))) is not None
+
+
+def _alike(text: str) -> str:
+    for varies, name in _VARIES:
+        text = varies.sub(name, text)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def copy_of(template: Sandbox, top: Path) -> Sandbox:
+    """A sandbox with what is in another one."""
+    sandbox = Sandbox(top)
+    for place in ("work", *_PLACES):
+        shutil.copytree(template.top / place, top / place, symlinks=True, dirs_exist_ok=True)
+    return sandbox

@@ -1,0 +1,173 @@
+"""Every command that README and docs show is run, in a sandbox, and has the status that it should.
+
+What needs another machine, another user or a terminal is in a table with its reason; our own programs' words in it are
+at least understood. Where output follows a command, it is what the command prints (``…`` stands for anything).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.documented import (
+    JOB,
+    PROGRAMS,
+    Block,
+    Sandbox,
+    blocks,
+    copy_of,
+    in_prose,
+    is_output,
+    is_script,
+    lines_of,
+    other_blocks,
+    parse,
+    runs_of_ours,
+    without_launcher,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "man"),
+]
+STORIES = ("docs/tutorial.md",)
+"""Pages whose blocks go on from each other."""
+
+
+class Apart(NamedTuple):
+    """Commands that the sandbox does not run."""
+
+    pattern: str
+    reason: str
+
+
+NOT_RUN = (
+    Apart(r"pip install|bin/install|bin/build-kernel|mkdocs", "installs; the CI begins with it"),
+    Apart(r"^python3? -m (bench|tests)", "takes long: benchmarks, campaigns"),
+    Apart(r"\bpstripe\b", "needs Lustre; tests/lustre runs it"),
+    Apart(r"libmpich", "needs Debian's MPICH"),
+    Apart(r"^prm (?!.*--yes|.*--dry-run|.*-f)", "asks on a terminal; tests/e2e/test_prm.py answers"),
+)
+STATUSES = ((r"--resume", {1}, "the job that the sandbox keeps has an item that fails"),)
+"""Statuses other than 0 that commands have in the sandbox, and why."""
+
+
+def all_blocks() -> list[Block]:
+    return [block for page in PAGES for block in blocks(page)]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
+    """What is there before a page's commands are run: data, copies of them, signatures of both."""
+    sandbox = Sandbox(tmp_path_factory.mktemp("template"))
+    top = sandbox.top
+    for tree in (
+        "data",
+        "work/results",
+        "scratch/results",
+        "scratch/run7",
+        "scratch/run8",
+        "scratch/run9",
+        "scratch/data",
+        "old/data",
+    ):
+        make_tree(top / tree)
+    for tree in (
+        "srv",
+        "nfs/data",
+        "lustre/data",
+        "lustre/a/data",
+        "lustre/old/data",
+        "work/a",
+        "work/b",
+        "work/c",
+        "work/big",
+    ):
+        make_tree(top / tree)
+    for place in ("lustre/b", "lustre/new", "lustre/home/ann", "home/ann", "mnt/data", "var/lib/node_exporter"):
+        (top / place).mkdir(parents=True, exist_ok=True)
+    (top / "work/file").write_text("content\n")
+    for name in ("data", "results"):
+        source = "/data" if name == "data" else name
+        told = sandbox.run(f"pcopy --signature {name}.sig --manifest {name}.manifest {source} /archive")
+        assert told.status == 0, told
+    return sandbox
+
+
+def make_tree(top: Path) -> None:
+    for name in ("run7/core", "run8/core", "notes.txt"):
+        file = top / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{name}\n" * 500)
+    (top / "newest").symlink_to("run8")
+
+
+def is_apart(line: str) -> bool:
+    return any(re.search(apart.pattern, line) for apart in NOT_RUN)
+
+
+def commands(block: Block) -> Iterator[str]:
+    """What is run at once: each line, or all if they are one script."""
+    if is_script(block.text):
+        yield block.text
+    else:
+        yield from lines_of(block.text)
+
+
+def play(sandbox: Sandbox, block: Block) -> None:
+    if not sandbox.job and (JOB in block.text or "--resume" in block.text) and block.page not in STORIES:
+        sandbox.keep_a_job()
+    printed = ""
+    for command in commands(block):
+        if is_apart(command):
+            continue
+        done = sandbox.run(command)
+        expected = next((statuses for pattern, statuses, _ in STATUSES if re.search(pattern, command)), {0})
+        if block.page not in STORIES:
+            assert done.status in expected, f"{block.page}:{block.line}: {command}\n{done.output}"
+        printed += done.output
+    if block.output is not None:
+        assert is_output(block.output, printed), f"{block.page}:{block.line}: this was printed:\n{printed}"
+
+
+SINGLE = [block for block in all_blocks() if block.page not in STORIES]
+
+
+@pytest.mark.parametrize("block", SINGLE, ids=lambda block: f"{block.page}:{block.line}")
+def test_commands_do_what_pages_say(block: Block, template: Sandbox, tmp_path: Path) -> None:
+    for line in lines_of(block.text):
+        for words in runs_of_ours(without_launcher(line)):
+            parse([word.replace("ann:staff", "0:0") for word in words])
+    if all(map(is_apart, lines_of(block.text))):
+        return
+    play(copy_of(template, tmp_path / "sandbox"), block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_marked_as_such(page: Path) -> None:
+    """So that none is left out. A usage, with brackets or words for something, is no command."""
+    if page.parent.name == "reference":
+        return  # their usage is the parser's
+    shown = [line for text in other_blocks(page) for line in text.splitlines()]
+    ours = [line for line in shown if re.match(rf"\$? ?({'|'.join(PROGRAMS)}|mpiexec|srun) [^(]", line)]
+    assert [line for line in ours if not re.search(r"\[|SRC|PATH|JOB|AGE|\b[A-Z] [A-Z]\b|^pcopy \d", line)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_of_commands_in_prose_are_there(page: Path) -> None:
+    for code in in_prose(page):
+        program, *words = code.split() or [""]
+        if program in PROGRAMS:
+            assert unknown_options(program, words) == [], code
+
+
+def unknown_options(program: str, words: list[str]) -> list[str]:
+    known = PROGRAMS[program].parser()._option_string_actions
+    letters = PROGRAMS[program].letters
+    options = [word.partition("=")[0].strip("[].,") for word in words if re.match(r"\[?--?[a-zA-Z]", word)]
+    return [option for option in options if option not in known and option[1:].strip(letters)]
