@@ -103,6 +103,8 @@ class Driver:
         self._ready: deque[_Ready] = deque()  # in turn; the first one is the one that runs
         self._suspended: list[_Suspended] = []
         self._is_ending = False
+        self.idle = 0.0
+        """Seconds that this rank has slept because there was nothing for it to do."""
 
     def run(self) -> int:
         """The job, from its start to the barrier; returns the status that all ranks agreed on.
@@ -177,9 +179,12 @@ class Driver:
         node = self._node
         before = node.state
         now = self._clock()
-        if timeout <= 0.0 or self._suspended:
+        is_idle = timeout > 0.0 and not self._suspended
+        if not is_idle:
             self._lively = now
         arrived = self._transport.poll(timeout, now - self._lively, self._wake)
+        if is_idle:
+            self.idle += self._clock() - now
         if self._wake is not None:
             self._wake.clear()  # before the tickets are looked at, so that none that is done later is missed
         for source, message in arrived:

@@ -128,7 +128,9 @@ class Stop(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The sender's subtree has no message under way any more (the barrier, upward)."""
+    """The sender's subtree has no message under way any more (the barrier, upward); ``words`` are its last ones."""
+
+    words: bytes = b""
 
 
 class Close(NamedTuple):

@@ -14,6 +14,7 @@ from itertools import compress
 from random import Random
 from typing import Any, ClassVar
 
+from pcopy.engine.barrier import Barrier
 from pcopy.engine.commit import Commit
 from pcopy.engine.journal import FIRST, Epochs, Journal
 from pcopy.engine.limits import Limits
@@ -48,7 +49,6 @@ from pcopy.engine.victim import Divide, Victim
 from pcopy.errors import INTERNAL, InvariantBroken
 
 NEVER = float("inf")
-
 _FINAL = (State.CLOSED, State.ABORTED)
 
 
@@ -70,8 +70,7 @@ class Node:
         journal: Journal | None = None,
         divide: Divide = lambda task, hungry: (),
     ) -> None:
-        self.rank = rank
-        self.size = size
+        self.rank, self.size = rank, size
         self.state = State.WAITING
         self.phase = -1
         self.status = 0
@@ -99,7 +98,7 @@ class Node:
         self.under_way = UnderWay(rank, limits.slots)
         self._victim = Victim(queue, self.under_way, divide, self._divided)
         self._early: list[tuple[int, Work]] = []
-        self._awaited = set(self._children)  # children whose Ready is missing
+        self.barrier = Barrier(self._children)
         self._phase_end = PhaseEnd(director, limits, self.progress, self.commit)
 
     # What the driver says.
@@ -176,10 +175,11 @@ class Node:
             self._send_all(self._phase_end.ask(now))
             if self._phase_end.is_near:
                 self._end_phase(now)
-        if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:
+        if self.state is State.STOPPING and not self.barrier.awaited and not self._thief.waiting:
             self._enter(State.BARRIER)
+            ready = self.barrier.ready()
             if self.rank:
-                self._send(self.parent, Ready())
+                self._send(self.parent, ready)
             else:
                 self._close()
 
@@ -280,7 +280,7 @@ class Node:
             self._check_current(source, reply.phase)
             self._send_all(self._detector.received(source, reply.stamp))
             self._accept(reply.tasks)
-            self.under_way.received()
+            self.under_way.received(len(reply.tasks))
 
     def _spawn(self, spawned: Iterable[Spawn], *, begins: bool = False, held: bool = False) -> None:
         """``begins``: a journal knows these tasks as what the job begins with; ``held``: it does not hear of them."""
@@ -347,10 +347,10 @@ class Node:
         for child in self._children:
             self._send(child, Stop(status))
 
-    def _receive_ready(self, source: int) -> None:
-        if source not in self._awaited or self.state is not State.STOPPING:
+    def _receive_ready(self, source: int, ready: Ready) -> None:
+        if source not in self.barrier.awaited or self.state is not State.STOPPING:
             raise InvariantBroken(f"rank {source} is ready while rank {self.rank} is {self.state.value}")
-        self._awaited.discard(source)
+        self.barrier.heard(source, ready)
 
     def _close(self) -> None:
         self._enter(State.CLOSED)
@@ -394,7 +394,7 @@ class Node:
         Halt: lambda node, source, halt, _: node._receive_halt(source, halt),
         Abort: lambda node, source, abort, _: node._receive_abort(source, abort),
         Stop: lambda node, _, stop, __: node._stop(stop.status),
-        Ready: lambda node, source, _, __: node._receive_ready(source),
+        Ready: lambda node, source, ready, _: node._receive_ready(source, ready),
         Close: lambda node, _, __, ___: node._close(),
     }
     """What is done with each type of message, of which rank, and when."""

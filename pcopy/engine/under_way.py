@@ -19,6 +19,8 @@ class UnderWay:
         """May any task be begun?"""
         self.is_untouched = False
         """Have tasks been received since which nothing that others could run has run a slice?"""
+        self.ended = self.taken = self.given = 0
+        """How many tasks have ended here, were taken from other ranks, and were given to them."""
 
     def __len__(self) -> int:
         return len(self._running) + len(self._waiting)
@@ -40,7 +42,7 @@ class UnderWay:
             self._fresh.append(task)
 
     def suspend(self, task: Task) -> None:
-        self.end(task)
+        self._leave(task)
         self._waiting.append(task)
         self.has_room = not self._running and len(self._waiting) < self._slots
 
@@ -55,6 +57,10 @@ class UnderWay:
 
     def end(self, task: Task) -> None:
         """``task`` is over. Raises ``InvariantBroken`` if it is not under way, or waits for a ticket."""
+        self._leave(task)
+        self.ended += 1
+
+    def _leave(self, task: Task) -> None:
         if self.is_untouched:
             self.sliced(task)
         try:
@@ -64,7 +70,8 @@ class UnderWay:
             raise InvariantBroken(f"rank {self._rank} ends the task {task.id}, which {what}") from None
         self.has_room = not self._running and len(self._waiting) < self._slots
 
-    def received(self) -> None:
-        """Tasks have come from another rank; what has been begun before them is none of them."""
+    def received(self, number: int) -> None:
+        """So many tasks have come from another rank; what has been begun before them is none of them."""
+        self.taken += number
         self.is_untouched = True
         self._fresh.clear()

@@ -80,6 +80,7 @@ class Victim:
             is_current = each.request.phase == phase
             tasks = self._give() if is_current and has_some else ()
             has_some = has_some and (not is_current or bool(tasks))
+            self._under_way.given += len(tasks)
             if tasks or not is_current or now >= each.until:
                 answers.append((each.source, each.request, tasks))
             else:

@@ -12,7 +12,8 @@ import heapq
 import io
 import math
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import BinaryIO, NamedTuple
 
@@ -144,6 +145,8 @@ class Simulation:
             )
             for rank in range(size)
         ]
+        for node in self.nodes:
+            node.barrier.last_words = partial(_last_words, node.rank)
         self.now = 0.0
         self.events = 0
         self.sent: Counter[str] = Counter()
@@ -381,6 +384,20 @@ class Simulation:
         if not any(node.state is State.ABORTED for node in self.nodes):
             assert not any(rank.task or len(rank.node.queue) for rank in self.ranks)
             assert all(spool.closed for spool in self.spools)
+            self._check_words()
+
+    def _check_words(self) -> None:
+        """The root has heard of each rank once; what was taken was given, and every task has ended somewhere."""
+        assert sorted(self.nodes[0].barrier.words) == list(range(self.size))
+        work = [node.under_way for node in self.nodes]
+        assert sum(each.taken for each in work) == sum(each.given for each in work)
+        ended = sum(each.ended for each in work)
+        assert ended == self.ended or (ended > self.ended and self.nodes[0].halted is not None)  # what was dropped
+
+
+def _last_words(rank: int, below: Sequence[bytes]) -> bytes:
+    """Which ranks have spoken: there are no more than 256."""
+    return bytes([rank]) + b"".join(below)
 
 
 def _unpacked(task: Task) -> tuple[int, int, int]:

@@ -70,7 +70,7 @@ ONE_OF_EACH: tuple[Message, ...] = (
     Halt("SIGTERM", 15),
     Abort(3, "Traceback …\n"),
     Stop(75),
-    Ready(),
+    Ready(b"words"),
     Close(),
 )
 

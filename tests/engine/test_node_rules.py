@@ -196,8 +196,9 @@ def test_ready_goes_up_when_the_subtree_is() -> None:
     spoken, victim, request = asking(1, 7)
     assert spoken.hear(0, Stop(0)) == [(3, Stop(0)), (4, Stop(0))]
     assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
-    assert spoken.hear(4, Ready()) == []
-    assert spoken.hear(3, Ready()) == [(0, Ready())]
+    spoken.node.barrier.last_words = lambda below: b"1" + b"".join(below)
+    assert spoken.hear(4, Ready(b"4")) == []
+    assert spoken.hear(3, Ready(b"3")) == [(0, Ready(b"143"))]
     assert spoken.hear(0, Close()) == [(3, Close()), (4, Close())]
 
 

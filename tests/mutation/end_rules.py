@@ -232,16 +232,23 @@ ENDS = (
     Rule(
         "a rank is ready once all below are",
         "node.py",
-        "if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:",
+        "if self.state is State.STOPPING and not self.barrier.awaited and not self._thief.waiting:",
         "if self.state is State.STOPPING and not self._thief.waiting:",
         (READY,),
     ),
     Rule(
         "a rank is ready once its own request is answered",
         "node.py",
-        "if self.state is State.STOPPING and not self._awaited and not self._thief.waiting:",
-        "if self.state is State.STOPPING and not self._awaited:",
+        "if self.state is State.STOPPING and not self.barrier.awaited and not self._thief.waiting:",
+        "if self.state is State.STOPPING and not self.barrier.awaited:",
         (STOPPING,),
+    ),
+    Rule(
+        "what those below have said at last is passed on",
+        "barrier.py",
+        "self.last_words(self._below)",
+        "self.last_words([])",
+        (READY,),
     ),
     Rule(
         "a rank that stops still answers",
