@@ -27,14 +27,14 @@ STORES = ("auto", "pickle", "lmdb")
 NO_CHECKPOINT = b"none"
 USAGES = ("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --discard JOB...", "pcopy --discard --older-than AGE")
 
-_TELLING = frozenset(("json", "quiet", "verbose"))
+_TELLING = frozenset(("json", "quiet", "verbose", "config"))
 MAY_CHANGE = _TELLING | {
     *("ranks", "archive", "errors", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
     *("in_flight", "checkpoint_interval", "checkpoint_store", "spool", "memory", "metrics"),
 }
 """What may be given with ``--resume``, as names in the namespace: nothing of it shows in the destination."""
 
-_WITH: dict[str, frozenset[str]] = {"resume": MAY_CHANGE, "jobs": _TELLING, "discard": _TELLING | {"older_than"}}
+BESIDE: dict[str, frozenset[str]] = {"resume": MAY_CHANGE, "jobs": _TELLING, "discard": _TELLING | {"older_than"}}
 
 
 def add_job_options(parser: ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def asked_of(
     """
     from pcopy.tools.arguments import Asked
 
-    modes = [mode for mode in _WITH if getattr(values, mode) not in (None, False)]
+    modes = [mode for mode in BESIDE if getattr(values, mode) not in (None, False)]
     if not modes:
         return Asked()
     mode = modes[0]
@@ -104,7 +104,7 @@ def asked_of(
         raise Refused(f"--{mode} takes no SRC or DST: leave out {shown(operands[0])}")
     given = _given(words, make())
     for name, option in given.items():
-        if name != mode and name not in _WITH[mode]:
+        if name != mode and name not in BESIDE[mode]:
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise Refused(f"{option} cannot be given with --{mode}: {why}; leave it out")
     older_than = None if values.older_than is None else age_of(values.older_than)

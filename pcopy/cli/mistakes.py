@@ -17,7 +17,6 @@ NOT_YET = frozenset(
         "-0",
         "--backup",
         "--bwlimit",
-        "--config",
         "--control",
         "--delete",
         "--dry-run",

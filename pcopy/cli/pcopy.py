@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pcopy.cli.argument_types import (
     taking,
 )
 from pcopy.cli.filter_options import add_filters, select_of
-from pcopy.cli.job_options import NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
+from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mistakes import OF_PCOPY
 from pcopy.cli.program import (
     Program,
@@ -77,20 +77,25 @@ exit status:
 
     def answer(self, words: Sequence[str]) -> str | None:
         """Also what is asked of the jobs that there are."""
-        if (text := self.early_answer(words)) is not None:
+        if (text := super().answer(words)) is not None:
             return text
         if not any(word == "--jobs" or word.startswith("--discard") for word in words):
             return None
         from pcopy.cli.job_commands import answer
+        from pcopy.launch.launcher import speaks
 
         interrupts.raise_again()
-        return answer(self.parse(words))
+        return answer(self.parse(words, configured=speaks(os.environ)))
 
     def command(self) -> Command:
         from pcopy.launch.tool import Command
         from pcopy.tools.copy import COPY, CopyPreparation
 
-        return Command(COPY, lambda words: CopyPreparation(words, self.parse(words)))
+        return Command(COPY, lambda words: self.parse(words, partial(CopyPreparation, words)))
+
+    def configurable(self, given: Collection[str]) -> Collection[str] | None:
+        """A job goes on as it began, and what is asked of stored jobs copies nothing."""
+        return next((may - {"older_than"} for mode, may in BESIDE.items() if mode in given), None)
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
         from pcopy.tools.arguments import CopyArguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import at_least_1, taking
+from pcopy.cli.argument_types import at_least_0, taking
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PRM
 from pcopy.cli.program import (
@@ -51,7 +51,7 @@ exit status:
         from pcopy.launch.tool import Command
         from pcopy.tools.remove import REMOVAL, RemovePreparation
 
-        return Command(REMOVAL, lambda words: RemovePreparation(self.parse(words)))
+        return Command(REMOVAL, lambda words: self.parse(words, RemovePreparation))
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> RemoveArguments:
         from pcopy.tools.arguments import RemoveArguments
@@ -84,8 +84,8 @@ exit status:
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "remove")
         add_in_flight(how)
-        how.add_argument("--max-errors", metavar="N", type=taking(at_least_1), default=0,
-            help="stop after N failed items, with status 75")  # fmt: skip
+        how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
+            help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
         add_termination(how)
         add_told(parser)
 

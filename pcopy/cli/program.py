@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
@@ -20,6 +20,7 @@ from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch import interrupts
+from pcopy.named import NamedTuple
 from pcopy.text import harmless, shown
 
 if TYPE_CHECKING:
@@ -29,8 +30,19 @@ if TYPE_CHECKING:
     from pcopy.report.screen import Telling
     from pcopy.report.streams import Streams
 
+SYSTEM_FILE = b"/etc/pcopy.yaml"
 PROGRESS = ("auto", "bar", "plain", "json", "none")
 _HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
+
+
+class Words(NamedTuple):
+    """A command line as the parser reads it: the words that are options, their ``values``, and the ``others``."""
+
+    options: Sequence[str]
+    values: Namespace
+    others: Sequence[str]
+    files: Sequence[bytes]
+    """Those of the configuration, the lowest first."""
 
 
 class Program(ABC):
@@ -114,7 +126,15 @@ class Program(ABC):
 
     def answer(self, words: Sequence[str]) -> str | None:
         """What needs no ranks; None if they are needed."""
-        return self.early_answer(words)
+        if (text := self.early_answer(words)) is not None or "--show-config" not in words:
+            return text
+        said = self.read_words(words)
+        if not said.values.show_config:
+            return None
+        from pcopy.cli.config_shown import shown_config
+        from pcopy.launch.launcher import speaks
+
+        return shown_config(self, said) if speaks(os.environ) else ""
 
     def early_answer(self, argv: Sequence[bytes | str]) -> str | None:
         """What ``--version`` or ``-h`` prints, without a final newline; None if neither is asked for.
@@ -126,11 +146,31 @@ class Program(ABC):
             return f"{self.name} {__version__} (kernel {kernel_name()})"
         return self.parser().format_help().rstrip() if _asks_for_help(words, self.letters) else None
 
-    def parse(self, argv: Sequence[bytes | str]) -> Any:
-        """The meaning of ``argv`` (without the program's name); ``early_answer`` has been asked before.
+    def parse(
+        self, argv: Sequence[bytes | str], make: Callable[[Any], Any] | None = None, *, configured: bool = True
+    ) -> Any:
+        """The meaning of ``argv`` (without the program's name), or what ``make`` makes of that; ``early_answer`` has
+        been asked before.
 
-        Raises ``Refused`` with one line on what is wrong with it.
+        What is ``configured`` counts, too. Raises ``Refused`` with one line on what is wrong with it.
         """
+        said = self.read_words(argv)
+        if not (configured and said.files):
+            return self._made(said, said.values, make)
+        from pcopy.cli.configuration import effective, explaining, words_of
+
+        settings = effective(self, said).settings
+        with explaining(settings):
+            values, _ = self.parser().parse_known_args([*words_of(settings), *said.options])
+            return self._made(said, values, make)
+
+    def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
+        paths = tuple(os.fsencode(word) for word in said.others)
+        understood = self.understand(values, paths, said.options)
+        return understood if make is None else make(understood)
+
+    def read_words(self, argv: Sequence[bytes | str]) -> Words:
+        """``argv`` as the parser of options reads it; raises ``Refused`` for whatever is none."""
         words = _with_values(list(map(os.fsdecode, argv)))
         end = len(_before_operands(words))
         refuse_letters(self.unknown, words[:end], self.letters)
@@ -140,8 +180,11 @@ class Program(ABC):
         refuse_unknown(self.unknown, others, [name for action in parser._actions for name in action.option_strings])
         if values.help:
             raise Refused(_HELP_ALONE)
-        paths = tuple(os.fsencode(word) for word in others + words[end + 1 :])
-        return self.understand(values, paths, words[:end])
+        return Words(words[:end], values, others + words[end + 1 :], configuration_files(values.config))
+
+    def configurable(self, given: Collection[str]) -> Collection[str] | None:
+        """Which options files may set (as names in the namespace) beside those that are ``given``; None: all."""
+        return None
 
     def parser(self) -> ArgumentParser:
         """It raises ``Refused`` with one line for whatever is wrong, and guesses nothing."""
@@ -165,6 +208,28 @@ class Program(ABC):
         )
         self.add_options(parser)
         return parser
+
+
+def configuration_files(asked: str | None) -> list[bytes]:
+    """Those of the defaults that are there, and the one that is ``asked`` for; the lowest first."""
+    found = []
+    for path in default_files():
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            pass  # who reads it says why it can't
+        found.append(path)
+    return found if asked is None else [*found, os.fsencode(asked)]
+
+
+def default_files() -> list[bytes]:
+    """As the XDG Base Directory Specification wants it, a path that is not absolute is ignored."""
+    own = os.environb.get(b"XDG_CONFIG_HOME", b"")
+    if not own.startswith(b"/"):
+        own = os.path.expanduser(b"~/.config")
+    return [SYSTEM_FILE, *([os.path.join(own, b"pcopy.yaml")] if own.startswith(b"/") else [])]
 
 
 def add_ranks(parser: Any, program: str, work: str, number: Any = at_least_1) -> None:
@@ -216,6 +281,9 @@ def add_told(
     add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
+    add("--config", metavar="FILE", default=None,
+        help="options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml")  # fmt: skip
+    add("--show-config", action="store_true", help="print the options that count, and where each is set, and exit")
     add("--version", action="store_true", help="print the version and the kernel (c or python), and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import at_least_1, stripe, stripe_table, taking
+from pcopy.cli.argument_types import at_least_0, stripe, stripe_table, taking
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PSTRIPE
 from pcopy.cli.program import (
@@ -54,7 +54,7 @@ exit status:
         from pcopy.launch.tool import Command
         from pcopy.tools.stripe import STRIPE, StripePreparation
 
-        return Command(STRIPE, lambda words: StripePreparation(self.parse(words)))
+        return Command(STRIPE, lambda words: self.parse(words, StripePreparation))
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
         from pcopy.tools.arguments import StripeArguments
@@ -97,8 +97,8 @@ exit status:
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "work")
         add_in_flight(how)
-        how.add_argument("--max-errors", metavar="N", type=taking(at_least_1), default=0,
-            help="stop after N failed items, with status 75")  # fmt: skip
+        how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
+            help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
         add_termination(how)
         add_told(parser)
 

@@ -70,7 +70,7 @@ exit status:
         from pcopy.launch.tool import Command
         from pcopy.tools.verify import VERIFY, VerifyPreparation
 
-        return Command(VERIFY, lambda words: VerifyPreparation(self.parse(words)))
+        return Command(VERIFY, lambda words: self.parse(words, VerifyPreparation))
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
         from pcopy.tools.arguments import VerifyArguments

@@ -14,6 +14,28 @@ if TYPE_CHECKING:
     from yaml.events import Event
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
+
+
+class Scalar(str):
+    """A string of the text, and where it stands: in ``line``, from 1; ``plain`` if there are no quotes around it."""
+
+    line: int
+    plain: bool
+
+    def __new__(cls, text: str, line: int, plain: bool) -> Scalar:
+        made = super().__new__(cls, text)
+        made.line, made.plain = line, plain
+        return made
+
+
+class Flaw(ValueError):
+    """What is wrong with a text, and in which ``line``; 0: in none of them."""
+
+    def __init__(self, text: str, line: int = 0) -> None:
+        super().__init__(text)
+        self.line = line
+
+
 DEEPEST = 16
 """Levels of lists and mappings within each other."""
 
@@ -26,35 +48,56 @@ LONGEST_KEY = 100
 """Characters; a key may be shown in a line that tells what is wrong."""
 
 
-def load(contents: bytes) -> dict[str, Value]:
-    """The mapping that the UTF-8 text ``contents`` is; raises ``ValueError`` with one line if it is none."""
+def load(contents: bytes, *, by_hand: bool = False) -> dict[str, Value]:
+    """The mapping that the UTF-8 text ``contents`` is; raises ``Flaw`` with one line if it is none.
+
+    All strings are ``Scalar``. What was written ``by_hand`` may be empty; anchors and tags are refused there, since
+    who writes them expects that they have an effect.
+    """
     import yaml
 
     try:
         text = contents.decode()
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        line = contents.count(b"\n", 0, error.start) + 1 if by_hand else 0
+        raise Flaw("it is not UTF-8 text", line) from None
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
-        value = _document(iter(yaml.parse(text, Loader=loader)))
+        value = _document(_checked(yaml.parse(text, Loader=loader)) if by_hand else iter(yaml.parse(text, loader)))
     except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
-        raise ValueError(f"it is not YAML: {error.problem}{line}") from error
+        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
+        where = f" in line {line}" if line and not by_hand else ""
+        raise Flaw(f"it is not YAML: {error.problem}{where}", line) from error
     except (yaml.YAMLError, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is not YAML: {str(error).partition(chr(10))[0]}") from error
+        raise Flaw(f"it is not YAML: {str(error).partition(chr(10))[0]}") from error
+    if value is None and by_hand:
+        return {}
     if not isinstance(value, dict):
-        raise ValueError("it is not a mapping of keys to values")
+        raise Flaw("it is not a mapping of keys to values", 1 if by_hand else 0)
     return value
+
+
+def _checked(events: Iterable[Event]) -> Iterator[Event]:
+    """``events``; raises ``Flaw`` for an anchor and for a tag."""
+    from yaml.events import AliasEvent
+
+    for event in events:
+        line = _line(event)
+        if getattr(event, "anchor", None) is not None and not isinstance(event, AliasEvent):
+            raise Flaw("it uses YAML's anchors (&)", line)
+        if getattr(event, "tag", None) is not None:
+            raise Flaw("it uses YAML's tags (!)", line)
+        yield event
 
 
 def dump(fields: Iterable[tuple[str, str | int]], *, time: str = "") -> bytes:
     """The lines of a mapping, in UTF-8: numbers as they are, strings in double quotes where a reader might take them
     for something else. What ``time`` is the key of is a time (UTC), and may be read as one."""
-    lines = [f"{key}: {value if key == time else _scalar(value)}\n" for key, value in fields]
+    lines = [f"{key}: {value if key == time else scalar(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
-def _scalar(value: str | int) -> str:
+def scalar(value: str | int) -> str:
     """Plain if every reader of YAML takes that for this string."""
     text = str(value)
     is_plain = isinstance(value, int) or (_PLAIN.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
@@ -68,7 +111,7 @@ def _document(events: Iterator[Event]) -> Value | None:
     for event in events:
         if isinstance(event, DocumentStartEvent):
             if value is not None:
-                raise ValueError("it holds more than one YAML document")
+                raise Flaw("it holds more than one YAML document")
             value = _value(next(events), events, 0)
     return value
 
@@ -76,12 +119,13 @@ def _document(events: Iterator[Event]) -> Value | None:
 def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
     from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
+    line = _line(event)
     if isinstance(event, ScalarEvent):
-        return str(event.value)
+        return Scalar(event.value, line, not event.style)
     if isinstance(event, AliasEvent):
-        raise ValueError("it uses YAML's aliases")
+        raise Flaw("it uses YAML's aliases", line)
     if depth == DEEPEST:
-        raise ValueError(f"it is nested more than {DEEPEST} deep")
+        raise Flaw(f"it is nested more than {DEEPEST} deep", line)
     if not isinstance(event, MappingStartEvent):
         items = []
         while not isinstance(event := next(events), SequenceEndEvent):
@@ -90,14 +134,18 @@ def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
     mapping: dict[str, Value] = {}
     while not isinstance(event := next(events), MappingEndEvent):
         key = _value(event, events, depth + 1)
-        if not isinstance(key, str):
-            raise ValueError("it has a key that is no string")
+        if not isinstance(key, Scalar):
+            raise Flaw("it has a key that is no string", _line(event))
         if len(key) > LONGEST_KEY:
-            raise ValueError(f"it has a key of more than {LONGEST_KEY} characters")
+            raise Flaw(f"it has a key of more than {LONGEST_KEY} characters", key.line)
         if key in mapping:
-            raise ValueError(f"the key {key} comes twice")
+            raise Flaw(f"the key {key} comes twice", key.line)
         mapping[key] = _value(next(events), events, depth + 1)
     return mapping
+
+
+def _line(event: Event) -> int:
+    return 0 if event.start_mark is None else event.start_mark.line + 1
 
 
 def _escaped(character: str) -> str:
