@@ -9,16 +9,11 @@ import re
 from argparse import SUPPRESS, Action
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from pcopy.cli.configuration import BY_HAND, BY_HAND_OF, Given, Setting, effective, is_repeated, name_of
-from pcopy.cli.program import default_files
+from pcopy.cli.configuration import BY_HAND, BY_HAND_OF, Configurable, Setting, Written, effective, is_repeated, name_of
 from pcopy.named import NamedTuple
 from pcopy.signature.plain_yaml import scalar
 from pcopy.text import shown
-
-if TYPE_CHECKING:
-    from pcopy.cli.program import Program, Words
 
 _COMMAND_LINE = "command line"
 _DEFAULT = "default"
@@ -35,10 +30,10 @@ class _Said(NamedTuple):
     origin: str
 
 
-def shown_config(program: Program, said: Words) -> str:
-    """Its lines. Raises ``Refused`` for what is wrong in the files."""
-    options, settings, idle = effective(program, said)
-    lines = [f"# {shown(path)}: {'read' if path in said.files else 'not there'}" for path in default_files()]
+def shown_config(program: Configurable, words: Sequence[str], files: Sequence[bytes], defaults: Sequence[bytes]) -> str:
+    """Its lines; ``defaults`` are the files that are read if they are there. Raises ``Refused``, as ``effective``."""
+    options, settings, idle = effective(program, words, files)
+    lines = [f"# {shown(path)}: {'read' if path in files else 'not there'}" for path in defaults]
     hidden = {"", *BY_HAND, *BY_HAND_OF.get(program.name, ()), *_WITHOUT_EFFECT}
     groups: dict[str, list[Action]] = {}
     for action in program.parser()._actions:
@@ -60,7 +55,7 @@ def _of_setting(setting: Setting) -> Iterator[_Said]:
         yield _Said(name, value if equals else None, setting.origin)
 
 
-def _of_given(option: Given, actions: Sequence[Action]) -> _Said:
+def _of_given(option: Written, actions: Sequence[Action]) -> _Said:
     """A letter that stands for an option and its value (-u) is shown as that."""
     action = next(action for action in actions if name_of(action) == option.name)
     if action.nargs == 0 and isinstance(action.const, str):

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pcopy.cli.config_files import read
 from pcopy.errors import Refused
@@ -25,7 +25,7 @@ from pcopy.text import harmless, shown
 if TYPE_CHECKING:
     from argparse import Action, ArgumentParser
 
-    from pcopy.cli.program import Program, Words
+    from pcopy.cli.mistakes import Unknown
 
 PROGRAMS = ("pcopy", "pverify", "prm", "pstripe")
 """Programs, each of which may have a mapping of its own in a file."""
@@ -61,6 +61,19 @@ _LEAST_LIKENESS = 0.6
 """How alike an unknown key and a known one are, from 0 to 1, before it is named as the nearest."""
 
 
+class Configurable(Protocol):
+    """What is asked of a program (``pcopy.cli.program.Program``)."""
+
+    unknown: Unknown
+
+    @property
+    def name(self) -> str: ...
+
+    def parser(self) -> ArgumentParser: ...
+
+    def configurable(self, given: Collection[str]) -> Collection[str] | None: ...
+
+
 class Setting(NamedTuple):
     """A key of a file: its option's ``name``, where argparse keeps it, and the ``words`` that say the same.
 
@@ -78,7 +91,7 @@ class Setting(NamedTuple):
         return bool(self.words) and (self.name in options or f"{self.name}={self.value}" in options)
 
 
-class Given(NamedTuple):
+class Written(NamedTuple):
     """An option of the command line, by its first long ``name``, with its ``raw`` value: text, texts, or None."""
 
     name: str
@@ -98,15 +111,15 @@ def names_of(action: Action) -> list[str]:
     return [option[2:] for option in action.option_strings if option.startswith("--")]
 
 
-def given(words: Sequence[str], parser: ArgumentParser) -> list[Given]:
+def given(words: Sequence[str], parser: ArgumentParser) -> list[Written]:
     """The options in ``words``, in order; ``parser`` serves only this."""
     import argparse
 
-    said: list[Given] = []
+    said: list[Written] = []
 
     class Recorder(argparse.Action):
         def __call__(self, _parser: Any, _values: Any, raw: Any, _option: Any = None) -> None:
-            said.append(Given(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
+            said.append(Written(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
 
     for option, action in list(parser._option_string_actions.items()):
         about = (name_of(action) or action.dest, action.dest)
@@ -122,7 +135,7 @@ def given(words: Sequence[str], parser: ArgumentParser) -> list[Given]:
 class Configuration:
     """What ``files`` set for one program; raises ``Refused``, naming file, line and key, for what is wrong in them."""
 
-    def __init__(self, program: Program, files: Sequence[bytes]) -> None:
+    def __init__(self, program: Configurable, files: Sequence[bytes]) -> None:
         self.files = files
         self.settings: list[Setting] = []
         keys = _Keys(program)
@@ -139,7 +152,7 @@ class Configuration:
                     own += keys.own(path, value)
             self.settings = _over(self.settings, _over(others, own))
 
-    def beside(self, said: Sequence[Given], only: Collection[str] | None = None) -> list[Setting]:
+    def beside(self, said: Sequence[Written], only: Collection[str] | None = None) -> list[Setting]:
         """The settings that count with the options that are ``said``; ``only``: no others than these (by ``dest``)."""
         by_hand = {option.dest for option in said if option.name not in PATTERNS}
         found = [
@@ -156,16 +169,16 @@ class Effective(NamedTuple):
     """The options that are ``given`` on the command line, the settings that count beside them, and those that do not,
     though no other value has replaced them."""
 
-    given: list[Given]
+    given: list[Written]
     settings: list[Setting]
     idle: list[Setting]
 
 
-def effective(program: Program, said: Words) -> Effective:
-    """What counts of a command line and of the files; raises ``Refused``."""
-    options = given(said.options, program.parser())
+def effective(program: Configurable, words: Sequence[str], files: Sequence[bytes]) -> Effective:
+    """What counts of the ``words`` of a command line that are options, and of ``files``; raises ``Refused``."""
+    options = given(words, program.parser())
     only = program.configurable({option.dest for option in options})
-    configuration = Configuration(program, said.files)
+    configuration = Configuration(program, files)
     settings = configuration.beside(options, only)
     if is_launched(os.environ) and not identify(os.environ).is_plain:  # the launcher says how many ranks there are
         settings = [setting for setting in settings if setting.name != "ranks"]
@@ -208,7 +221,7 @@ def _over(lower: Sequence[Setting], higher: Sequence[Setting]) -> list[Setting]:
     return [*kept, *higher]
 
 
-def _contradicts(setting: Setting, other: Setting | Given) -> bool:
+def _contradicts(setting: Setting, other: Setting | Written) -> bool:
     for one, another in _AGAINST:
         for mine, theirs in ((one, another), (another, one)):
             if setting.says(mine) and other.says(theirs) and setting.name != other.name:
@@ -216,7 +229,7 @@ def _contradicts(setting: Setting, other: Setting | Given) -> bool:
     return False
 
 
-def _is_of_use(setting: Setting, beside: Iterable[Setting | Given]) -> bool:
+def _is_of_use(setting: Setting, beside: Iterable[Setting | Written]) -> bool:
     needed = _NEEDS.get(setting.name)
     return not needed or any(other.says(needed) for other in beside)
 
@@ -224,7 +237,7 @@ def _is_of_use(setting: Setting, beside: Iterable[Setting | Given]) -> bool:
 class _Keys:
     """The keys that a file may have, and what they mean for one program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Configurable) -> None:
         self._program = program
         self._parser = program.parser()
         self._actions = _by_key(self._parser)

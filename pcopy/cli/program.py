@@ -134,7 +134,7 @@ class Program(ABC):
         from pcopy.cli.config_shown import shown_config
         from pcopy.launch.launcher import speaks
 
-        return shown_config(self, said) if speaks(os.environ) else ""
+        return shown_config(self, said.options, said.files, default_files()) if speaks(os.environ) else ""
 
     def early_answer(self, argv: Sequence[bytes | str]) -> str | None:
         """What ``--version`` or ``-h`` prints, without a final newline; None if neither is asked for.
@@ -159,7 +159,7 @@ class Program(ABC):
             return self._made(said, said.values, make)
         from pcopy.cli.configuration import effective, explaining, words_of
 
-        settings = effective(self, said).settings
+        settings = effective(self, said.options, said.files).settings
         with explaining(settings):
             values, _ = self.parser().parse_known_args([*words_of(settings), *said.options])
             return self._made(said, values, make)

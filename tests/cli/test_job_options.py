@@ -137,7 +137,7 @@ class TestJobOptions:
         refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
         parser = PCOPY.parser()
-        names = {action.dest for action in parser._actions} - {"resume", "help", "version"}
+        names = {action.dest for action in parser._actions} - {"resume", "help", "version", "show_config"}
         assert names == refused | (names & MAY_CHANGE)
 
     def test_what_may_change_is_not_ignored(self) -> None:
