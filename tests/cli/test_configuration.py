@@ -106,6 +106,15 @@ class TestWhatCounts:
         files("no-preserve: [ownership]\n", "preserve: [mode, ownership]\n")
         assert preserved() == {"mode", "ownership"}
 
+    def test_patterns_of_the_command_line_come_after_those_of_files(self, files: Files) -> None:
+        files("exclude: ['*.o', .snapshot]\n", "include: keep.o\nexclude: [a, include: b, c]\n")
+        assert parse().options.select.patterns == (b"!keep.o", b"a", b"!b", b"c")
+        assert parse("--include", "a", "--exclude", "d").options.select.patterns[4:] == (b"!a", b"d")
+        files("exclude: ['*.o', .snapshot]\n", "include: keep.o\n")
+        assert parse().options.select.patterns == (b"*.o", b".snapshot", b"!keep.o")
+        files("exclude: ['*.o', .snapshot]\n", "exclude: []\n")
+        assert parse().options.select.patterns == ()
+
     def test_what_was_said_by_another_name_counts_too(self, files: Files) -> None:
         files(user="existing: skip\nverbose: 2\n")
         assert parse("-u").options.existing == "newer"
@@ -320,6 +329,8 @@ COMMANDS = (
     ["--stripe=-1", "--errors", 'a "b": #c', "--chown", ":0"],
     ["--stripe", "auto", "--stripe-table", "1,1G=8", "--progress", "--progress-interval", "0.5"],
     ["--existing", "changed", "--hash", "blake3", "--max-errors", "7", "-q", "--json", "-av"],
+    ["--exclude", "*.o", "--exclude", ".snapshot", "--include", "a b", "--larger-than", "1M"],
+    ["--exclude", "a", "--include", "b", "--exclude", "!c", "--exclude", "d: e"],
     ["--checkpoint", "none", "--memory", "1.5G", "--checkpoint-interval", "3", "--termination=ring"],
 )
 

@@ -115,8 +115,8 @@ def runs_of_ours(line: str) -> list[list[str]]:
 def parse(words: Sequence[str]) -> None:
     """Raises ``Refused`` for what the program does not take."""
     program = PROGRAMS[words[0]]
-    if program.early_answer(words[1:]) is None:
-        program.parse(words[1:])
+    if program.early_answer(words[1:]) is None and not program.read_words(words[1:]).values.show_config:
+        program.parse(words[1:], configured=False)
 
 
 class Done(NamedTuple):
