@@ -1,0 +1,164 @@
+"""Completion of command lines: in a real bash, and in zsh and fish where they are installed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import RUN
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPLETIONS = ROOT / "completions"
+JOB = "0123456789"
+
+
+def test_completions_are_those_that_are_drawn() -> None:
+    done = subprocess.run(
+        [sys.executable, COMPLETIONS / "draw_completions.py", "--check"], check=False, capture_output=True, text=True
+    )
+    told = "python completions/draw_completions.py draws them anew"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), told
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_of_all_programs_are_installed(shell: str) -> None:
+    listed = (ROOT / "setup.cfg").read_text().partition("[options.data_files]")[2].partition("\n[")[0]
+    files = sorted(str(file.relative_to(ROOT)) for file in (COMPLETIONS / shell).iterdir())
+    assert [Path(file).name.removesuffix(".fish").lstrip("_") for file in files] == sorted(RUN.keys() - {"late"})
+    assert [file for file in files if f"    {file}\n" not in f"{listed}\n"] == []
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some files, and a pcopy that knows one job."""
+    top = tmp_path_factory.mktemp("completed")
+    for name in ("results", "two words"):
+        (top / name).mkdir()
+    (top / "list.txt").touch()
+    (top / "bin").mkdir()
+    program = top / "bin" / "pcopy"
+    program.write_text(f"#!/bin/sh\necho 'JOB         BEGUN'\necho '{JOB}  2026-11-24 14:28  failed items'\n")
+    program.chmod(0o755)
+    return top
+
+
+def in_bash(place: Path, *words: str, program: str = "pcopy") -> list[str]:
+    """What bash offers for the last of the words."""
+    script = f"""
+        source {COMPLETIONS}/bash/{program} || exit 3
+        [[ $(complete -p {program}) == "complete -F _{program} {program}" ]] || exit 4
+        COMP_WORDS=({program} "$@") COMP_CWORD=$#
+        _{program}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    environment = {**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", *words],
+        check=True,
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1] if done.stdout != "\n" else []
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["--exis"], ["--existing"]),
+        (["--existing", "ne"], ["newer"]),
+        (["--existing", "=", "ch"], ["changed"]),
+        (["--existing", "="], ["replace", "changed", "newer", "skip", "fail"]),
+        (["--hash", "b"], ["blake3"]),
+        (["-n", ""], []),
+        (["--errors", "li"], ["list.txt"]),
+        (["--checkpoint", ""], ["bin", "results", "two words"]),
+        (["--resume", ""], [JOB]),
+        (["--resume", JOB, "--disc"], ["--discard"]),
+        (["--discard", "0"], [JOB]),
+        (["--progress", "--jso"], ["--json"]),
+        (["--progress", "b"], ["bar"]),
+        (["results", "two"], ["two words"]),
+        (["-a", ""], ["bin", "list.txt", "results", "two words"]),
+    ],
+)
+def test_bash_completes(words: list[str], offered: list[str], place: Path) -> None:
+    assert sorted(in_bash(place, *words)) == sorted(offered)
+
+
+def test_bash_offers_what_the_help_tells(place: Path) -> None:
+    for program in ("pverify", "prm", "pstripe"):
+        assert "--json" in in_bash(place, "--", program=program)
+    assert "--create" in in_bash(place, "--cr", program="pverify")
+    assert in_bash(place, "--cr", program="prm") == []
+    assert "-p" not in in_bash(place, "-")  # it is accepted, and has no effect
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("pcopy --exis", ["--existing"]),
+        ("pcopy --existing ne", ["newer"]),
+        ("pcopy --discard 0", [JOB]),
+        ("pcopy --errors li", ["list.txt"]),
+        ("pverify --cr", ["--create"]),
+    ],
+)
+def test_fish_completes(line: str, offered: list[str], place: Path) -> None:
+    if not shutil.which("fish"):
+        pytest.skip("there is no fish here")
+    files = " ".join(map(str, (COMPLETIONS / "fish").iterdir()))
+    script = f"for file in {files}; source $file; end; complete -C '{line}'"
+    environment = {**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}", "HOME": str(place)}
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script], check=True, cwd=place, env=environment, capture_output=True, text=True
+    )
+    assert [found.partition("\t")[0] for found in done.stdout.splitlines()] == offered
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("pcopy --exis", "pcopy --existing"),
+        ("pcopy --existing ne", "pcopy --existing newer"),
+        ("pcopy --hash=bl", "pcopy --hash=blake3"),
+        ("pcopy --discard 0", f"pcopy --discard {JOB}"),
+        ("pverify --cr", "pverify --create"),
+        ("pcopy --errors li", "pcopy --errors list.txt"),
+    ],
+)
+def test_zsh_completes(typed: str, completed: str, place: Path) -> None:
+    if not shutil.which("zsh"):
+        pytest.skip("there is no zsh here")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(place)
+        os.environ.update(PATH=f"{place}/bin:{os.environ['PATH']}", HOME=str(place), TERM="dumb", PS1="", PROMPT="")
+        os.execvp("zsh", ["zsh", "-f", "-i"])
+    try:
+        os.write(terminal, f"fpath=({COMPLETIONS}/zsh $fpath); autoload -Uz compinit; compinit -u -D\n".encode())
+        os.write(terminal, b"PROMPT=; print -r rea''dy\n")
+        assert "ready" in read_until(terminal, "ready\r\n")
+        os.write(terminal, f"{typed}\t".encode())
+        assert completed in read_until(terminal, completed)
+    finally:
+        os.close(terminal)
+        os.waitpid(process, 0)
+
+
+def read_until(terminal: int, wanted: str) -> str:
+    told, until = b"", time.monotonic() + 20
+    while wanted.encode() not in told and time.monotonic() < until:
+        if select.select([terminal], [], [], 0.2)[0]:
+            told += os.read(terminal, 4096)
+    return told.decode(errors="replace")
