@@ -39,7 +39,7 @@ from pcopy.tools.summary import summary_of
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-MANUALS = sorted((ROOT / "docs" / "man").glob("*.1"))
+MANUALS = sorted((ROOT / "docs" / "man").glob("*.[15]"))
 TEXTS = sorted((ROOT / "docs" / "man").glob("*.md"))
 """What manuals and reference are drawn from; their links are right where they are drawn into."""
 
@@ -164,11 +164,23 @@ def test_all_statuses_and_keys_of_prm_are_explained() -> None:
 
 @pytest.mark.parametrize("page", MANUALS, ids=lambda page: page.name)
 def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
-    assert page.read_text().splitlines()[0] == f'.TH {page.stem.upper()} 1 "" "pcopy {__version__}" "User Commands"'
+    kind = {".1": "User Commands", ".5": "File Formats"}[page.suffix]
+    head = f'.TH {page.stem.upper()} {page.suffix[1:]} "" "pcopy {__version__}" "{kind}"'
+    assert page.read_text().splitlines()[0] == head
     if not shutil.which("groff"):
         pytest.skip("there is no groff here")
     done = run(["groff", "-man", "-ww", "-Tutf8", "-z", page])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
+    """``--show-config`` lists them for each program, also those that are not set, but an option's other names."""
+    told = set()
+    for program in ("pcopy", "pverify", "prm", "pstripe"):
+        shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout
+        told |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
+    keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))
+    assert keys - {"update", "no-preserve"} == told
 
 
 def test_changes_tell_of_this_version() -> None:

@@ -4,6 +4,7 @@ Which options there are, how they are written, their order and their groups are 
 What is to be known beyond its help is in docs/man/PROGRAM.md: sections of prose, and below "Options" a text for a
 group (``### title``) or an option (``#### --word``), which takes the place of the help. Texts of options that several
 programs have are in docs/man/common.md; a program's own text counts first. An option without a text gets its help.
+pcopy.yaml(5) is docs/operations/configuration.md, and the keys that files may have.
 
 ``python docs/man/draw_manuals.py`` writes the pages; with ``--check`` it writes none, and names those that are old.
 """
@@ -24,17 +25,20 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pcopy import __version__  # noqa: E402
+from pcopy.cli.configuration import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
 
+REFERENCE = ROOT / "docs" / "reference"
 PROGRAMS: tuple[Program, ...] = (PCOPY, PVERIFY, PRM, PSTRIPE)
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")
 _COMMON = "common.md"
+_WITHOUT_EFFECT = {"archive", "recursive"}
 
 
 class Part(NamedTuple):
@@ -215,13 +219,70 @@ def explained(option: Option) -> list[str]:
     return term(f"{tag} {value}".rstrip(), to_roff(option.text, ".IP"))
 
 
+class Key(NamedTuple):
+    """A key of a configuration file; ``programs`` have it."""
+
+    name: str
+    value: str
+    programs: list[str]
+    about: str
+
+
+def keys() -> list[Key]:
+    found: dict[str, Key] = {}
+    for program in PROGRAMS:
+        parser = program.parser()
+        by_hand = BY_HAND.union(BY_HAND_OF.get(program.name, ()))
+        for action in parser._actions:
+            name = name_of(action)
+            if not name or name in by_hand | _WITHOUT_EFFECT or action.help is argparse.SUPPRESS:
+                continue
+            value = value_of(action).strip("[]") or ("a number" if isinstance(action, argparse._CountAction) else "")
+            about = prose(parser._get_formatter()._expand_help(action))
+            found.setdefault(name, Key(name, value or "true, false", [], about)).programs.append(program.name)
+    return list(found.values())
+
+
+def key_reference() -> str:
+    lines = ["<!-- Drawn by docs/man/draw_manuals.py from the parsers: change these. -->", "", "# pcopy.yaml", ""]
+    lines += [
+        "All keys that configuration files may have. [Configuration](../operations/configuration.md) tells where the"
+    ]
+    lines += ["files are, and how they are written.", "", "| key | value | of | meaning |", "|---|---|---|---|"]
+    for key in keys():
+        programs = "all" if len(key.programs) == len(PROGRAMS) else ", ".join(key.programs)
+        value = key.value.replace("|", "\\|")
+        lines.append(f"| `{key.name}` | {value} | {programs} | {key.about} |")
+    return "\n".join(lines) + "\n"
+
+
+def key_manual() -> str:
+    head, *sections = parts_of(ROOT / "docs" / "operations" / "configuration.md")
+    lines = [f'.TH PCOPY.YAML 5 "" "pcopy {__version__}" "File Formats"']
+    lines += [
+        '.\\" Drawn by docs/man/draw_manuals.py from the parsers and docs/operations/configuration.md: change these.'
+    ]
+    lines += [".SH NAME", "pcopy.yaml \\- options of pcopy, pverify, prm and pstripe in a file"]
+    lines += [".SH DESCRIPTION", *to_roff(head.text)]
+    for section in sections:
+        lines += [f".SH {quoted(section.title.upper())}", *to_roff(section.text)]
+    lines += [".SH ALL KEYS"]
+    for key in keys():
+        of = "" if len(key.programs) == len(PROGRAMS) else f" For {', '.join(key.programs)}."
+        lines += term(f"{bold(key.name)}: {italic(key.value)}", to_roff(f"{key.about}{of}"))
+    lines += [".SH SEE ALSO", f"{', '.join(f'{bold(program.name)}(1)' for program in PROGRAMS)}"]
+    return "\n".join(lines) + "\n"
+
+
 def drawn() -> dict[Path, str]:
     """All pages, and what has to be in them."""
     common = Texts(HERE / _COMMON, [part for part in parts_of(HERE / _COMMON) if part.level > 2])
     pages = [page_of(program, common) for program in PROGRAMS]
     common.refuse_unused()
     manuals = {HERE / f"{page.name}.1": manual(page) for page in pages}
-    return manuals | {ROOT / "docs" / "reference" / f"{page.name}.md": reference(page) for page in pages}
+    references = {REFERENCE / f"{page.name}.md": reference(page) for page in pages}
+    of_keys = {HERE / "pcopy.yaml.5": key_manual(), REFERENCE / "pcopy.yaml.md": key_reference()}
+    return manuals | references | of_keys
 
 
 def main() -> int:
