@@ -23,7 +23,8 @@ from pcopy.named import NamedTuple
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
 
-_NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+"""Where there are no extended attributes."""
 
 _SECOND = 10**9
 """In nanoseconds."""
@@ -69,7 +70,7 @@ def is_copied(name: str, preserve: Preserve) -> bool:
     return preserve.xattr and kind is not Kind.NEVER
 
 
-def _is_dropped(name: str, preserve: Preserve) -> bool:
+def is_dropped(name: str, preserve: Preserve) -> bool:
     """Does it go from an existing target whose source lacks it?
 
     Only what any item may have or not have: ACLs of other models are another view of owner and mode, which every item
@@ -89,7 +90,7 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
             half_written.refuse_marked(handle)
         return ()
     if names is None:
-        names = _listed(handle, on_source=True)
+        names = list_xattrs(handle, on_source=True)
     if not names:
         return ()
     half_written.refuse(names)
@@ -104,12 +105,12 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
     return tuple(found)
 
 
-def _listed(handle: Handle, *, on_source: bool) -> list[str]:
-    """The names of its extended attributes; raises ``Problem``."""
+def list_xattrs(handle: Handle, *, on_source: bool) -> list[str]:
+    """The names of an item's extended attributes; raises ``Problem``."""
     try:
         return patiently(lambda: os.listxattr(handle))
     except OSError as error:
-        if error.errno in _NO_ATTRIBUTES:
+        if error.errno in NO_ATTRIBUTES:
             return []
         raise Problem.of("listxattr", error, on_source=on_source) from error
 
@@ -161,7 +162,7 @@ def apply_attributes(
     ``kept`` is the status of an existing item that stays (a directory, or a file that is replaced): what is not
     preserved is taken from it. ``inherits``: the item lies in a directory with a default ACL and has got one from it.
     """
-    dressing = _Dressing(handle)
+    dressing = Dressing(handle)
     owned = dressing.own(attributes, preserve, kept)
     acls = [(name, value) for name, value in attributes.xattrs if kind_of(name) is Kind.ACL]
     for name, value in attributes.xattrs:
@@ -175,7 +176,7 @@ def apply_attributes(
                 mode &= ~SET_ID  # new contents, perhaps another owner: the bits were not given to those
         has_acl = any(name == ACCESS_ACL for name, _ in acls)
         if inherits and not has_acl:
-            dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: _drop_xattr(handle, ACCESS_ACL))
+            dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: drop_xattr(handle, ACCESS_ACL))
         mode = mode & 0o7700 if has_acl else mode
         if kept is None or not stat.S_ISDIR(kept.st_mode) or not dressing.has_mode(mode):
             dressing.attempt("chmod", lambda: os.chmod(handle, mode))
@@ -197,7 +198,7 @@ def has_common_times(atime: int, mtime: int) -> bool:
     return _FIRST <= atime < _END and _FIRST <= mtime < _END
 
 
-class _Dressing:
+class Dressing:
     """Sets what can be set, and remembers the first problem."""
 
     def __init__(self, handle: Handle) -> None:
@@ -290,7 +291,7 @@ class _Dressing:
             elif error.errno == errno.ENOTSUP and _is_of_its_file_system(name):
                 self.excused |= kind_of(name) is Kind.ACL
                 self.unknown.add(name)
-            elif error.errno == errno.EPERM and _needs_privilege(name):
+            elif error.errno == errno.EPERM and needs_privilege(name):
                 self.excused = True
             else:
                 self._remember(f"setxattr {name}", error)
@@ -309,7 +310,7 @@ def _date(moment: int) -> str:
         return f"{seconds} s after 1970"
 
 
-def _needs_privilege(name: str) -> bool:
+def needs_privilege(name: str) -> bool:
     """Was it this process's lack of a capability that made setting ``name`` fail with EPERM?"""
     if name == "security.capability":
         return not capable(CAP_SETFCAP)
@@ -319,20 +320,20 @@ def _needs_privilege(name: str) -> bool:
 def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
     """Removes what an existing directory has and ``attributes`` have not; raises ``Problem``."""
     wanted = {name for name, _ in attributes.xattrs}
-    for name in _listed(handle, on_source=False) if preserve.xattr or preserve.acl else []:
-        if name not in wanted and _is_dropped(name, preserve):
+    for name in list_xattrs(handle, on_source=False) if preserve.xattr or preserve.acl else []:
+        if name not in wanted and is_dropped(name, preserve):
             try:
-                _drop_xattr(handle, name)
+                drop_xattr(handle, name)
             except Problem as error:
-                if not (error.errno == errno.EPERM and _needs_privilege(name)):
+                if not (error.errno == errno.EPERM and needs_privilege(name)):
                     raise
 
 
-def _drop_xattr(handle: Handle, name: str) -> None:
+def drop_xattr(handle: Handle, name: str) -> None:
     try:
         os.removexattr(handle, name)
     except OSError as error:
-        if error.errno not in (errno.ENODATA, *_NO_ATTRIBUTES):
+        if error.errno not in (errno.ENODATA, *NO_ATTRIBUTES):
             raise Problem.of(f"removexattr {name}", error) from error
 
 
@@ -346,7 +347,7 @@ def has_default_acl(directory: int) -> bool:
                 raise
             return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL))  # it is open for searching only
     except OSError as error:
-        if error.errno in (errno.ENODATA, *_NO_ATTRIBUTES):
+        if error.errno in (errno.ENODATA, *NO_ATTRIBUTES):
             return False
         raise Problem.of(f"getxattr {DEFAULT_ACL}", error) from error
 
@@ -364,7 +365,7 @@ def free_from_acl(temporary: int) -> None:
 
     That may leave its owner less than he asked for, and so keep us from opening it again.
     """
-    _drop_xattr(temporary, ACCESS_ACL)
+    drop_xattr(temporary, ACCESS_ACL)
     with failing("chmod"):
         os.fchmod(temporary, 0o600)
 
@@ -375,5 +376,5 @@ def drop_inherited_acls(directory: int) -> None:
     They could make it unwritable while it is filled, and would be inherited by everything made in it. The default one
     goes last: as long as it is there, whoever tries again knows that something was inherited.
     """
-    _drop_xattr(directory, ACCESS_ACL)
-    _drop_xattr(directory, DEFAULT_ACL)
+    drop_xattr(directory, ACCESS_ACL)
+    drop_xattr(directory, DEFAULT_ACL)

@@ -17,6 +17,9 @@ from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 
+FAR = 2**63 - 1
+"""Nanoseconds from 1970 that 64 bits no longer hold."""
+
 
 class Status(Protocol):
     """What of an item's status decides."""
@@ -68,6 +71,16 @@ def alike(source: Status, target: Status, modify_window: int, *, contents: bool 
     if (stat.S_ISBLK(source.st_mode) or stat.S_ISCHR(source.st_mode)) and source.st_rdev != target.st_rdev:
         return False
     return contents or abs(source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9) <= modify_window
+
+
+def may_be_compared(source: Status, target: Status) -> bool:
+    """Are both regular files of one size, so that their contents may be the same whatever their times are?
+
+    Not where a time lies centuries away: few file systems hold it, and the next look would find them to differ again.
+    """
+    if not (stat.S_ISREG(source.st_mode) and stat.S_ISREG(target.st_mode)) or source.st_size != target.st_size:
+        return False
+    return max(abs(source.st_mtime_ns), abs(target.st_mtime_ns)) < FAR
 
 
 def same_contents(

@@ -22,7 +22,7 @@ _OUTCOMES = {
 
 _COUNTED = (
     *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
-    *("failed", "changed", "vanished", "excused", "warnings"),
+    *("failed", "changed", "vanished", "excused", "warnings", "mended"),
 )
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
@@ -40,6 +40,7 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, befor
     lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
     remarks = [
         f"{totals.deleted:,} deleted",
+        f"{totals.mended:,} mended (metadata alone)",
         f"{totals.excused:,} excused (owner, group or attributes that you may not set)",
         counted(totals.warnings, "warning", "warnings"),
     ]

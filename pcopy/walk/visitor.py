@@ -85,13 +85,15 @@ class Visitor(Protocol):
         """All is settled."""
 
 
-def visit(kernel: Kernel, directory: int, packed: bytes, visitor: Visitor, *, follow: bool) -> Stepwise[None]:
+def visit(
+    kernel: Kernel, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, also: int = 0
+) -> Stepwise[None]:
     """Looks at the names ``packed`` (joined by slashes; none is empty) in an open directory.
 
-    ``follow`` symbolic links, or see them as such.
+    ``follow`` symbolic links, or see them as such. ``also``: columns that are wanted beside ``LOOKED_AT``.
     """
     if packed:
-        ticket = kernel.submit(Stat(directory, packed, LOOKED_AT, on_source=True, follow=follow))
+        ticket = kernel.submit(Stat(directory, packed, LOOKED_AT | also, on_source=True, follow=follow))
         stated = yield from waited(kernel, ticket)
         hand_over(Found(directory, packed, stated.rows, _problems(directory, packed, stated, follow)), visitor)
     yield from visitor.settle()

@@ -1,8 +1,9 @@
 """Batches: one step that a kernel does with many items of one directory, and the columns that it gives back.
 
 Each kind of batch is one step, so that whoever asks can choose rows in between: ``List`` what there is, ``Stat`` it,
-``Decide`` what becomes of it, ``Copy`` it; ``Read`` files for their digests, ``Remove`` what exists. A directory is an
-open descriptor, and every name is looked up in it, following no symbolic link unless it is told to.
+``Decide`` what becomes of it, ``Compare`` attributes, ``Copy`` it; ``Read`` files for their digests, ``Remove`` what
+exists. A directory is an open descriptor, and every name is looked up in it, following no symbolic link unless it is
+told to.
 
 A result has one row for each row of its batch, in the same order.
 """
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.kernel.columns import FOUND, Marks, Rows, Verdicts
 from pcopy.fsio.layout import PLAIN, Recipe
+from pcopy.fsio.preserve import Preserve
 from pcopy.named import NamedTuple
 
 Result = TypeVar("Result")
@@ -202,7 +204,8 @@ class Policy(NamedTuple):
     ``existing`` and ``modify_window`` (seconds) as in ``pcopy.fsio.existing``, ``contents`` too (``--checksum``).
     ``keeps``: nothing is replaced unasked, so names come last. ``dresses``: owner and mode are the source's.
     ``in_place``: what exists is written over. ``sync``: each file is synced by itself. ``touched`` (nanoseconds since
-    1970; None: never): what has changed since then in the target may be the job's own.
+    1970; None: never): what has changed since then in the target may be the job's own. ``mends``: what stays gets the
+    metadata of its source, where these differ (``pcopy.fsio.mending.has_metadata``).
     """
 
     existing: str = "replace"
@@ -213,6 +216,7 @@ class Policy(NamedTuple):
     in_place: bool = False
     sync: bool = False
     touched: int | None = None
+    mends: tuple[Preserve, int] | None = None
 
 
 class Decide(Batch[Decided]):
@@ -286,3 +290,16 @@ class Remove(OfNames[Removed]):
     """
 
     rows: Rows
+
+
+class Compare(OfNames[Judged]):
+    """Have items of ``directory`` the same extended attributes and ACLs as those of ``target``, as far as these are
+    copied? They are ``DONE`` if so; others want ``CARE``, and so does what can't be told. ``new_names`` as in ``Copy``.
+    """
+
+    target: int
+    new_names: bytes = b""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return self.directory, self.target

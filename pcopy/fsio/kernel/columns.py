@@ -68,6 +68,8 @@ class Status(NamedTuple):
     st_rdev: int
     st_mtime_ns: int
     st_ctime_ns: int
+    st_uid: int = 0
+    st_gid: int = 0
 
 
 UNKNOWN = os.stat_result((0,) * os.stat_result.n_fields)
@@ -160,6 +162,8 @@ class Rows:
             0,
             self.mtime[row] if self.mtime else 0,
             self.ctime[row] if self.ctime else 0,
+            self.uid[row] if self.uid else 0,
+            self.gid[row] if self.gid else 0,
         )
 
     def chosen(self, rows: Sequence[int]) -> Rows:

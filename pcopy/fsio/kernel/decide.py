@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.existing import Decision, decide
+from pcopy.fsio.existing import Decision, decide, may_be_compared
 from pcopy.fsio.kernel.batches import SYNC, Plan, Policy, Stated
 from pcopy.fsio.kernel.columns import FIRST, LAST, Code, Rows, Status
 from pcopy.fsio.kernel.interface import SMALL_FILE
@@ -30,6 +30,8 @@ def decide_rows(policy: Policy, sources: Rows, targets: Stated | None) -> bytear
         if code == done:
             undressed = present.uid[row] == user and stat.S_IMODE(present.mode[row]) == 0o600
             plans[row] = _over(policy, sources.status(row), present.status(row), undressed=undressed)
+            if plans[row] == Plan.SKIP and policy.mends is not None and not sources.uid:
+                plans[row] = Plan.CARE  # whose it is is not known here
         elif targets.verdicts.errnos[row] != errno.ENOENT:
             plans[row] = Plan.CARE  # which tells what is wrong when it is this file's turn
     return plans
@@ -57,11 +59,25 @@ def _over(policy: Policy, source: Status, present: Status, *, undressed: bool) -
         return Plan.CARE  # an earlier run's, or another item's whose name the file system takes for the same
     decision = decide(policy.existing, policy.modify_window, source, present, contents=policy.contents)
     if decision is Decision.REPLACE:
-        if policy.in_place or not policy.dresses or stat.S_ISDIR(present.st_mode):
-            return Plan.CARE
-        return (Plan.TEMPORARY if policy.keeps else Plan.REPLACE) | (SYNC if policy.sync else 0)
+        return _replacing(policy, source, present)
     if stat.S_ISREG(present.st_mode) and (policy.in_place or undressed):
         return Plan.CARE
     if decision is Decision.FAIL:
         return Plan.REFUSE
-    return Plan.CARE if policy.contents else Plan.SKIP
+    return Plan.CARE if policy.contents or not _is_dressed(policy, source, present) else Plan.SKIP
+
+
+def _is_dressed(policy: Policy, source: Status, present: Status) -> bool:
+    if policy.mends is None:
+        return True
+    from pcopy.fsio.mending import has_metadata  # few jobs need it
+
+    return has_metadata(source, present, *policy.mends)
+
+
+def _replacing(policy: Policy, source: Status, present: Status) -> int:
+    if policy.in_place or not policy.dresses or stat.S_ISDIR(present.st_mode):
+        return Plan.CARE
+    if policy.mends is not None and may_be_compared(source, present):
+        return Plan.CARE  # its time alone may be another
+    return (Plan.TEMPORARY if policy.keeps else Plan.REPLACE) | (SYNC if policy.sync else 0)

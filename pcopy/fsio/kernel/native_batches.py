@@ -14,6 +14,7 @@ from typing import Any
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import (
     Batch,
+    Compare,
     Copied,
     Copy,
     Digests,
@@ -28,7 +29,7 @@ from pcopy.fsio.kernel.batches import (
 from pcopy.fsio.kernel.columns import COLUMNS, DEVICE, OPERATIONS, SIZE, VERSION, Code, Marks, Rows, Verdicts, numbers
 from pcopy.fsio.kernel.copy_rows import Copying
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
-from pcopy.fsio.kernel.item_rows import Reading, Removing, Stating
+from pcopy.fsio.kernel.item_rows import Comparing, Reading, Removing, Stating
 from pcopy.fsio.kernel.python import Work
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.temporary import REPLACED
@@ -162,6 +163,8 @@ def flags_of(settings: Settings) -> int:
     flags |= _lib.PK_SPARSE if preserve.sparse else 0
     flags |= _lib.PK_OWNER if preserve.ownership else 0
     flags |= _lib.PK_MODE if preserve.mode else 0
+    flags |= _lib.PK_XATTRS if preserve.xattr or preserve.acl else 0
+    flags |= _lib.PK_ACLS if preserve.acl else 0
     return int(flags | (_lib.PK_TIMES if preserve.timestamps else 0))
 
 
@@ -190,6 +193,16 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
             rows = InC(_lib.PK_REMOVE, batch, removed, lambda: Removing(batch, removed))
             rows.columns(rows.batch.given, batch.rows)
             rows.columns(rows.batch.found, removed.seen)
+        case Compare():
+            judged = Judged(Verdicts(len(batch)))
+            rows = InC(_lib.PK_SAME, batch, judged, lambda: Comparing(settings, batch, judged))
+            rows.batch.target = batch.target
+            if batch.new_names:
+                rows.batch.new_names, rows.batch.new_names_size = (
+                    rows.pointer("char[]", batch.new_names),
+                    len(batch.new_names),
+                )
+            rows.batch.flags = flags_of(settings)
         case _:
             raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
     return rows

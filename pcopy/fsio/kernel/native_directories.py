@@ -14,7 +14,7 @@ from pcopy.fsio.kernel.directory_batches import Common, Enter, Entered, Finish, 
 from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.kernel.native_batches import DEFERRED, InC, flags_of
 from pcopy.fsio.kernel.python import Work
-from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, capable
 
 _ffi, _lib = _native.ffi, _native.lib
 
@@ -104,6 +104,7 @@ def _tree_of(common: Common) -> Any:
         (common.compares, _lib.PK_COMPARE),
         (common.links_apart, _lib.PK_LINKS),
         (common.copies, _lib.PK_COPY_NEW),
+        (capable(CAP_CHOWN), _lib.PK_GIVING),
     )
     tree = _ffi.new("pk_tree *")
     tree.source_device, tree.target_device = common.source_device, common.target_device

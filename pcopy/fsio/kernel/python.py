@@ -8,12 +8,24 @@ from __future__ import annotations
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pcopy.fsio.directories import Pins, nothing
-from pcopy.fsio.kernel.batches import Batch, Copy, Decide, Decided, Judged, List, Read, Remove, Stat, SyncDirectories
+from pcopy.fsio.kernel.batches import (
+    Batch,
+    Compare,
+    Copy,
+    Decide,
+    Decided,
+    Judged,
+    List,
+    Read,
+    Remove,
+    Stat,
+    SyncDirectories,
+)
 from pcopy.fsio.kernel.columns import Code
 from pcopy.fsio.kernel.copy_rows import Copying
 from pcopy.fsio.kernel.decide import decide_rows
 from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
-from pcopy.fsio.kernel.item_rows import Listing, Reading, Removing, Stating, sync_directories
+from pcopy.fsio.kernel.item_rows import Comparing, Listing, Reading, Removing, Stating, sync_directories
 
 FILES_AT_ONCE = 8
 """Files that are copied, read or removed in one ``poll``."""
@@ -146,6 +158,8 @@ class PythonKernel:
                 return Reading(settings, batch, size), FILES_AT_ONCE
             case Remove():
                 return Removing(batch), FILES_AT_ONCE
+            case Compare():
+                return Comparing(settings, batch), NAMES_AT_ONCE
         raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
 
     def poll(self) -> list[Ticket[Any]]:

@@ -146,7 +146,7 @@ class Totals(NamedTuple):
     ``to_verify`` counts the items that are to be read back, ``to_verify_bytes`` the sizes of their files (one inode's
     once); ``verified`` those that were found right, with files of ``confirmed_bytes``, and ``refuted`` those that were
     not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
-    again.
+    again. ``mended`` are those of the skipped items that got metadata of their sources.
     """
 
     found: int = 0
@@ -181,6 +181,7 @@ class Totals(NamedTuple):
     refuted: int = 0
     extra: int = 0
     confirmed_bytes: int = 0
+    mended: int = 0
 
     @property
     def copied(self) -> int:

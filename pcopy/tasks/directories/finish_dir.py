@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, suppress
 
 from pcopy.engine.task import TaskId
-from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs, read_attributes
+from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, drop_other_xattrs, read_attributes
 from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import count_entries, list_names
 from pcopy.fsio.existing import alike
@@ -37,7 +37,7 @@ from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.spreading import depth_of, owner_of
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
-from pcopy.tasks.files.existing import Existing, look
+from pcopy.tasks.files.existing import Existing, look, mends
 from pcopy.text import shown
 
 NAMES_PER_SLICE = 32
@@ -167,16 +167,14 @@ def directory_failed(
 
 
 def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -> None:
-    place, preserve = task.place, rank.options.preserve
+    place = task.place
     try:
         attributes = task.attributes or _attributes_now(rank, place)
         target = rank.open_target(place)
         lost = _remove_leftovers(rank, target) or lost
         kept = None if place.fresh else status_of(target)
         more = _holds_more(task, rank, target)  # before its times are set: looking changes them
-        if kept is not None or rank.job.run > 1:  # since it was made, anybody may have given it ACLs
-            drop_other_xattrs(target, attributes, preserve)
-        applied = apply_attributes(target, attributes, preserve, rank.options.umask, kept=kept)
+        applied = _dress(rank, target, attributes, kept)
         if lost is not None:
             raise lost
         if not task.again:  # else it was told, and counted, when it was finished first
@@ -201,6 +199,19 @@ def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -
         result.count(counts.DIRECTORIES, 1, place)
         if rank.options.verify and result.phase < Phase.REPAIR and not task.again:  # once is enough
             result.digested(place, b"", rank.hashing.directory, counts.DIRECTORIES)
+
+
+def _dress(rank: Rank, target: int, attributes: Attributes, kept: os.stat_result | None) -> Applied:
+    """Gives the open directory its metadata; raises ``Problem``."""
+    preserve = rank.options.preserve
+    if kept is not None and mends(rank):
+        from pcopy.fsio.mending import lacking, mend
+
+        lacks = lacking(target, kept, attributes, preserve, rank.options.modify_window)
+        return mend(target, kept, attributes, preserve, lacks)
+    if kept is not None or rank.job.run > 1:  # since it was made, anybody may have given it ACLs
+        drop_other_xattrs(target, attributes, preserve)
+    return apply_attributes(target, attributes, preserve, rank.options.umask, kept=kept)
 
 
 def _remove_leftovers(rank: Rank, target: int) -> Problem | None:

@@ -34,7 +34,7 @@ from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_in, open_up
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_failed, finish_again
 from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
-from pcopy.tasks.files.existing import Existing, look, looked_at_again
+from pcopy.tasks.files.existing import Existing, look, looked_at_again, owners
 from pcopy.tasks.files.layouts import layout_at
 from pcopy.walk.link_loops import check_outside, check_repetition
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
@@ -229,7 +229,7 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
                 result.count(counts.FOUND, len(names))
             return
         visitor = rank.visitor(rank, result, place, self.attempt)
-        yield from visit(rank.kernel, source, self.names, visitor, follow=rank.options.dereference)
+        yield from visit(rank.kernel, source, self.names, visitor, follow=rank.options.dereference, also=owners(rank))
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
         """A name may be that of a directory."""
@@ -262,7 +262,9 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
     number, paces = listing.number, rank.own(Paces)
     if not listing.is_large and (number <= IN_PLACE or paces.are_quick(ScanNames.code, number)):
         visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
-        yield from visit(rank.kernel, begun.source, listing.names, visitor, follow=rank.options.dereference)
+        yield from visit(
+            rank.kernel, begun.source, listing.names, visitor, follow=rank.options.dereference, also=owners(rank)
+        )
         if number:
             paces.took(ScanNames.code, number, time.monotonic() - began)
         return number

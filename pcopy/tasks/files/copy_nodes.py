@@ -17,7 +17,7 @@ from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, failed_or_retried
 from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
-from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked
+from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends
 from pcopy.tasks.files.name_items import Waiting
 from pcopy.tasks.files.whole_file import Settled
 from pcopy.tasks.verify.read_items import skipped
@@ -61,11 +61,10 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
         raise changed("stat", "another item has taken its name")
     present = existing(rank, place, name)
     there = None if present is None else present.status
-    if present is not None and not _gives_way(present, source, name, status):
-        known = Known(kind_of(status), 0, b"", Version.of(status))
-        skipped(rank, result, place, name, known)
-        same = options.compares and alike(status, present.status, options.modify_window, contents=options.checksum)
-        return Settled(known, present.identity() if linked and same and present.is_linkable(status) else None)
+    if present is not None:
+        stays = _stays(rank, result, item, present, source, status, linked=linked)
+        if stays is not None:
+            return stays
     made_as = new_name if present is None and not rank.keeps else rank.temporary_names.next()
     is_alike = there is not None and stat.S_IFMT(there.st_mode) == stat.S_IFMT(status.st_mode)
     kept = present.kept_from(status) if present is not None and is_alike else None
@@ -92,8 +91,41 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     return Settled(known, identity, unnamed, new.shortcoming)
 
 
+def _stays(
+    rank: Rank,
+    result: Result,
+    item: Item,
+    present: Existing,
+    source: int,
+    status: os.stat_result,
+    *,
+    linked: bool,
+) -> Settled | None:
+    """What is ``present`` stays, and counts as skipped; None if it gives way. Raises ``Problem``."""
+    (place, name), options = item.names[0], rank.options
+    if _gives_way(present, source, name, status):
+        return None
+    same = options.compares and alike(status, present.status, options.modify_window, contents=options.checksum)
+    may_link = linked and same and present.is_linkable(status)  # before it is mended
+    if mends(rank):
+        from pcopy.tasks.files.mend import is_dressed, mended
+
+        if not is_dressed(rank, place, name, status, present):
+            node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
+            left = mended(result, name, present, node.attributes)
+            if left is None:
+                return None
+            present = left
+    known = Known(kind_of(status), 0, b"", Version.of(status))
+    skipped(rank, result, place, name, known)
+    return Settled(known, present.identity() if may_link else None)
+
+
 def _gives_way(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:
-    if present.may_replace(status):
+    is_link = stat.S_ISLNK(status.st_mode)
+    if not present.may_replace(status):
+        is_compared = present.rank.options.checksum and is_link
+        return is_compared and not same_link(source, name, present.directory, present.name)
+    if not (is_link and mends(present.rank)) or present.is_own() or not stat.S_ISLNK(present.status.st_mode):
         return True
-    is_compared = present.rank.options.checksum and stat.S_ISLNK(status.st_mode)
-    return is_compared and not same_link(source, name, present.directory, present.name)
+    return not same_link(source, name, present.directory, present.name)  # else its time alone is another

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Decide, Plan, Policy, Stat, Stated
-from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.batches import Compare, Decide, Plan, Policy, Stat, Stated
+from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.decide import make_plan
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
@@ -19,6 +19,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Known, Place
+from pcopy.tasks.files.existing import mends, owners
 from pcopy.tasks.verify.read_items import skipped
 
 PRESENT = MODE | SIZE | MTIME | CTIME | OWNER
@@ -45,6 +46,7 @@ def policy_of(rank: Rank, place: Place) -> Policy:
         in_place=options.inplace,
         sync=rank.syncs_items(place),
         touched=touched,
+        mends=(preserve, options.modify_window) if mends(rank) else None,
     )
 
 
@@ -59,7 +61,7 @@ def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: 
         return bytearray((make_plan(policy),)) * len(sources)
     targets: Stated | None = None
     if not place.fresh:
-        batch = Stat(target, new_names, PRESENT, on_source=False)
+        batch = Stat(target, new_names, PRESENT | owners(rank), on_source=False)
         targets = yield from waited(rank.kernel, rank.kernel.submit(batch))
     ticket = rank.kernel.submit(Decide(policy, sources, targets))
     plans = (yield from waited(rank.kernel, ticket)).plans
@@ -86,6 +88,8 @@ def what_goes(rank: Rank, result: Result, place: Place, packed: bytes, rows: Row
     renames = rank.job.roots[place.root].item
     new_names = pack_names([rank.new_name(place, name) for name in unpack_names(packed)]) if renames else packed
     plans = yield from plans_for(rank, place, target, new_names, rows)
+    if mends(rank) and (rank.options.preserve.xattr or rank.options.preserve.acl):
+        yield from _compare(rank, place, target, packed, new_names, plans)
     staying = plans.count(Plan.SKIP)
     if not staying:
         return everything
@@ -98,3 +102,23 @@ def what_goes(rank: Rank, result: Result, place: Place, packed: bytes, rows: Row
         if plan == Plan.SKIP:
             skipped(rank, result, place, names[row], Known(FILE, rows.size[row], b"", rows.version(row)))
     return [row for row, plan in enumerate(plans) if plan != Plan.SKIP]
+
+
+def _compare(
+    rank: Rank, place: Place, target: int, packed: bytes, new_names: bytes, plans: bytearray
+) -> Stepwise[None]:
+    """Those that would stay have other extended attributes than their source: they want care."""
+    rows = [row for row, plan in enumerate(plans) if plan == Plan.SKIP]
+    if not rows:
+        return
+    try:
+        source = rank.open_source(place)
+    except Problem:  # which those tell that would copy them
+        return
+    if len(rows) < len(plans):
+        packed, new_names = (pack_names(map(unpack_names(each).__getitem__, rows)) for each in (packed, new_names))
+    batch = Compare(source, packed, target, new_names)
+    codes = (yield from waited(rank.kernel, rank.kernel.submit(batch))).verdicts.codes
+    for row, code in zip(rows, codes, strict=True):
+        if code != Code.DONE:
+            plans[row] = Plan.CARE

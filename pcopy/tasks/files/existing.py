@@ -22,13 +22,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.existing import Decision, Status, alike, decide
+from pcopy.fsio.existing import Decision, Status, alike, decide, may_be_compared
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
 from pcopy.fsio.in_place import Over, open_over
+from pcopy.fsio.kernel.columns import GROUP, OWNER
 from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
@@ -59,6 +62,20 @@ def status_there(rank: Rank, place: Place, name: bytes) -> os.stat_result | None
         return look(rank.open_target(place), rank.new_name(place, name))
     except Problem:
         return None
+
+
+def mends(rank: Rank) -> bool:
+    """Does what is there, and stays, get the metadata of its source? ``--checksum`` alone asks for contents only.
+
+    (What is repaired is copied.)
+    """
+    options = rank.options
+    return options.compares and not options.checksum and rank.job.copies and rank.phase < Phase.REPAIR
+
+
+def owners(rank: Rank) -> int:
+    """The columns that are wanted for it beside those of each scan: whose an item is."""
+    return OWNER | GROUP if mends(rank) else 0
 
 
 class Existing(NamedTuple):
@@ -125,8 +142,8 @@ class Existing(NamedTuple):
     def may_replace(self, source: Status) -> bool:
         """May it give way to ``source``? False: it stays, and the item is skipped.
 
-        What did not verify does, and what an earlier run of this job made. With ``--checksum`` False says only that
-        their contents are to be compared. Raises ``Problem`` where the item fails instead.
+        What did not verify does, and what an earlier run of this job made. If it ``is_compared``, False says only that
+        their contents are to be. Raises ``Problem`` where the item fails instead.
         """
         rank, target, options = self.rank, self.status, self.rank.options
         if rank.phase >= Phase.REPAIR:
@@ -143,7 +160,7 @@ class Existing(NamedTuple):
             raise unsure(self.name)
         if decision is Decision.FAIL:
             raise Problem("create", errno.EEXIST)
-        return decision is Decision.REPLACE
+        return decision is Decision.REPLACE and (half is not None or not self._differs_in_time(source))
 
     def gives_way(self, source: Status) -> bool:
         """Where nothing is replaced unasked: does it give way to ``source``?
@@ -205,11 +222,27 @@ class Existing(NamedTuple):
         return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _OTHERS_POWER
 
     def identity(self) -> Identity:
+        with self.held() as held:
+            return identity_of(held, status_of(held), self.place.target_id.mount, made=False)
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """A descriptor (O_PATH) of this very item, as it was when it was looked at; raises ``Problem``."""
         with held_open(open_node(self.directory, self.name, on_source=False)) as held:
-            status = status_of(held)
-            if _version(status) != _version(self.status):
+            if _version(status_of(held)) != _version(self.status):
                 raise Problem("open", errno.ESTALE, text=REPLACED)
-            return identity_of(held, status, self.place.target_id.mount, made=False)
+            yield held
+
+    def is_compared(self, source: Status) -> bool:
+        """Does it stay only if its contents are the same? So with ``--checksum``, and where its time alone differs."""
+        return self.rank.options.checksum or self._differs_in_time(source)
+
+    def _differs_in_time(self, source: Status) -> bool:
+        """Alone: may it have to be given another time only? (With ``--checksum`` nobody asks.)"""
+        options, present = self.rank.options, self.status
+        if not options.compares or options.checksum or not may_be_compared(source, present):
+            return False
+        return not alike(source, present, options.modify_window)
 
 
 def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:

@@ -19,7 +19,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
-from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, over_or_new
+from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends, over_or_new
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
 
@@ -83,16 +83,25 @@ def settled_already(
     """
     if present is None or present.may_replace(status):
         return None
-    options = present.rank.options
+    rank, options = present.rank, present.rank.options
     known = Known(FILE, status.st_size, b"", Version.of(status))
-    if options.checksum:
+    if present.is_compared(status):
         same = yield from same_contents(reading, status, present.directory, present.name, present.status)
         if not same:
             return None
     else:
         same = options.compares and alike(status, present.status, options.modify_window)
-    made = present.identity() if linked and same and present.is_linkable(status) else None
-    skipped(present.rank, result, present.place, name, known)
+    may_link = linked and same and present.is_linkable(status)  # before it is mended: others may hold it open
+    if mends(rank):
+        from pcopy.tasks.files.mend import is_dressed, mended
+
+        if not is_dressed(rank, present.place, name, status, present):
+            left = mended(result, name, present, read_attributes(reading, status, options.preserve))
+            if left is None:
+                return None
+            present = left
+    made = present.identity() if may_link else None
+    skipped(rank, result, present.place, name, known)
     return Settled(known, made)
 
 

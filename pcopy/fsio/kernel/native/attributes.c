@@ -1,6 +1,9 @@
 /* What is done with extended attributes, by their names: Python tells it of each, once. */
 #include "internal.h"
 
+#include <stdio.h>
+#include <sys/xattr.h>
+
 #define MOST_LEARNT 256 /* a hostile owner may have any number of attributes, which would be compared one by one */
 
 void pk_learn(pk_kernel *kernel, const char *name, int what)
@@ -38,4 +41,82 @@ int pk_attribute_of(pk_kernel *kernel, const char *name)
         strncpy(kernel->unknown, name, sizeof kernel->unknown - 1);
     pthread_mutex_unlock(&kernel->lock);
     return 0;
+}
+
+#define LONGEST_VALUE 4096 /* bytes of an attribute that are compared here */
+#define LONGEST_PATH 320
+
+/* An item by a path that leads through its directory's descriptor: no call takes both. */
+static int path_of(char *path, int directory, const char *name)
+{
+    const int size = snprintf(path, LONGEST_PATH, "/proc/self/fd/%d/%s", directory, name);
+    return size > 0 && size < LONGEST_PATH;
+}
+
+/* -1: they can't be listed here. */
+static ssize_t list(const char *path, char *names, int follow)
+{
+    ssize_t size = (follow ? listxattr : llistxattr)(path, names, MOST_NAMES);
+    if (size < 0)
+        size = errno == ENOTSUP || errno == ENOSYS ? 0 : -1;
+    if (size >= 0)
+        names[size] = '\0'; /* whatever a file system answers */
+    return size;
+}
+
+static int is_among(const char *wanted, const char *names, ssize_t size)
+{
+    for (const char *name = names; name < names + size; name += strlen(name) + 1)
+        if (!strcmp(name, wanted))
+            return 1;
+    return 0;
+}
+
+/* PK_KEEP if it is compared, PK_LEAVE, or 0 if that is not known here. */
+static int what_of(pk_worker *worker, int flags, const char *name)
+{
+    if (!strcmp(name, "system.posix_acl_access") || !strcmp(name, "system.posix_acl_default"))
+        return flags & PK_ACLS ? PK_KEEP : PK_LEAVE;
+    return pk_attribute_of(worker->kernel, name);
+}
+
+static int has_same_value(const char *source, const char *target, const char *name, int follow)
+{
+    char one[LONGEST_VALUE], other[LONGEST_VALUE];
+    ssize_t size = (follow ? getxattr : lgetxattr)(source, name, one, sizeof one);
+    return size >= 0 && lgetxattr(target, name, other, sizeof other) == size && !memcmp(one, other, (size_t)size);
+}
+
+int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char *name, int target, const char *new_name)
+{
+    char ours[LONGEST_PATH], theirs[LONGEST_PATH];
+    char names[MOST_NAMES + 1], there[MOST_NAMES + 1];
+    if (!(flags & PK_XATTRS))
+        return 1;
+    if (!path_of(ours, source, name) || !path_of(theirs, target, new_name))
+        return 0;
+    doing(worker, OP_LISTXATTR);
+    const int follow = flags & PK_FOLLOW;
+    const ssize_t size = list(ours, names, follow), size_there = list(theirs, there, 0);
+    if (size < 0 || size_there < 0)
+        return 0;
+    for (const char *each = names; each < names + size; each += strlen(each) + 1) {
+        const int what = what_of(worker, flags, each);
+        if (what == 0 || (what == PK_KEEP && (!is_among(each, there, size_there) || !has_same_value(ours, theirs, each, follow))))
+            return 0;
+    }
+    for (const char *each = there; each < there + size_there; each += strlen(each) + 1) {
+        const int what = what_of(worker, flags, each);
+        if (what == 0 || (what == PK_KEEP && strcmp(each, "security.selinux") && !is_among(each, names, size)))
+            return 0; /* a label is the file system's own affair, where the source has none */
+    }
+    return 1;
+}
+
+int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const pk_work *work = batch->work;
+    const int is_same = pk_has_same_attributes(worker, batch->flags, batch->directory, work->name[row], batch->target,
+                                               work->new_name[row]);
+    return is_same ? DONE : PK_DEFERRED;
 }

@@ -8,7 +8,7 @@
 /* Room for what is known of so many names, whose text takes `used` bytes. */
 static int make_room(pk_directory *found, uint32_t names, const char *text, size_t used)
 {
-    char *block = malloc((size_t)names * 48 + used + 1);
+    char *block = malloc((size_t)names * 56 + used + 1);
     if (block == NULL)
         return -1;
     found->block = block;
@@ -20,7 +20,9 @@ static int make_room(pk_directory *found, uint32_t names, const char *text, size
     rows->device = rows->size + names;
     rows->mode = (uint32_t *)(rows->device + names);
     rows->links = rows->mode + names;
-    found->names = (char *)(rows->links + names);
+    rows->uid = rows->links + names;
+    rows->gid = rows->uid + names;
+    found->names = (char *)(rows->gid + names);
     memcpy(found->names, text, used);
     found->names[used] = '\0';
     found->names_size = used;
@@ -62,6 +64,8 @@ int pk_look_at_all(pk_directory *found, int source, const char *names, size_t us
             return -1;
         rows->mode[row] = status.stx_mode;
         rows->links[row] = status.stx_nlink;
+        rows->uid[row] = status.stx_uid;
+        rows->gid[row] = status.stx_gid;
         rows->inode[row] = status.stx_ino;
         rows->size[row] = status.stx_size;
         rows->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
@@ -76,10 +80,38 @@ static int is_small_file(const pk_tree *tree, const pk_columns *rows, uint32_t r
            !(tree->flags & PK_LINKS && rows->links[row] > 1) && strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1);
 }
 
+static int are_we_in(uint32_t group)
+{
+    gid_t groups[256];
+    const int number = getgroups(256, groups);
+    for (int each = 0; each < number; each++)
+        if (groups[each] == group)
+            return 1;
+    return number < 0 || getegid() == group;
+}
+
+/* Has it the owner, mode and time that it would get, as far as we can give it any? pcopy.fsio.mending.has_metadata. */
+static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there,
+                        int64_t mtime, int64_t ctime)
+{
+    const pk_tree *tree = batch->tree;
+    if (batch->flags & PK_OWNER && tree->flags & PK_GIVING &&
+        (there->stx_uid != rows->uid[row] || there->stx_gid != rows->gid[row]))
+        return 0;
+    if (batch->flags & PK_OWNER && !(tree->flags & PK_GIVING) && there->stx_gid != rows->gid[row] &&
+        there->stx_uid == tree->user && are_we_in(rows->gid[row]))
+        return 0;
+    if (batch->flags & PK_MODE && (there->stx_mode & 07777) != (rows->mode[row] & 07777))
+        return 0;
+    return !(batch->flags & PK_TIMES) || is_same_moment(rows->mtime[row], mtime, ctime, tree->window);
+}
+
 /* Does what is there stay as it is, since it looks like the copy of this row? pcopy.fsio.kernel.decide; whatever takes
  * more than a look does not. */
-static int stays(const pk_tree *tree, const pk_columns *rows, uint32_t row, int target, const char *name)
+static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *rows, uint32_t row, int source, int target,
+                 const char *name)
 {
+    const pk_tree *tree = batch->tree;
     if (!is_small_file(tree, rows, row, name))
         return 0;
     struct statx there;
@@ -89,9 +121,9 @@ static int stays(const pk_tree *tree, const pk_columns *rows, uint32_t row, int 
         return 0;
     if (ctime >= tree->touched || (there.stx_uid == tree->user && (there.stx_mode & 07777) == 0600))
         return 0;
-    int64_t ours = rows->mtime[row] / 1000000000 - (rows->mtime[row] % 1000000000 < 0);
-    int64_t later = ours - there.stx_mtime.tv_sec;
-    return (later < 0 ? -later : later) <= tree->window;
+    const int64_t later = whole_seconds(rows->mtime[row]) - there.stx_mtime.tv_sec;
+    return (later < 0 ? -later : later) <= tree->window && has_metadata(batch, rows, row, &there, mtime, ctime) &&
+           pk_has_same_attributes(worker, batch->flags, source, name, target, name);
 }
 
 /* Leaves out the names with which all is done. */
@@ -123,10 +155,11 @@ static void leave_out(pk_directory *found, const char **names, const uint8_t *do
 }
 
 /* Skips the names whose copies stay as they are. */
-static void skip(const pk_tree *tree, pk_directory *found, const char **names, uint8_t *done, int target)
+static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
+                 int source, int target)
 {
     for (uint32_t row = 0; row < found->left; row++)
-        if ((done[row] = (uint8_t)stays(tree, &found->rows, row, target, names[row]))) {
+        if ((done[row] = (uint8_t)stays(worker, batch, &found->rows, row, source, target, names[row]))) {
             found->skipped++;
             found->skipped_bytes += found->rows.size[row];
         }
@@ -177,7 +210,7 @@ void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found
     if (found->is_made)
         copy_new(worker, batch, found, names, done, source, target);
     else
-        skip(batch->tree, found, names, done, target);
+        skip(worker, batch, found, names, done, source, target);
     leave_out(found, names, done);
     free(names);
 }

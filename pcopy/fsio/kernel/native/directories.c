@@ -56,11 +56,11 @@ static int dress(const pk_batch *batch, int directory, const struct stat *status
     if (!(batch->flags & PK_TIMES))
         return 0;
     const struct timespec times[2] = {moment_of(wanted->atime), moment_of(wanted->mtime)};
-    int64_t atime, mtime;
+    int64_t atime, mtime, ctime;
     if (!is_common(times[0].tv_sec) || !is_common(times[1].tv_sec))
         return -1;
     /* Whoever looks into a directory changes its atime. That alone is no reason to touch one that is there already. */
-    if (in_nanoseconds(status->st_mtim, &mtime) && mtime == wanted->mtime &&
+    if (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) && is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window) &&
         (!is_made || (in_nanoseconds(status->st_atim, &atime) && atime == wanted->atime)))
         return 0;
     return futimens(directory, times) ? -1 : 0;

@@ -100,6 +100,7 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 void pk_release_directories(pk_batch *batch);
 /* Looks at so many names (`left`), which are joined in `names`, in an open directory of the source. -1: one can't be
  * looked at, or there is no memory. */
@@ -109,6 +110,8 @@ void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found
 /* The mark of what is open, and lies in that directory: its length, and as many bytes. */
 void pk_mark(int directory, int descriptor, uint8_t *out);
 int pk_attribute_of(pk_kernel *kernel, const char *name);
+/* Have two items the same attributes, as far as these are copied? 0: no, or that takes more care. */
+int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char *name, int target, const char *new_name);
 /* Opens it without changing its atime, where that is allowed: does it stay then when it is read? (NULL: nobody
  * asks.) -1 with errno set. */
 int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime);
@@ -170,6 +173,26 @@ static inline int in_nanoseconds(struct timespec time, int64_t *out)
 {
     return !__builtin_mul_overflow((int64_t)time.tv_sec, (int64_t)1000000000, out) &&
            !__builtin_add_overflow(*out, (int64_t)time.tv_nsec, out) && *out != INT64_MIN && *out != INT64_MAX;
+}
+
+static inline int64_t whole_seconds(int64_t nanoseconds)
+{
+    return nanoseconds / 1000000000 - (nanoseconds % 1000000000 < 0);
+}
+
+/* Is `present` the time `source` as a file system keeps it (pcopy.fsio.mending.is_same_moment)? */
+static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
+{
+    static const int64_t steps[] = {100, 1000, 1000000, 10000000, 1000000000};
+    const int64_t later = whole_seconds(source) - whole_seconds(present);
+    if (source == present || (window && (later < 0 ? -later : later) <= window))
+        return 1;
+    for (int each = 0; !window && each < 5; each++) {
+        const int64_t rest = source % steps[each];
+        if (changed % steps[each] == 0 && source - (rest < 0 ? rest + steps[each] : rest) == present)
+            return 1;
+    }
+    return 0;
 }
 
 static inline uint64_t clock_nanoseconds(clockid_t clock)

@@ -12,6 +12,7 @@
 #define PK_ENTER 5
 #define PK_FINISH 6
 #define PK_SYNC 7
+#define PK_SAME 8
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -23,6 +24,8 @@
 #define PK_COPIES 128   /* what is read are copies: from storage, and they may change meanwhile */
 #define PK_WHOLE 256    /* a file that is marked as half written is not read */
 #define PK_IDENTIFY 512 /* inode and mark are told of files, too, that keep the names under which they were made */
+#define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
+#define PK_ACLS 2048    /* ACLs are */
 
 /* Codes that Python does not have: the row is not done, and is to be done by the kernel in Python. */
 #define PK_DEFERRED 255
@@ -55,6 +58,7 @@ typedef struct pk_digest {
 #define PK_COMPARE 4     /* files that are like their copies stay as they are, and are left out of what was found */
 #define PK_LINKS 8       /* a file with several names is not left out, nor copied */
 #define PK_COPY_NEW 16   /* small files are copied into a directory that is made, as long as that is quick */
+#define PK_GIVING 32     /* we may give a file to anybody */
 
 /* What the directories of a batch have in common. Times are in nanoseconds, the window is in seconds. */
 typedef struct {

@@ -15,7 +15,7 @@
 static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_STAT] = pk_stat_row, [PK_COPY] = pk_copy_row, [PK_READ] = pk_read_row,
     [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
-    [PK_SYNC] = pk_sync_row,
+    [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -208,7 +208,7 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
 
 static int changes_nothing(const pk_batch *batch)
 {
-    return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC;
+    return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC || batch->kind == PK_SAME;
 }
 
 static int makes_or_removes(const pk_batch *batch)

@@ -1,0 +1,58 @@
+"""What is there and stays gets the metadata of its source, where that differs (``--existing changed``).
+
+No data are copied for it: not for another owner, mode, ACL or attribute, nor for another time, if the contents are the
+same. How it is done, and when a copy is made instead, stands in ``pcopy.fsio.mending``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.mending import has_metadata, lacking, mend, same_xattrs
+from pcopy.fsio.nodes import handle_of
+from pcopy.fsio.source import status_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.existing import Existing, existing
+
+
+def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: Existing) -> bool:
+    """Has what is there all metadata of the item ``name`` of the source, which has this status? A quick look that opens
+    nothing; False may also say that it can't tell. Raises ``Problem``."""
+    preserve, window = rank.options.preserve, rank.options.modify_window
+    if not has_metadata(source, present.status, preserve, window):
+        return False
+    if not (preserve.xattr or preserve.acl):
+        return True
+    around = handle_of(rank.open_source(place)), handle_of(present.directory)
+    try:
+        follow = rank.options.dereference
+        return same_xattrs(b"/".join((around[0], name)), b"/".join((around[1], present.name)), preserve, follow=follow)
+    except OSError:
+        return False
+
+
+def mended(result: Result, name: bytes, present: Existing, attributes: Attributes) -> Existing | None:
+    """What is ``present`` gets what it lacks of ``attributes``, and counts as mended, if something has changed.
+
+    Returns what is there then; None if it has to be copied anew. Raises ``Problem``.
+    """
+    rank, place = present.rank, present.place
+    preserve, window = rank.options.preserve, rank.options.modify_window
+    with present.held() as held:
+        handle, before = handle_of(held), status_of(held)
+        lacks = lacking(handle, before, attributes, preserve, window)
+        if not lacks.is_needed:
+            return present
+        if not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
+            return None
+        applied = mend(handle, before, attributes, preserve, lacks)
+        has_changed = status_of(held).st_ctime_ns != before.st_ctime_ns
+    result.applied(place, name, applied)
+    if has_changed:
+        rank.succeeded()
+        result.count(counts.MENDED, 1, place)
+    return existing(rank, place, name)

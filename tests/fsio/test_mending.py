@@ -1,0 +1,87 @@
+"""What of an item's metadata counts as the same as its source's; the rest is tried in ``tests/e2e/test_mending.py``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.kernel.batches import Compare
+from pcopy.fsio.kernel.columns import Code
+from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.mending import is_same_moment
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.kernel_bench import KERNELS, done
+from tests.support.attributes import acl, has_acls, has_xattrs
+
+SECOND = 10**9
+NOW = 1_700_000_000 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("source", "present", "changed", "window", "same"),
+    [
+        (NOW, NOW, NOW + 1, 0, True),
+        (NOW + 1, NOW, NOW + 123_456_789, 0, False),
+        (NOW + 123_456_789, NOW, NOW + 9 * SECOND, 0, True),  # a file system that keeps seconds
+        (NOW + 123_456_789, NOW + 1, NOW + 9 * SECOND, 0, False),
+        (NOW + 123_456_789, NOW + 123_456_700, NOW + 900, 0, True),  # or tenths of a microsecond
+        (NOW + 123_456_789, NOW + 120_000_000, NOW + 70_000_000, 0, True),
+        (NOW + 123_456_789, NOW + 130_000_000, NOW + 70_000_000, 0, False),
+        (-SECOND - 1, -2 * SECOND, 5 * SECOND, 0, True),  # cut downwards, before 1970 too
+        (NOW, NOW + 2 * SECOND, NOW + 1, 2, True),
+        (NOW, NOW + 3 * SECOND, NOW + 1, 2, False),
+    ],
+)
+def test_moments(source: int, present: int, changed: int, window: int, same: bool) -> None:
+    assert is_same_moment(source, present, changed, window) == same
+
+
+CASES = {
+    # attributes of the source, of the target, and which of (all, without ACLs, neither) takes them for the same
+    "none": ({}, {}, "yyy"),
+    "alike": ({"user.a": b"1", "user.b": b"2"}, {"user.b": b"2", "user.a": b"1"}, "yyy"),
+    "another value": ({"user.a": b"1"}, {"user.a": b"2"}, "nny"),
+    "a longer value": ({"user.a": b"1"}, {"user.a": b"12"}, "nny"),
+    "missing": ({"user.a": b"1", "user.b": b"1"}, {"user.b": b"1"}, "nny"),
+    "extra": ({}, {"user.a": b"1"}, "nny"),
+    "acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})}, {}, "nyy"),
+    "another acl": (
+        {"system.posix_acl_access": acl(6, 4, 0, {1000: 4})}, {"system.posix_acl_access": acl(6, 4, 0, {1000: 6})},
+        "nyy",
+    ),
+    "the same acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})},) * 2 + ("yyy",),
+}  # fmt: skip
+PRESERVED = (Preserve(), Preserve(acl=False), Preserve(acl=False, xattr=False))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_attributes_are_compared(tmp_path: Path, kernel: str) -> None:
+    if not (has_xattrs(os.fsencode(tmp_path)) and has_acls(os.fsencode(tmp_path))):
+        pytest.skip("the file system has no attributes or ACLs")
+    for side in ("source", "copy"):
+        (tmp_path / side).mkdir()
+    names = sorted(CASES)
+    for name in names:
+        for side, attributes in zip(("source", "copy"), CASES[name][:2], strict=True):
+            (tmp_path / side / name).touch()
+            for attribute, value in attributes.items():
+                os.setxattr(tmp_path / side / name, attribute, value)
+    (tmp_path / "source/gone").touch()
+    (tmp_path / "copy/link").symlink_to(tmp_path / "source/another value")
+    (tmp_path / "source/link").symlink_to("nowhere")
+    packed = "/".join([*names, "gone", "link"]).encode()
+    directories = [os.open(tmp_path / side, os.O_RDONLY) for side in ("source", "copy")]
+    try:
+        for index, preserve in enumerate(PRESERVED):
+            made = KERNELS[kernel](Settings(preserve, 0o022))
+            for _ in range(2):  # a kernel may learn the attributes at first
+                codes = done(made, Compare(directories[0], packed, directories[1])).verdicts.codes
+            made.close()
+            wanted = [Code.DONE if CASES[name][2][index] == "y" else Code.CARE for name in names]
+            gone = Code.DONE if kernel.startswith("c") and index == 2 else Code.CARE
+            assert list(codes) == [*wanted, gone, Code.DONE]
+    finally:
+        for directory in directories:
+            os.close(directory)
