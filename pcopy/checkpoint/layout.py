@@ -24,7 +24,9 @@ RUN = rb"run-[0-9]+"
 """Patterns; each is compiled when a name is first compared with it."""
 SILLY = b".nfs"
 """NFS gives a removed file that is still open a name that begins so; that file goes by itself."""
-_FILES = (JOB, b"job.new", CURRENT, b"current.new")
+FILES_FROM = b"files-from"
+"""The list of the paths that are copied, if not all are."""
+_FILES = (JOB, b"job.new", CURRENT, b"current.new", FILES_FROM)
 _OF_RUN = rb"(base|facts)-[0-9]+(\.new)?"
 
 

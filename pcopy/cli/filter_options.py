@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import age, taking
 from pcopy.units import parse_size
@@ -18,10 +18,11 @@ _LARGEST_FILE = 16 << 20
 """Bytes of a file of patterns at most: each pattern is tried with each name."""
 
 
-def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> None:
-    """``done``: what becomes of the items that are chosen. ``older``: what ``--older-than`` does."""
+def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> Any:
+    """``done``: what becomes of the items that are chosen. ``older``: what ``--older-than`` does. Returns the group."""
     words = "P: a pattern as in .gitignore, for paths below SRC; the last one that\nmatches decides"
-    add = parser.add_argument_group(f"which items are {done}", words).add_argument
+    group = parser.add_argument_group(f"which items are {done}", words)
+    add = group.add_argument
     add("--exclude", metavar="P", dest="patterns", action="append", type=taking(_excluded),
         help="leave out what matches; what is in a directory that is left out is not even looked at")  # fmt: skip
     add("--include", metavar="P", dest="patterns", action="append", type=taking(_included),
@@ -33,6 +34,7 @@ def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files t
     add("--older-than", metavar="WHEN", type=taking(moment), default=None, help=older)
     add("--larger-than", metavar="SIZE", type=taking(parse_size), default=None, help="only files above SIZE")
     add("--smaller-than", metavar="SIZE", type=taking(parse_size), default=None, help="only files below SIZE")
+    return group
 
 
 def select_of(values: Namespace) -> Select:

@@ -14,13 +14,11 @@ from pcopy.text import shown
 
 NOT_YET = frozenset(
     (
-        "-0",
         "--backup",
         "--bwlimit",
         "--control",
         "--delete",
         "--dry-run",
-        "--files-from",
         "--force",
         "--log",
         "--max-delete",

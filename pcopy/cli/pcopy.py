@@ -144,6 +144,8 @@ exit status:
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
                 select=select_of(values),
+                files_from=_list_named(values),
+                nul_separated=values.nul_separated,
             ),
             telling=telling_of(values),
             is_kept=values.checkpoint != NO_CHECKPOINT,
@@ -154,7 +156,11 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         _add_everyday(parser)
         older = "only files that have not changed since; with --discard: jobs on which nobody has worked for so long"
-        add_filters(parser, done="copied", older=older)
+        add = add_filters(parser, done="copied", older=older).add_argument
+        add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
+            "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
+        add("-0", "--from0", dest="nul_separated", action="store_true",
+            help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)
@@ -182,6 +188,18 @@ def _existing(asked: str | None, checksum: bool) -> str:
     if asked not in (None, "changed"):
         raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
     return "changed"
+
+
+def _list_named(values: Namespace) -> bytes:
+    """The file, from the root. Raises ``Refused``."""
+    name = values.files_from
+    if name is None:
+        if values.nul_separated:
+            raise Refused("-0 says how the paths in --files-from end: give that, too; see pcopy --help")
+        return b""
+    if not name:
+        raise Refused("--files-from: the empty string names no file; see pcopy --help")
+    return name.encode() if name == "-" else absolute(os.fsencode(name))
 
 
 def _policy(text: str) -> str:

@@ -14,10 +14,11 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import BinaryIO
 
 from pcopy.checkpoint import directory as files
 from pcopy.checkpoint.directory import ADVICE, make, opened
-from pcopy.checkpoint.layout import CURRENT, END_IT, JOB, LOCK, SILLY, clear, names, refuse_foreign
+from pcopy.checkpoint.layout import CURRENT, END_IT, FILES_FROM, JOB, LOCK, SILLY, clear, names, refuse_foreign
 from pcopy.errors import Refused
 from pcopy.fsio.durable import sync_directory, sync_directory_at
 from pcopy.jobs.job_file import OVER, JobFile, JobRoot, OtherVersion, decode, encode
@@ -89,10 +90,13 @@ def word_of(path: bytes) -> str:
     return for_shell(os.path.basename(path) if is_in_state_directory(path) else path)
 
 
-def create(directory: bytes | None, job: JobFile, *, durable: bool = True) -> tuple[StoredJob, Lock]:
+def create(
+    directory: bytes | None, job: JobFile, *, durable: bool = True, listed: BinaryIO | None = None
+) -> tuple[StoredJob, Lock]:
     """Stores a new job in ``directory`` (None: in the state directory, by its name), and takes its lock for rank 0.
 
-    One that need not be ``durable`` waits for no storage, and may be gone after a power cut, until ``make_durable``.
+    ``listed``: its list of files. One that need not be ``durable`` waits for no storage, and may be gone after a power
+    cut, until ``make_durable``.
     Raises ``Refused`` if there is a job already, or anything that is not pcopy's, or if it cannot be written.
     """
     made: list[bytes] = []
@@ -110,7 +114,7 @@ def create(directory: bytes | None, job: JobFile, *, durable: bool = True) -> tu
         with opened(path) as descriptor:
             refuse_foreign(path, descriptor)
             lock = _held_anew(path, descriptor)
-            _store_anew(path, descriptor, job, lock, durable)
+            _store_anew(path, descriptor, job, lock, durable, listed)
     except BaseException:
         files.remove_empty(made)
         raise
@@ -151,7 +155,7 @@ def _held_anew(path: bytes, descriptor: int) -> Lock:
         raise
 
 
-def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: bool) -> None:
+def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: bool, listed: BinaryIO | None) -> None:
     """Raises ``Refused`` if there is a job already, or if none can be stored; then nothing of that is left."""
     try:
         if _holds_job(path, descriptor):
@@ -161,9 +165,13 @@ def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable:
         raise
     try:
         clear(descriptor)
+        if listed is not None:
+            from pcopy.jobs.files_from import keep as keep_list
+
+            keep_list(listed, descriptor, durable=durable)
         _write(path, descriptor, job, durable=durable)
     except BaseException:
-        _unlink(descriptor, JOB, JOB + files.NEW)
+        _unlink(descriptor, JOB, JOB + files.NEW, FILES_FROM)
         lock.close()  # an open file would keep its place on NFS
         _unlink(descriptor, b"lock-0")
         raise

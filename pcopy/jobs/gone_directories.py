@@ -31,7 +31,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.both_sides import mounted_below
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.job import Mount, Root, mount_codes
+from pcopy.tasks.base.job import Mount, Options, Root, mount_codes
 from pcopy.tasks.base.kind import Kind, places_in
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
@@ -148,14 +148,15 @@ class Missing:
     """Fills ``pcopy.checkpoint.resume.Mending``. ``notices`` tell what was found."""
 
     def __init__(
-        self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: SpoolFactory, *, keeps: bool, links: bool
+        self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: SpoolFactory, options: Options
     ) -> None:
-        """``mounts`` as in ``Job``; the rest as ``Gone``."""
+        """``mounts`` as in ``Job``."""
         self._roots = roots
         self._mounts = mounts
         self._open_spool = open_spool
         self._tasks = SpoolBacklog(open_spool)
-        self._lost = Gone(roots, keeps=keeps, links=links)
+        self._lost = Gone(roots, keeps=options.keeps, links=options.preserve.links)
+        self._is_listed = bool(options.files_from)
         self._first: dict[str, bytes] = {}
         self._others = 0
         self._idle: list[Place] = []
@@ -190,6 +191,9 @@ class Missing:
                     code = codes[number][1]
                     below = Directories(base, code, on_source=False, kept=kept, number=number, mounted=mounted)
                     self._look_below(below, of_root)
+        if self._is_listed and self._lost.around:
+            what = "gone from the destination since the job was interrupted, and with --files-from it is not made anew"
+            raise Refused(f"{shown(self._first['gone'])}: {what}: discard the job, and begin again")
 
     def _look_below(self, targets: Directories, places: Iterable[tuple[Place, bool]]) -> None:
         """Takes the places of one root, each before those below it; is nothing to be done there?"""

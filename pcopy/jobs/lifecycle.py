@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 from pcopy.beside import Beside
 from pcopy.checkpoint.directory import check_makeable
@@ -79,6 +79,8 @@ class KeptJob:
         self.notices: list[str] = []
         self.keeping = keeping
         self.is_stored = lock is not None
+        self.listed: BinaryIO | None = None
+        """The job's list of files, where it is not kept yet."""
         self._job = StoredJob(keeping.directory, file)
         self._lock = lock
         self._is_given_up = False
@@ -118,7 +120,7 @@ class KeptJob:
     def _create(self, *, durable: bool) -> None:
         directory = self.keeping.directory if self.keeping.at_start else None
         with naming(self.keeping.directory):
-            self._job, self._lock = create(directory, self._job.file, durable=durable)
+            self._job, self._lock = create(directory, self._job.file, durable=durable, listed=self.listed)
         self.is_stored = True
 
     def note_targets(self) -> None:
@@ -271,7 +273,7 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
         update(StoredJob(path, file))
         return job, KeptJob(keeping._replace(at_start=True), file, lock)
     spool = spool_in(keeping.spool)
-    missing = Missing(roots, file.mounts, spool, keeps=options.keeps, links=options.preserve.links)
+    missing = Missing(roots, file.mounts, spool, options)
     try:
         with naming(path), refusing(keeping.spool):
             remaining = compact(path, size, address=address, mending=missing, open_spool=spool)

@@ -15,7 +15,7 @@ from pcopy.report.screen import Telling
 from pcopy.tasks.base.job import Options, Select
 
 _RENEWED = {"max_errors": "max_errors", "termination": "termination", "no_sync": "sync"}
-_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "after", "before"}
+_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "after", "before", "nul_separated"}
 _WORDS = {"patterns": "--exclude and --include"}
 
 

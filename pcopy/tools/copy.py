@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import BinaryIO
 
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
@@ -20,7 +21,7 @@ from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_o
 from pcopy.jobs.lock import Lock
 from pcopy.jobs.paths import places_in, resolve, target_of
 from pcopy.jobs.rank_store import refuse_unsynced
-from pcopy.jobs.spool import NAME_ANOTHER
+from pcopy.jobs.spool import NAME_ANOTHER, refusing, spool_in
 from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import status_of, told
@@ -69,6 +70,7 @@ class CopyPreparation(Preparation):
         if arguments.keeping.spool and not os.access(arguments.keeping.spool, os.W_OK | os.X_OK):
             raise Refused(f"--spool {shown(arguments.keeping.spool)}: not a directory that can be written")
         self._earlier = Earlier()
+        self._listed: BinaryIO | None = None
         self._resumed = self._to_resume()
         if self._resumed is None:
             roots = self._resolved()
@@ -78,11 +80,23 @@ class CopyPreparation(Preparation):
             self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
+            self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None
         self._unwritten = ""
         self._remarks: list[str] = []
         self._hints = list(self._earlier.told)
         """Lines that are told too, but not with ``-q`` when all goes well."""
+
+    def _read_list(self, roots: Sequence[Root]) -> BinaryIO:
+        from pcopy.jobs.files_from import sorted_list
+
+        if len(roots) > 1 or roots[0].item:
+            what = "takes one SRC" if len(roots) > 1 else f"{shown(roots[0].source_shown)} is no directory"
+            raise Refused(f"--files-from: {what}: name the directory below which the listed paths are")
+        arguments = self.arguments
+        open_spool = spool_in(arguments.keeping.spool)
+        with refusing(arguments.keeping.spool):
+            return sorted_list(arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated)
 
     def _to_resume(self) -> tuple[StoredJob, Lock] | None:
         """The stored job that is meant, if one is, and its lock, which is this process's."""
@@ -147,9 +161,21 @@ class CopyPreparation(Preparation):
             _umask()
         elif arguments.is_kept:
             self._keep()
+        if self.job.options.files_from:
+            self._hand_over_list()
         if self.kept and (own := places_in(self.kept.keeping.directory, self.job.roots)):
             self.job = self.job._replace(own=own)
             self._hints.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
+
+    def _hand_over_list(self) -> None:
+        from pcopy.jobs.files_from import kept_in, path_of
+
+        if self._listed is None:
+            self.job = self.job._replace(listed=kept_in(self.keeping.directory))
+            return
+        self.job = self.job._replace(listed=path_of(self._listed))
+        if self.kept is not None:
+            self.kept.listed = self._listed
 
     def _keep(self) -> None:
         try:

@@ -109,6 +109,10 @@ class JobDirector:
         root = self._job.roots[number]
         source_mount, target_mount = mount_codes(self._job.roots)[number]
         source_id = Identity(source_mount, root.source_id[1])
+        if self._job.listed:
+            from pcopy.tasks.directories.copy_listed import CopyListed
+
+            return Spawn(int(Phase.COPY), encode(CopyListed(number)), SCAN_COST, True, 0)
         if not root.item:
             return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
         target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NOWHERE

@@ -132,7 +132,7 @@ class TestJobOptions:
         """One that shows in the destination is refused with ``--resume``, and stands here; others in MAY_CHANGE."""
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
-        refused |= {"patterns", "newer_than", "larger_than", "smaller_than"}
+        refused |= {"files_from", "nul_separated", "patterns", "newer_than", "larger_than", "smaller_than"}
         refused |= {"direct", "drop_cache", "fsync", "reflink"}
         refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}

@@ -27,6 +27,7 @@ PARTS: dict[int, type[Any]] = {
 
 LATER = {
     **dict.fromkeys((14, 20), "pcopy.tasks.files.copy_chunk"),
+    23: "pcopy.tasks.directories.copy_listed",
     **dict.fromkeys((41, 42), "pcopy.tasks.verify.verify_items"),
     **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
     **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),

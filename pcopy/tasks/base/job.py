@@ -86,6 +86,8 @@ class Options(NamedTuple):
     stripe_affinity: bool = False
     group_lock: bool = False
     select: Select = Select()
+    files_from: bytes = b""
+    nul_separated: bool = False
 
     @property
     def compares(self) -> bool:
@@ -112,7 +114,8 @@ class Job(NamedTuple):
     ``resumed`` is that of a later run's. ``own`` are directories, as (number of the root, path below it), which are the
     job's own although they lie in a source: they are no items of it. ``mounts`` are all that have to be there below the
     roots, on every host and in every run. ``cut_short``: an earlier run was killed, and may have left a file with its
-    final name that is not whole.
+    final name that is not whole. ``listed``: where rank 0 finds the list of the paths that are copied
+    (``pcopy.jobs.files_from``), if not all are.
     """
 
     name: str
@@ -126,6 +129,7 @@ class Job(NamedTuple):
     own: tuple[tuple[int, bytes], ...] = ()
     mounts: tuple[Mount, ...] = ()
     cut_short: bool = False
+    listed: bytes = b""
 
     @property
     def writer(self) -> str:

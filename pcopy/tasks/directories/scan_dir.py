@@ -83,10 +83,10 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         result.count(counts.UNSCANNED, -1)
         task = self
         try:
-            task = self._as_mounted(rank)
+            task = self.as_mounted(rank)
             if self.source_id == NOWHERE and task.parent is not None:
                 finish_again(rank, result, task.parent, result.phase)
-            begun = yield from task._begin(rank, result, made=made)
+            begun = yield from task.begin(rank, result, made=made)
         except Problem as problem:
             # If the source is not the one that was found, nothing of it has been copied: any is taken then.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
@@ -99,7 +99,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         place, is_copied = begun.place, begun.place.target_id != NOWHERE
         result.found_directory(place)
         if is_copied:
-            _note_device(rank, result, place)
+            note_device(rank, result, place)
         complete, entries = True, begun.listing.number
         try:
             entries = yield from _look_into(rank, result, begun)
@@ -116,8 +116,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
 
-    def _begin(self, rank: Rank, result: Result, *, made: bool) -> Stepwise[_Begun | None]:
-        """Opens the source, begins to list it, and makes the target, unless the directory is only read.
+    def begin(self, rank: Rank, result: Result, *, made: bool, lists: bool = True) -> Stepwise[_Begun | None]:
+        """Opens the source, begins to list it if it ``lists``, and makes the target, unless it is only read.
 
         None if what exists is to stay, and nobody wants to read the source. Raises ``Problem``.
         """
@@ -130,7 +130,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             self._check_followed(rank, self.parent, source, status)
         handle: Handle = source
         listing = Listing()
-        if self._is_left_out(rank):
+        if self.is_left_out(rank) or not lists:
             handle = handle_of(source)  # it may be open for searching only
         else:
             listing = yield from begin_list(rank.kernel, source)  # an unreadable one fails before its copy is made
@@ -142,7 +142,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             return None
         return _Begun(target or self.only_read, attributes, source, listing)
 
-    def _as_mounted(self, rank: Rank) -> ScanDir:
+    def as_mounted(self, rank: Rank) -> ScanDir:
         """The task with the identity of what is mounted there, if that was mounted after the directory was found.
 
         What was mounted there when the job began is known, and has been compared. Else it is new: An automounter mounts
@@ -159,7 +159,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         is_mounted = self.path in sources.mounted or found.mount != self.parent.source_id.mount
         return self._replace(source_id=found) if is_mounted else self
 
-    def _is_left_out(self, rank: Rank) -> bool:
+    def is_left_out(self, rank: Rank) -> bool:
         """Does another file system begin here, of which ``--one-file-system`` wants no more than the mount point?"""
         around = self.parent
         return rank.options.one_file_system and around is not None and self.source_id.mount != around.source_id.mount
@@ -363,7 +363,7 @@ def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source:
     raise Problem("mkdir", errno.EEXIST)
 
 
-def _note_device(rank: Rank, result: Result, place: Place) -> None:
+def note_device(rank: Rank, result: Result, place: Place) -> None:
     """A file system below the target that is not the root's wants its own sync at the end."""
     if not rank.options.sync:
         return

@@ -1,0 +1,244 @@
+"""CopyListed: of the directories that a list of paths leads through only what is listed is copied.
+
+Rank 0 goes through the list (``pcopy.jobs.files_from``), which is in the order of a walk: it makes the directories that
+lead to what is listed, and hands the names in each of them to any rank. A directory that is listed itself is copied
+whole, so what the list names below it is skipped.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import source_status
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank, RankSet
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.directories.finish_dir import finish_again
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, note_device, to_be_finished
+from pcopy.walk.listing import NAMES_AT_ONCE
+
+LONG = 0.05
+"""Seconds after which the rest of the list waits for the rank's other tasks."""
+
+_BLOCK = 1 << 16
+"""Bytes of the list that are read at once."""
+
+
+class CopyListed(Kind, code=23, doing="going through the list of", is_note=False):
+    """The paths of the list from ``start`` on, in bytes. ``above`` are the directories that have been entered.
+
+    With an ``end`` it is the one path between, which had failed: what leads to it may be there by now. ``last`` is the
+    path that was handed over last, and ``whole`` the last directory that is copied whole.
+    """
+
+    root: int
+    start: int = 0
+    end: int = -1
+    above: tuple[Place, ...] = ()
+    last: bytes = b""
+    whole: bytes | None = None
+
+    def about(self) -> tuple[Place, bytes]:
+        return Place(self.root, b"", NOWHERE, NOWHERE, False, False), b""
+
+    def home(self, ranks: int) -> int:
+        return 0
+
+    def places(self) -> Iterator[Place]:
+        """Those above are only entered."""
+        return iter(())
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        walk = _Walk(rank, result, self)
+        until = time.monotonic() + LONG
+        try:
+            for offset, path in rank.own(ListedPaths).read(self.start, self.end):
+                if rank.stop_reason is not None or time.monotonic() > until:
+                    result.spawn(walk.rest(offset))
+                    break
+                yield from walk.take(path, (offset, offset + len(path) + 1))
+            else:
+                if self.end < 0 and not walk.is_all:
+                    result.count(counts.UNSCANNED, -1)
+        except OSError as error:
+            rank.stop(f"the list of --files-from cannot be read: {error.strerror}")
+            result.spawn(self)
+        walk.hand_over()
+
+
+class ListedPaths:
+    """The list, open."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._path = rank.job.listed
+        self._file: BinaryIO | None = None
+
+    def read(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The paths from one place in it to another (-1: to its end), and where each stands; raises ``OSError``."""
+        if self._file is None:
+            self._file = open(self._path, "rb")  # noqa: SIM115 - until the end of the job
+        self._file.seek(start)
+        offset, rest = start, b""
+        while block := self._file.read(_BLOCK):
+            *paths, rest = (rest + block).split(b"\0")
+            for path in paths:
+                if 0 <= end <= offset:
+                    return
+                yield offset, path
+                offset += len(path) + 1
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class MadeAfterAll(RankSet[tuple[int, bytes]]):
+    """Root and path of directories that were entered by a path which had failed, and were counted then."""
+
+
+class _Walk:
+    """Where in the tree the list has led to."""
+
+    def __init__(self, rank: Rank, result: Result, task: CopyListed) -> None:
+        self._rank = rank
+        self._result = result
+        self._task = task
+        self._is_again = task.end >= 0
+        """Has the path failed before? Then it has been counted as found."""
+        self.above = [*task.above]
+        self.whole = task.whole
+        self.is_all = False
+        """Is SRC itself listed, and copied by another task?"""
+        self._names: list[bytes] = []
+        """Of the last of those above, not handed over yet."""
+        self._last = task.last
+        self._closed: tuple[bytes, Problem | None] | None = None
+        """The directory below which nothing is copied, and why; None: since something is to stay."""
+
+    def rest(self, offset: int) -> CopyListed:
+        """What goes on later, from ``offset``."""
+        return self._task._replace(start=offset, above=tuple(self.above), last=self._last, whole=self.whole)
+
+    def take(self, path: bytes, span: tuple[int, int]) -> Steps:
+        if self.whole is not None and _is_below(path, self.whole):
+            return
+        if not path:
+            self._copy_all()
+            return
+        if self._last and _is_below(path, self._last) and self._is_directory(self._last):
+            self.whole = self._last
+            return
+        parent, _, name = path.rpartition(b"/")
+        yield from self._go_to(parent)
+        if self._closed is not None:
+            self._leave_out(parent, name, span)
+            return
+        self._names.append(name)
+        self._last = path
+        if len(self._names) >= NAMES_AT_ONCE:
+            self.hand_over()
+            yield None
+
+    def _copy_all(self) -> None:
+        root = self._task.root
+        top = self._rank.sources[root].identity(b"")
+        self._result.spawn(ScanDir(root, b"", top, None), SCAN_COST, expands=True)
+        self.whole, self.is_all = b"", True
+
+    def _is_directory(self, path: bytes) -> bool:
+        """A listed one; what can't be looked at is told where it is copied."""
+        try:
+            directory = self._rank.open_source(self.above[-1])
+            name = path.rpartition(b"/")[2]
+            status = source_status(directory, name, follow=self._rank.options.dereference)
+        except Problem:
+            return False
+        return stat.S_ISDIR(status.st_mode)
+
+    def hand_over(self) -> None:
+        if self._names:
+            task = ScanNames(self.above[-1], pack_names(self._names), int(self._is_again))
+            self._result.spawn(task, len(self._names) * CALL_COST, expands=True)
+            self._names.clear()
+
+    def _go_to(self, path: bytes) -> Steps:
+        """Enters ``path``, as far as that is possible."""
+        if self._closed is not None and not _is_below(path, self._closed[0]):
+            self._closed = None
+        if not self.above or self.above[-1].path != path:
+            self.hand_over()
+        while self.above and not _is_below(path, self.above[-1].path):
+            self.above.pop()
+        while self._closed is None and not (self.above and self.above[-1].path == path):
+            yield from self._enter(path)
+
+    def _enter(self, path: bytes) -> Steps:
+        """The next directory on the way to ``path``."""
+        parent = self.above[-1] if self.above else None
+        inner = _next(parent.path if parent else None, path)
+        if inner and not self._rank.own(Selected).takes_directory(inner):
+            self._closed = inner, None
+            return
+        try:
+            place = yield from self._entered(inner, parent)
+        except Problem as problem:
+            self._closed = inner, problem
+            return
+        if place is None:
+            self._closed = inner, None
+        else:
+            self.above.append(place)
+
+    def _entered(self, path: bytes, parent: Place | None) -> Stepwise[Place | None]:
+        rank, result, root = self._rank, self._result, self._task.root
+        identity = NOWHERE if parent else rank.sources[root].identity(b"")
+        scan = ScanDir(root, path, identity, parent).as_mounted(rank)
+        begun = yield from scan.begin(rank, result, made=False, lists=False)
+        if begun is None:
+            return None
+        place = begun.place
+        if self._is_again and (not place.fresh or place.directory in rank.own(MadeAfterAll)):
+            finish_again(rank, result, place, result.phase)  # it was counted when it was made
+        else:
+            if self._is_again:
+                rank.own(MadeAfterAll).add(place.directory)
+            if parent:
+                result.count(counts.FOUND, 1, place)
+            result.found_directory(place)
+            note_device(rank, result, place)
+            to_be_finished(result, place, begun.attributes, lambda result, task: result.spawn(task, phase=Phase.FINISH))
+        return None if scan.is_left_out(rank) else place
+
+    def _leave_out(self, parent: bytes, name: bytes, span: tuple[int, int]) -> None:
+        assert self._closed is not None
+        problem, place = self._closed[1], Place(self._task.root, parent, NOWHERE, NOWHERE, False, False)
+        self._result.count(counts.FOUND, 0 if self._is_again else 1, place)
+        if problem is None:
+            self._result.count(counts.SKIPPED, 1, place)
+        else:
+            start, end = span
+            self._result.fail(place, name, problem, retry=CopyListed(self._task.root, start, end))
+
+
+def _is_below(path: bytes, directory: bytes) -> bool:
+    """Is it the directory itself, or in it?"""
+    return not directory or path == directory or path.startswith(directory + b"/")
+
+
+def _next(above: bytes | None, path: bytes) -> bytes:
+    """The directory below ``above`` (None: the top itself) that leads to ``path``."""
+    if above is None:
+        return b""
+    start = len(above) + 1 if above else 0
+    end = path.find(b"/", start)
+    return path if end < 0 else path[:end]

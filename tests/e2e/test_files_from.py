@@ -1,0 +1,158 @@
+"""``--files-from`` copies what rsync does for the same list, with the directories that lead there."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import pcopy, pverify, show, start, succeed, summary
+from tests.support.extent import seed
+from tests.support.files import write
+from tests.support.oracle import differences
+from tests.support.trees import random_tree
+from tests.support.users import is_root
+
+
+def names(tree: Path, seed: int) -> list[bytes]:
+    """A third of what is no directory in the tree, in any order."""
+    top = bytes(tree) + b"/"
+    listed = subprocess.run(["find", tree, "!", "-type", "d", "-print0"], check=True, capture_output=True).stdout
+    chosen = [path.removeprefix(top) for path in sorted(listed.split(b"\0")[:-1])]
+    return random.Random(seed).sample(chosen, len(chosen) // 3)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_listed_is_copied_as_by_rsync(area: Path, ranks: int) -> None:
+    random_tree(area / "source", seed(), files=400, largest=1 << 20, privileged=is_root())
+    listed = b"\0".join([*(paths := names(area / "source", seed())), b"./" + paths[0], b"/" + paths[1], b""])
+    (area / "list").write_bytes(
+        listed.replace(b"/" + paths[1] + b"\0", bytes(area / "source") + b"/" + paths[1] + b"\0")
+    )
+    told = summary(
+        succeed("--json", "-0", "--files-from", area / "list", f"{area}/source/", area / "copy", ranks=ranks)
+    )
+    (area / "list").write_bytes(b"\0".join([*paths, b""]))
+    command = ["rsync", "-aHAXS", "--from0", f"--files-from={area / 'list'}", f"{area}/source/", f"{area}/rsync/"]
+    subprocess.run(command, check=True)
+    subprocess.run(["rsync", "-aAX", "--exclude=/*", f"{area}/source/", f"{area}/rsync/"], check=True)
+    assert differences(area / "rsync", area / "copy") == []
+    assert told["found"] == told["copied"] and told["copied"] - told["directories"] == len(paths)
+
+
+def test_a_listed_directory_is_copied_whole(area: Path) -> None:
+    for name in ("a/1", "a/b/2", "a/b/3", "c/4", "c/d/5", "e/6"):
+        write(area / "source" / name, name.encode())
+    (area / "list").write_text("a\na/b/2\n\n./c//d/\na/1\n")
+    told = summary(succeed("--json", "--files-from", area / "list", f"{area}/source/", area / "copy"))
+    shutil.copytree(area / "source", area / "expected")
+    shutil.rmtree(area / "expected/e")
+    (area / "expected/c/4").unlink()
+    for each in ("c", ""):
+        shutil.copystat(area / "source" / each, area / "expected" / each)
+    assert differences(area / "expected", area / "copy") == []
+    assert (told["files"], told["directories"]) == (4, 5)
+    everything = subprocess.run(["find", "."], cwd=area / "source", check=True, capture_output=True).stdout
+    (area / "all").write_bytes(everything)
+    assert summary(succeed("--json", "--files-from", area / "all", area / "source", area / "all-copied"))["found"] == 12
+    assert differences(area / "source", area / "all-copied") == []
+
+
+def test_the_list_may_come_from_a_pipe(area: Path) -> None:
+    for name in ("new\nline", "plain", "other"):
+        write(area / "source/sub" / name, b"")
+    command = (
+        f"cd {area}/source && find . -name '*n*' -type f -print0 | {python('pcopy')} -q -0 --files-from - . {area}/copy"
+    )
+    subprocess.run(["sh", "-c", command], check=True)
+    assert sorted(path.name for path in (area / "copy/sub").iterdir()) == ["new\nline", "plain"]
+
+
+def python(program: str) -> str:
+    import sys
+
+    return f"{sys.executable} -m {program}"
+
+
+def test_what_is_not_there_fails_and_is_tried_again(area: Path) -> None:
+    write(area / "source/there", b"")
+    (area / "list").write_text("there\nmissing/deep/file\nmissing/other\nthere/below\n")
+    options: list[Any] = ["--json", "--checkpoint", area / "job", "--files-from", area / "list"]
+    first = pcopy(*options, f"{area}/source/", area / "copy", ranks=2)
+    told = summary(first)
+    assert (first.returncode, told["files"], told["failed"]) == (1, 1, 3)
+    assert all(name in first.stderr for name in (b"missing/deep/file: ", b"missing/other: ", b"there/below: "))
+    write(area / "source/missing/deep/file", b"late")
+    (area / "source/missing").chmod(0o750)
+    told = summary(pcopy("--json", "--resume", area / "job", ranks=1))
+    assert (told["files"], told["directories"], told["failed"]) == (2, 3, 2)
+    write(area / "source/missing/other", b"later")
+    (area / "source/there").unlink()
+    write(area / "source/there/below", b"")
+    told = summary(pcopy("--json", "--resume", area / "job", ranks=3))
+    assert told["failed"] == 0 and (area / "copy/there/below").exists()
+    assert (area / "copy/missing/other").read_bytes() == b"later" and (area / "copy/missing/deep/file").exists()
+    assert (area / "copy/missing").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_killed_job_goes_on_with_the_list_that_it_read(area: Path) -> None:
+    paths = [f"{first}/{second}/{number}" for first in range(30) for second in range(4) for number in range(20)]
+    for path in paths:
+        write(area / "source" / path, path.encode())
+    listed = paths[::2]
+    (area / "list").write_text("\n".join(listed))
+    command: list[Any] = ["--checkpoint", area / "job", "--files-from", area / "list", f"{area}/source/", area / "copy"]
+    for ranks in (2, 1):
+        process = start(*command, "--checkpoint-interval=0.05", ranks=ranks)
+        until = time.monotonic() + 10
+        while process.poll() is None and time.monotonic() < until and not (area / "copy" / listed[20 * ranks]).exists():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (area / "list").write_text("nothing of this")
+    told = summary(succeed("--json", *command, ranks=3))
+    found = sorted(str(path.relative_to(area / "copy")) for path in (area / "copy").rglob("*") if path.is_file())
+    assert found == sorted(listed) and told["files"] == len(listed) and told["directories"] == 151
+    assert not (area / "job").exists()
+
+
+def test_signatures_and_filters_go_together_with_it(area: Path) -> None:
+    for name in ("a/1.o", "a/1.c", "b/x/2.c", "b/3.c"):
+        write(area / "source" / name, name.encode())
+    (area / "list").write_text("a\nb/x/2.c\nb/3.c\n")
+    filters = ["--exclude=*.o", "--exclude=x"]
+    run = succeed(
+        *filters, "--files-from", area / "list", "--signature", area / "sig", f"{area}/source/", area / "copy"
+    )
+    assert b"7 found = 5 copied + 2 skipped + 0 failed" in run.stdout, show(run)
+    assert pverify(area / "sig", area / "copy").returncode == 0
+    assert pverify(*filters, area / "source", area / "copy").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "words"),
+    [
+        ("", (), "lists nothing"),
+        ("a\n../b\n", (), "line 2: ../b leads upwards"),
+        ("/etc/passwd\n", (), "line 1: /etc/passwd does not lie in"),
+        ("a\0b\0", (), "write -0"),
+        ("a\n", ("source", "source/a"), "takes one SRC"),
+        ("a\n", ("source/a",), "is no directory"),
+    ],
+)
+def test_wrong_lists_are_refused(area: Path, lines: str, arguments: Sequence[str], words: str) -> None:
+    write(area / "source/a", b"")
+    (area / "copy").mkdir()
+    (area / "list").write_text(lines)
+    run = pcopy("--files-from", area / "list", *(arguments or ["source"]), "copy", cwd=area)
+    assert run.returncode == 2 and words.encode() in run.stderr and run.stderr.count(b"\n") == 1, show(run)
+    assert not [*(area / "copy").iterdir()]
+    for missing in ("nowhere", "source"):
+        assert pcopy("--files-from", missing, "source", "copy", cwd=area).returncode == 2
