@@ -45,7 +45,7 @@ TEXTS = sorted((ROOT / "docs" / "man").glob("*.md"))
 
 SHELL_SCRIPTS = ("bin/build-kernel", "bin/install-debian-packages", ".ci/run")
 
-OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0][\w-]*")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
@@ -334,6 +334,8 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
             "-n",
             "--existing",
             "--chown",
+            "-0",
+            "--from0",
             "--exclude-from",
         ):  # -h stands alone; the others want a word that fits
             parse([option, "SRC", "DST"])

@@ -161,6 +161,7 @@ exit status:
             "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
         add("-0", "--from0", dest="nul_separated", action="store_true",
             help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
+        parser._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)
