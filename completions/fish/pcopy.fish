@@ -37,6 +37,7 @@ complete -c pcopy -l memory -r -f -d 'bytes of waiting work that a host holds in
 complete -c pcopy -s q -l quiet -d 'nothing at all when all goes well'
 complete -c pcopy -s v -l verbose -d 'tell more'
 complete -c pcopy -l errors -r -F -d 'write all failures to FILE, one JSON object a line'
+complete -c pcopy -l log -r -F -d 'write to FILE what becomes of each item, one JSON object a line'
 complete -c pcopy -l json -d 'the summary as JSON'
 complete -c pcopy -l metrics -r -F -d 'write what is counted to FILE, for Prometheus'
 complete -c pcopy -l progress -r -f -a 'auto bar plain json none' -d 'auto'

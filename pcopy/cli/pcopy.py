@@ -103,7 +103,7 @@ exit status:
         if "-t" in words:
             raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
         refuse_useless_table(values)
-        refuse_what_names_no_file(values, "signature", "manifest", "errors", program=self.name)
+        refuse_what_names_no_file(values, "signature", "manifest", "errors", "log", program=self.name)
         asked = asked_of(values, paths, words, self.parser)
         if asked.anything:
             paths = (b"",)  # no SRC, and an empty DST
@@ -111,6 +111,7 @@ exit status:
             raise Refused(f"SRC and DST are missing: {_USAGE}; see pcopy --help")
         elif len(paths) == 1:
             raise Refused(f"DST is missing after {shown(paths[0])}: {_USAGE}; see pcopy --help")
+        telling = telling_of(values)
         return CopyArguments(
             sources=paths[:-1],
             destination=paths[-1],
@@ -146,8 +147,9 @@ exit status:
                 select=select_of(values),
                 files_from=_list_named(values),
                 nul_separated=values.nul_separated,
+                itemize=telling.itemizes,
             ),
-            telling=telling_of(values),
+            telling=telling,
             is_kept=values.checkpoint != NO_CHECKPOINT,
             keeping=keeping_of(values),
             asked=asked,
@@ -165,7 +167,7 @@ exit status:
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)
-        add_told(parser)
+        add_told(parser, items=True)
         _add_tuning(parser)
         _add_lustre(parser)
 

@@ -267,13 +267,18 @@ def add_told(
     quiet: str = "nothing at all when all goes well; errors always",
     json: str = "the summary as JSON",
     errors: bool = True,
+    items: bool = False,
 ) -> None:
-    """The options of ``telling_of``; not each program knows which items have failed."""
+    """The options of ``telling_of``; not each program knows which items have failed, or tells of all ``items``."""
     add = parser.add_argument_group("what it tells").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
-    add("-v", "--verbose", action="count", default=0, help="tell more: which kernel runs, when each phase begins")
+    each = "; -vv: what becomes of each item, too" if items else ""
+    add("-v", "--verbose", action="count", default=0,
+        help=f"tell more: which kernel runs, when each phase begins{each}")  # fmt: skip
     if errors:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
+    if items:
+        add("--log", metavar="FILE", help="write to FILE what becomes of each item, one JSON object a line")
     add("--json", action="store_true", help=json)
     add("--metrics", metavar="FILE",
         help="write what is counted to FILE, for Prometheus (the textfile collector of node_exporter), anew every 15 "
@@ -291,7 +296,7 @@ def add_told(
 def telling_of(values: Namespace) -> Telling:
     from pcopy.report.screen import Telling
 
-    errors = getattr(values, "errors", None)
+    errors, log = getattr(values, "errors", None), getattr(values, "log", None)
     return Telling(
         quiet=values.quiet,
         progress=values.progress,
@@ -300,6 +305,7 @@ def telling_of(values: Namespace) -> Telling:
         json=values.json,
         verbose=values.verbose,
         metrics=_written_to("metrics", values.metrics),
+        log=None if log is None else os.fsencode(log),
     )
 
 

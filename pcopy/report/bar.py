@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
 from pcopy.report.gauge import Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
-from pcopy.report.screen import Clock, FailureLog, JsonScreen, PlainScreen, Screen, Telling
+from pcopy.report.screen import ERRORS, LOG, Clock, JsonScreen, PlainScreen, Screen, Telling
 from pcopy.report.streams import Drawing
 from pcopy.tasks.base.job import Totals
 from pcopy.text import drawable
@@ -22,6 +22,8 @@ from pcopy.units import show_clock
 if TYPE_CHECKING:
     from rich.console import Console, Group, OverflowMethod
     from rich.live import Live
+
+    from pcopy.report.lines_file import LinesFile
 
 PLAIN_INTERVAL = 10.0
 """Seconds between two lines of progress in a file or a batch system's output."""
@@ -129,12 +131,13 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
 def open_screen(
     program: str, stages: Stages, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic
 ) -> Screen:
-    """The screen that the user wants, on ``stderr``; opens the errors file. For rank 0 only.
+    """The screen that the user wants, on ``stderr``; opens its files. For rank 0 only.
 
-    A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if the
-    errors file cannot be made.
+    A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if a
+    file cannot be made.
     """
-    log = FailureLog(telling.errors, telling.umask) if telling.errors is not None else None
+    paths = {ERRORS: telling.errors, LOG: telling.log}
+    files = [None if path is None else _opened(path, what, telling.umask) for what, path in paths.items()]
     kind: type[Screen] = PlainScreen
     interval = PLAIN_INTERVAL
     if telling.quiet or telling.progress == "none":
@@ -143,9 +146,16 @@ def open_screen(
         kind, interval = JsonScreen, JSON_INTERVAL
     elif telling.progress != "plain" and _can_draw(stderr):
         kind, interval = BarScreen, BAR_INTERVAL
-    screen = kind(program, stages, stderr, telling.interval or interval, clock, log)
+    screen = kind(program, stages, stderr, telling.interval or interval, clock, files)
     screen.is_verbose = telling.verbose > 0 and not telling.quiet
+    screen.shows_items = telling.verbose > 1 and not telling.quiet
     return screen
+
+
+def _opened(path: bytes, what: str, umask: int | None) -> LinesFile:
+    from pcopy.report.lines_file import LinesFile
+
+    return LinesFile(path, what, umask)
 
 
 def _can_draw(stream: TextIO) -> bool:

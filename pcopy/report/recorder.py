@@ -6,11 +6,14 @@ Rule: a recorder never ends a job, and does not change its exit status; what it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcopy.named import NamedTuple
 from pcopy.report.gauge import Stages
 from pcopy.tasks.base.job import Failure, Job, Sink, Totals
+
+if TYPE_CHECKING:
+    from pcopy.tasks.base.itemized import Itemized
 
 Notice = Callable[[str], None]
 
@@ -94,6 +97,10 @@ class Records:
     def notice(self, text: str) -> None:
         assert self._sink is not None
         self._sink.notice(text)
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        assert self._sink is not None
+        self._sink.items(items)
 
     def end(self, end: End) -> None:
         for recorder in self._recorders:

@@ -13,18 +13,20 @@ import json
 import os
 import time
 from _thread import RLock
-from binascii import b2a_base64
-from collections.abc import Callable, Sequence
-from typing import TextIO, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO, cast
 
-from pcopy.errors import Refused
 from pcopy.named import NamedTuple
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
 from pcopy.report.streams import Tolerant
-from pcopy.signature.replacing import with_umask
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.text import counted, harmless, shown
 from pcopy.units import show_clock
+
+if TYPE_CHECKING:
+    from pcopy.report.lines_file import LinesFile
+    from pcopy.tasks.base.itemized import Itemized
 
 
 def failure_line(failure: Failure, program: str = "pcopy") -> str:
@@ -36,10 +38,11 @@ def failure_line(failure: Failure, program: str = "pcopy") -> str:
 
 
 def failure_json(failure: Failure) -> str:
-    """One JSON object on one line; ``path`` as it is shown, ``path_b64`` its exact bytes."""
+    """One JSON object on one line."""
+    from pcopy.report.lines_file import path_values  # few jobs need it
+
     values = {
-        "path": shown(failure.path),
-        "path_b64": b2a_base64(failure.path, newline=False).decode("ascii"),
+        **path_values(failure.path),
         "operation": _operation(failure),
         "errno": failure.errno,
         "message": _reason(failure),
@@ -60,6 +63,9 @@ def _reason(failure: Failure) -> str:
         return message or system or "failed"
     return f"{system}: {message}"
 
+
+ERRORS, LOG = "errors file", "log"
+"""What the files are called that are written while a job runs."""
 
 FAILURES_SHOWN = 100
 """Failures that are printed; all of them go to the errors file."""
@@ -82,48 +88,36 @@ class Telling(NamedTuple):
     json: bool = False
     verbose: int = 0
     metrics: bytes = b""
+    log: bytes | None = None
+    """The file that tells of each item, made as ``errors`` is."""
 
-
-class FailureLog:
-    """The errors file: one JSON object a line, written through with each batch."""
-
-    def __init__(self, path: bytes, umask: int | None = None) -> None:
-        """Opens the file, made with mode 0666 without ``umask``; raises ``Refused`` if that is not possible."""
-        self.path = path
-        try:
-            with with_umask(umask):
-                # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
-                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise Refused(f"{shown(path)}: cannot write the errors file: {error.strerror}") from None
-
-    def begin(self) -> None:
-        """Drops what an earlier job has left."""
-        with contextlib.suppress(OSError):  # a pipe or a device holds nothing
-            self._file.truncate(0)
-
-    def write(self, failures: Sequence[Failure]) -> None:
-        """Raises ``OSError``; then only ``close`` may follow."""
-        self._file.writelines(f"{failure_json(failure)}\n" for failure in failures)
-        self._file.flush()
-
-    def close(self) -> None:
-        """Raises ``OSError`` where what was written did not arrive."""
-        self._file.close()
+    @property
+    def itemizes(self) -> bool:
+        """Does the user want to know what becomes of each item?"""
+        return self.log is not None or (self.verbose > 1 and not self.quiet)
 
 
 class Screen:
     """Failures and notices on ``stream``; subclasses draw the progress. Fills ``pcopy.tasks.base.job.Sink``."""
 
     def __init__(
-        self, program: str, stages: Stages, stream: TextIO, interval: float, clock: Clock, log: FailureLog | None = None
+        self,
+        program: str,
+        stages: Stages,
+        stream: TextIO,
+        interval: float,
+        clock: Clock,
+        files: Sequence[LinesFile | None] = (),
     ) -> None:
-        """``interval`` is the least time between two drawings, in seconds of ``clock``; ``log`` is closed with this."""
+        """``interval`` is the least time between two drawings, in seconds of ``clock``.
+
+        ``files`` are that of the failures, and that of all items, each if it is wanted; they are closed with this.
+        """
         self._program = program
         self._stream = cast(TextIO, Tolerant(stream))
         self._interval = interval
         self._clock = clock
-        self._log = log
+        self._files = dict(zip((ERRORS, LOG), files, strict=False))
         now = clock()
         self._gauge = Gauge(now, stages)
         self._due = now + interval
@@ -132,11 +126,13 @@ class Screen:
         self._lock = RLock()
         self.is_verbose = False
         """Is a line printed when each phase begins?"""
+        self.shows_items = False
+        """Is a line printed for each item?"""
 
     def begin(self) -> None:
-        """The job will not be refused any more: empties the errors file."""
-        if self._log is not None:
-            self._log.begin()
+        """The job will not be refused any more: empties its files."""
+        for file in filter(None, self._files.values()):
+            file.begin()
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Draws if it is time; the first drawing comes after one interval."""
@@ -158,14 +154,24 @@ class Screen:
             for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
                 self._print(failure_line(failure, self._program))
             if self._told <= FAILURES_SHOWN < self._told + len(failures):
-                where = f"see {shown(self._log.path)}" if self._log else "use --errors FILE"
+                errors = self._files.get(ERRORS)
+                where = f"see {shown(errors.path)}" if errors else "use --errors FILE"
                 self._print(f"{self._program}: more failures: {where}")
             self._told += len(failures)
-            if self._log is not None:
-                try:
-                    self._log.write(failures)
-                except OSError as error:
-                    self._lose_log(self._log, error)
+            self._write(ERRORS, map(failure_json, failures))
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        """Prints a line for each, where that is wanted, and puts all into the log. (What has failed is printed as a
+        failure.)"""
+        with self._lock:
+            for each in items if self.shows_items else ():
+                if each.action != Action.FAIL:
+                    for item in each.each():
+                        self._print(f"{item.action} {shown(item.path)}")
+            if self._files.get(LOG) is not None:
+                from pcopy.report.lines_file import items_json
+
+                self._write(LOG, items_json(items))
 
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
@@ -173,13 +179,13 @@ class Screen:
             self._print(f"{self._program}: {text}")
 
     def close(self) -> None:
-        """Takes the progress away and closes the errors file; may be called again."""
-        log, self._log = self._log, None
-        if log is not None:
+        """Takes the progress away and closes its files; may be called again."""
+        files, self._files = self._files, {}
+        for file in filter(None, files.values()):
             try:
-                log.close()
+                file.close()
             except OSError as error:
-                self._lose_log(log, error)
+                self._tell_lost(file, error)
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         """Nothing, where no progress is wanted."""
@@ -192,13 +198,21 @@ class Screen:
         self._stream.write(f"{line}\n")
         self._stream.flush()
 
-    def _lose_log(self, log: FailureLog, error: OSError) -> None:
-        self._log = None
+    def _write(self, which: str, lines: Iterable[str]) -> None:
+        file = self._files.get(which)
+        if file is not None:
+            try:
+                file.write(lines)
+            except OSError as error:
+                self._files[which] = None
+                self._tell_lost(file, error)
+
+    def _tell_lost(self, file: LinesFile, error: OSError) -> None:
         self._print(
-            f"{self._program}: {shown(log.path)}: cannot write the errors file: {error.strerror}; it is not complete"
+            f"{self._program}: {shown(file.path)}: cannot write the {file.what}: {error.strerror}; it is not complete"
         )
         with contextlib.suppress(OSError):  # the same error again
-            log.close()
+            file.close()
 
 
 class PlainScreen(Screen):

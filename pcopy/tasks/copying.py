@@ -12,6 +12,8 @@ from pcopy.fsio.kernel.columns import VERSION, Rows, pack_names, unpack_names
 from pcopy.fsio.problem import Problem, changed
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
@@ -79,6 +81,10 @@ class Finding:
             return range(len(found))
         rows = self._selected.rows(self._place.path, found)
         self._result.count(counts.SKIPPED, len(found) - len(rows))
+        if self._result.items.is_wanted and self._rank.job.copies:
+            for row in {*range(len(found))}.difference(rows):
+                kind = type_of(found.rows.mode[row]) or SOCKET
+                self._result.items.did(Action.SKIP, self._place, found.names[row], kind)
         return rows
 
     def _is_chosen(self, found: Found, row: int, mounted: set[bytes]) -> bool:
@@ -240,6 +246,8 @@ class _Reading(Finding):
             kind = type_of(found.rows.mode[row])
             if not kind:
                 self._result.count(counts.SKIPPED)
+                if self._rank.job.copies:
+                    self._result.items.did(Action.SKIP, self._place, found.names[row], SOCKET)
                 continue
             size = found.rows.size[row] if kind == FILE else 0
             self._items.append((found.names[row], kind, found.rows.inode[row]))

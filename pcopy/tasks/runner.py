@@ -7,9 +7,11 @@ there is one (``LATER`` in ``pcopy.tasks.base.codec``).
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from pcopy.engine.driver import Outcome, Slices
 from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import SyncDirectories
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
@@ -32,6 +34,9 @@ from pcopy.tasks.links.link_groups import groups_of
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from pcopy.tasks.tell_items import Unheard
 
 
 def is_work(task: Task) -> bool:
@@ -60,13 +65,20 @@ class TaskRunner:
         self._rank = rank
         self._paces = rank.own(Paces)
         self._last: tuple[bytes, Kind | None] = b"", None
-        if rank.signs or rank.options.verify:
+        if rank.signs or rank.options.verify or rank.options.itemize:
             load_later()
+        self._unheard: Unheard | None = None
+        if rank.options.itemize:
+            from pcopy.tasks.tell_items import Unheard
+
+            self._unheard = rank.own(Unheard)
         rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
 
     def __call__(self, task: Task) -> Slices:
-        self._rank.begin(task.phase)
         value = self._unpacked(task)
+        if self._unheard is not None and not value.is_note and not (yield from self._heard(self._unheard)):
+            return Outcome([Spawn(*task[1:])])
+        self._rank.begin(task.phase)
         result = Result(self._rank, task.phase, task.id, value.about())
         result.attempt = value.attempt
         if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
@@ -87,6 +99,17 @@ class TaskRunner:
             return Outcome([Spawn(*task[1:])])
         finally:
             self._rank.end(result.running)
+
+    def _heard(self, unheard: Unheard) -> Stepwise[bool]:
+        """Waits until rank 0 has told what this rank has done; False if the job stops meanwhile."""
+        from pcopy.tasks.tell_items import Room
+
+        while unheard.is_full:
+            room = Room(unheard)
+            yield room
+            if room.is_cancelled:
+                return False
+        return True
 
     def _unpacked(self, task: Task) -> Kind:
         """What it packs. It is asked for twice: whether to divide it, and then to run it."""
@@ -157,6 +180,10 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         counters = bytes(gathered.counters)
         verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
         result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
+    if result.items.is_wanted:
+        from pcopy.tasks.tell_items import tell_items
+
+        tell_items(rank, result)
     if result.failures or result.notices or result.unknown or result.once:
         failures = tuple(tuple(failure) for failure in result.failures)
         retries = tuple(retry._replace(task=_packed(again)) for again, retry in result.failed)

@@ -15,7 +15,7 @@ from pcopy.report.screen import Telling
 from pcopy.tasks.base.job import Options, Select
 
 _RENEWED = {"max_errors": "max_errors", "termination": "termination", "no_sync": "sync"}
-_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "after", "before", "nul_separated"}
+_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "itemize", "after", "before", "nul_separated"}
 _WORDS = {"patterns": "--exclude and --include"}
 
 
@@ -133,7 +133,7 @@ def _from_root(path: bytes) -> bytes:
 def renewed(stored: Options, now: Options, given: frozenset[str]) -> Options:
     """The options of a resumed job: the stored ones, but for those that were ``given`` now. Raises ``Refused``."""
     fields = {field: getattr(now, field) for name, field in _RENEWED.items() if name in given}
-    options = stored._replace(**fields)
+    options = stored._replace(**fields, itemize=now.itemize)
     if options.verify and not options.sync:
         raise Refused("--no-sync leaves nothing on storage that the job's --verify could read back: leave it out")
     return options

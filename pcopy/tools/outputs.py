@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _CALLED = {"metrics": "not what --metrics has written"}
 """What is said of a file that is none of its kind."""
 
+_WRITTEN_THROUGH = ("errors", "log")
+"""What is made or emptied when the job begins."""
+
 
 def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, copies: bool = True) -> None:
     """Raises ``Refused`` unless signature, manifest, and what tells of the job can be where the user wants them.
@@ -57,7 +60,7 @@ def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, 
 
 def _told(telling: Telling) -> dict[str, bytes]:
     """What tells of a job while it runs, or when it has ended; an empty path stands for nothing."""
-    return {"errors": telling.errors or b"", "metrics": telling.metrics}
+    return {"errors": telling.errors or b"", "log": telling.log or b"", "metrics": telling.metrics}
 
 
 def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
@@ -94,8 +97,8 @@ def _is_socket(root: Root) -> bool:
 def _check_output(what: str, path: bytes) -> None:
     """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
 
-    What is new takes the name as a whole: whatever else has it would be gone. The file of errors is
-    emptied and written through, so other names of it would lose their contents; a stream loses nothing.
+    What is new takes the name as a whole: whatever else has it would be gone. The file of errors and the log are
+    emptied and written through, so other names of them would lose their contents; a stream loses nothing.
     """
     try:
         status = os.lstat(path)
@@ -104,7 +107,7 @@ def _check_output(what: str, path: bytes) -> None:
         return
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
-    if what != "errors":
+    if what not in _WRITTEN_THROUGH:
         _refuse_no_file(path, status)
         if not _is_older(path, what):
             called = _CALLED.get(what, f"no {what}")

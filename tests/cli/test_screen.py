@@ -19,7 +19,8 @@ from rich.console import Console
 from pcopy.errors import Refused
 from pcopy.report.bar import BarScreen, details, open_screen, render
 from pcopy.report.gauge import ITEM_WEIGHT, Gauge, silence
-from pcopy.report.screen import FAILURES_SHOWN, FailureLog, PlainScreen, Screen, Telling
+from pcopy.report.lines_file import LinesFile
+from pcopy.report.screen import FAILURES_SHOWN, PlainScreen, Screen, Telling
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.copy import COPY
 from pcopy.tools.director import STAGES
@@ -254,7 +255,7 @@ def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
-    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), FailureLog(b"/dev/full"))
+    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors file")])
     screen.begin()
     screen.failures(failed(1))
     screen.failures(failed(1, 1))

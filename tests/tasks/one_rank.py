@@ -21,6 +21,7 @@ from pcopy.launch.group import Group
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.hashing import Hashing
+from pcopy.tasks.base.itemized import Itemized, ItemLine
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RootDescriptors
@@ -47,6 +48,7 @@ class Told:
     def __init__(self) -> None:
         self.failed: list[Failure] = []
         self.notices: list[str] = []
+        self.itemized: list[ItemLine] = []
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Nobody watches."""
@@ -56,6 +58,9 @@ class Told:
 
     def notice(self, text: str) -> None:
         self.notices.append(text)
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        self.itemized += [line for each in items for line in each.each()]
 
 
 class Copied:

@@ -31,7 +31,7 @@ from tests.tasks.one_rank import root_of, surroundings
 
 PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
 WIDTHS = {
-    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16,
+    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "took": 8,
 }  # fmt: skip
 """Bytes of an item in each packed column, as the formats of the kinds say."""
 

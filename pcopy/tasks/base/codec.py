@@ -31,6 +31,7 @@ LATER = {
     **dict.fromkeys((41, 42), "pcopy.tasks.verify.verify_items"),
     **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
     **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),
+    **dict.fromkeys((71, 72), "pcopy.tasks.tell_items"),
 }
 """Kinds that most jobs have none of, by the modules that they are in: these take a while to load."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pcopy.fsio.mounted import PlainRoot
 from pcopy.fsio.preserve import Preserve as Preserve
 from pcopy.named import NamedTuple
 from pcopy.walk.selection import Select as Select
+
+if TYPE_CHECKING:
+    from pcopy.tasks.base.itemized import Itemized
 
 DeviceInode = tuple[int, int]
 """A file's (device, inode), as rank 0 sees them."""
@@ -88,6 +91,8 @@ class Options(NamedTuple):
     select: Select = Select()
     files_from: bytes = b""
     nul_separated: bool = False
+    itemize: bool = False
+    """Is rank 0 told what becomes of each item?"""
 
     @property
     def compares(self) -> bool:
@@ -216,3 +221,6 @@ class Sink(Protocol):
 
     def notice(self, text: str) -> None:
         """Something worth a line that is no failure."""
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        """What has become of items, where ``Options.itemize`` asks for that."""

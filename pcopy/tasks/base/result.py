@@ -18,6 +18,7 @@ from pcopy.fsio.patience import INTERRUPTED
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import AFRESH, NOBODY, How, NobodyAsks
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.gathered import Gathered
 from pcopy.tasks.base.hashing import SOCKET
@@ -60,8 +61,8 @@ class Names(NamedTuple):
 class Result:
     __slots__ = (
         "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "_turned", "attempt",
-        "copies", "entries", "failed", "failures", "id", "inodes", "large_copies", "looks", "notices", "once", "over",
-        "phase", "running", "unknown", "verifications",
+        "copies", "entries", "failed", "failures", "id", "inodes", "items", "large_copies", "looks", "notices", "once",
+        "over", "phase", "running", "unknown", "verifications",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
@@ -101,6 +102,8 @@ class Result:
         """Copies that are read back in chunks."""
         self.over: defaultdict[tuple[Place, bool], list[tuple[bytes, int]]] = defaultdict(list)
         """Files that were written over, name and inode, by directory and whether they have failed."""
+        self.items = _items_of(rank)
+        """What has become of items."""
 
     def spawn(
         self, task: Kind, cost: int = 0, *, phase: int | None = None, expands: bool = False, owner: int | None = None
@@ -176,12 +179,22 @@ class Result:
             yield label_of(self._place), _shared(here)
 
     def copied(
-        self, place: Place, name: bytes, known: Known, *, alone: bool = True, chunk: int = 0, writers: bytes = b""
+        self,
+        place: Place,
+        name: bytes,
+        known: Known,
+        *,
+        alone: bool = True,
+        chunk: int = 0,
+        writers: bytes = b"",
+        how: How = AFRESH,
     ) -> None:
         """One item more is there, whole. One that is not ``alone`` is verified with its links.
 
-        ``chunk`` and ``writers``: see ``pcopy.tasks.base.values.Contents``.
+        ``chunk`` and ``writers``: see ``pcopy.tasks.base.values.Contents``; ``how`` it has come about is told to
+        whoever wants to know of each item.
         """
+        self.items.did(how.action, place, name, known.kind, known.size, how.nanoseconds)
         self._rank.succeeded()
         counter = counts.of_kind(known.kind)
         self.count(counter, 1, place)
@@ -273,6 +286,7 @@ class Result:
             again = retry if isinstance(retry, tuple) else Names(place, name, max(1, self.attempt))
             untouched = not touched and self.is_untouched(place, problem)
             self.failed.append((again, Retry(b"", int(retry_in), tuple(counted), untouched, place)))
+        self.items.failed(place, name, size)
         path = self._rank.shown(place, name, on_source=problem.on_source)
         self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
@@ -345,6 +359,14 @@ class Result:
     def outcome(self) -> Outcome:
         shares = tuple(self._shares()) if self._rank.job.began else ()
         return Outcome(self._spawned, self._counts, self._settled, self._held, shares)
+
+
+def _items_of(rank: Rank) -> NobodyAsks:
+    if not rank.options.itemize:
+        return NOBODY
+    from pcopy.tasks.base.itemized import Itemizer
+
+    return Itemizer(rank)
 
 
 def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:

@@ -17,13 +17,14 @@ from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank, RankSet
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.directories.finish_dir import finish_again
+from pcopy.tasks.directories.finish_dir import FinishDir, finish_again
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, note_device, to_be_finished
 from pcopy.walk.listing import NAMES_AT_ONCE
 
@@ -216,7 +217,8 @@ class _Walk:
                 result.count(counts.FOUND, 1, place)
             result.found_directory(place)
             note_device(rank, result, place)
-            to_be_finished(result, place, begun.attributes, lambda result, task: result.spawn(task, phase=Phase.FINISH))
+            finish = FinishDir(place, begun.attributes, True, -1, action=begun.action)
+            to_be_finished(result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
         return None if scan.is_left_out(rank) else place
 
     def _leave_out(self, parent: bytes, name: bytes, span: tuple[int, int]) -> None:
@@ -225,6 +227,7 @@ class _Walk:
         self._result.count(counts.FOUND, 0 if self._is_again else 1, place)
         if problem is None:
             self._result.count(counts.SKIPPED, 1, place)
+            self._result.items.did(Action.SKIP, place, name, b"")
         else:
             start, end = span
             self._result.fail(place, name, problem, retry=CopyListed(self._task.root, start, end))

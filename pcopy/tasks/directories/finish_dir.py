@@ -28,7 +28,9 @@ from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Plain, Problem, failing
 from pcopy.fsio.source import source_status, status_of
 from pcopy.fsio.temporary import PREFIX, is_undressed
+from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Again, Kind, Left, OfPlace, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
@@ -57,7 +59,8 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
     ``attributes`` are the source's when it was scanned; None stands for those that it has when it is finished.
     ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
     has been finished before; with ``counted`` it has failed since. ``was`` is the target's mtime before anything was
-    put into it anew, None where its mode had to be changed for that.
+    put into it anew, None where its mode had to be changed for that. ``action``: what users are told of it
+    (``pcopy.tasks.base.itemized``).
     """
 
     attributes: Attributes | None
@@ -65,6 +68,7 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
     entries: int
     again: bool = False
     was: int | None = None
+    action: int = 0
 
     def run(self, rank: Rank, result: Result) -> Steps:
         lost = yield from _lost_since(rank, self.place)
@@ -197,6 +201,7 @@ def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -
         result.count(counts.EXTRA, 1, place)
     if task.counted:
         result.count(counts.DIRECTORIES, 1, place)
+        result.items.did(Action(task.action), place, b"", DIRECTORY)
         if rank.options.verify and result.phase < Phase.REPAIR and not task.again:  # once is enough
             result.digested(place, b"", rank.hashing.directory, counts.DIRECTORIES)
 

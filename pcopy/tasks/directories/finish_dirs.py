@@ -12,7 +12,9 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import DRESSED, Common, Finish
 from pcopy.fsio.kernel.interface import waited
+from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -22,11 +24,15 @@ from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.plain import open_plain
 from pcopy.tasks.directories.siblings import OfSiblings
 
+_ACTION = 2
+"""Bits of a directory's state below its action."""
+
 
 class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=False):
     """As ``FinishDir``, for the directories ``names`` of ``place``; each is counted. One column for each field.
 
-    ``states`` has 1 for a directory that this job has made, and 2 for one in which ACLs are inherited. ``attributes``
+    ``states`` has 1 for a directory that this job has made, and 2 for one in which ACLs are inherited, and above these
+    the ``action`` that is told of it. ``attributes``
     are packed columns of ``DRESSED``.
     """
 
@@ -65,7 +71,7 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
                 bool(state & 2),
                 around.since,
             )
-            finishes.append(FinishDir(place, Attributes(*one), True, -1))
+            finishes.append(FinishDir(place, Attributes(*one), True, -1, action=state >> _ACTION))
         return finishes
 
     def held(self) -> Iterator[FinishDir]:
@@ -74,7 +80,7 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
     def run(self, rank: Rank, result: Result) -> Steps:
         codes = yield from self._finish_plain(rank)
         done = codes.count(Code.DONE)
-        if done == self.items and not rank.job.began:
+        if done == self.items and not (rank.job.began or result.items.is_wanted):
             result.count(counts.DIRECTORIES, done)
             return
         place = self.place
@@ -84,6 +90,7 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
             result.turn_to((place.root, above + name))
             if codes[row] == Code.DONE:
                 result.count(counts.DIRECTORIES)
+                result.items.did(Action(self.states[row] >> _ACTION), place, name, DIRECTORY)
             else:
                 yield from care[row].run(rank, result)
                 yield None
@@ -132,7 +139,8 @@ class Finishes:
         ):
             result.spawn(finish, phase=Phase.FINISH)
             return
-        self.add_plain(name, place.source_id.inode, place.target_id, attributes, place.fresh + 2 * place.inherits)
+        state = place.fresh + 2 * place.inherits + (finish.action << _ACTION)
+        self.add_plain(name, place.source_id.inode, place.target_id, attributes, state)
 
     def add_plain(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
         """One that lies in the directory of these, with times that all file systems hold; ``state`` as in

@@ -24,7 +24,9 @@ from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
+from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.dividing import Paces
 from pcopy.tasks.base.kind import Divisible, Gone, Kind, Left, Steps
 from pcopy.tasks.base.phases import Phase
@@ -95,6 +97,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             return
         if begun is None:
             result.count(counts.SKIPPED)
+            result.items.did(Action.SKIP, self.only_read, b"", DIRECTORY)
             return
         place, is_copied = begun.place, begun.place.target_id != NOWHERE
         result.found_directory(place)
@@ -112,9 +115,12 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             complete = False
         if is_copied:
             entries = entries if rank.signs else -1
-            to_be_finished(result, place, begun.attributes, finish_later, complete=complete, entries=entries)
+            finish = FinishDir(place, begun.attributes, complete, entries, action=begun.action)
+            to_be_finished(result, finish, finish_later)
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
+            if rank.job.copies:
+                result.items.did(Action.SKIP, place, b"", DIRECTORY)
 
     def begin(self, rank: Rank, result: Result, *, made: bool, lists: bool = True) -> Stepwise[_Begun | None]:
         """Opens the source, begins to list it if it ``lists``, and makes the target, unless it is only read.
@@ -140,7 +146,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         target = None if reads else _make_target(self, rank, result, handle, status, made=made)
         if target is None and not rank.signs and rank.job.copies:
             return None
-        return _Begun(target or self.only_read, attributes, source, listing)
+        action = _action(rank, target, attributes) if target is not None and result.items.is_wanted else Action.COPY
+        return _Begun(target or self.only_read, attributes, source, listing, int(action))
 
     def as_mounted(self, rank: Rank) -> ScanDir:
         """The task with the identity of what is mounted there, if that was mounted after the directory was found.
@@ -251,6 +258,7 @@ class _Begun(NamedTuple):
     attributes: Attributes
     source: int
     listing: Listing
+    action: int
 
 
 def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
@@ -278,18 +286,10 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
         result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
 
 
-def to_be_finished(
-    result: Result,
-    place: Place,
-    attributes: Attributes,
-    finish_later: FinishLater,
-    *,
-    complete: bool = True,
-    entries: int = -1,
-) -> None:
-    """The directory gets its metadata in a later phase. If it is not ``complete``, it has failed already."""
-    finish = FinishDir(place, attributes, complete, entries)
-    if may_be_entered(attributes):
+def to_be_finished(result: Result, finish: FinishDir, finish_later: FinishLater) -> None:
+    """The directory gets its metadata in a later phase. If it is not ``counted``, it has failed already."""
+    assert finish.attributes is not None
+    if may_be_entered(finish.attributes):
         finish_later(result, finish)
     else:  # once its owner can't enter it, nothing below it can be finished
         result.spawn(SealDir(finish), owner=0)
@@ -336,6 +336,25 @@ def _make_target(
     if fresh and (why := layout_at(rank, place).directory_made(handle, target)):
         result.other_layout(place, b"", why)
     return place
+
+
+def _action(rank: Rank, place: Place, attributes: Attributes) -> Action:
+    """What is told of a directory, before anything is put into it."""
+    if place.fresh:
+        return Action.COPY
+    preserve = rank.options.preserve
+    try:
+        target = rank.open_target(place)
+        present = read_attributes(target, status_of(target), preserve)
+    except Problem:  # which is met again when it is finished
+        return Action.META
+    is_same = (
+        (not preserve.mode or present.mode == attributes.mode)
+        and (not preserve.ownership or (present.uid, present.gid) == (attributes.uid, attributes.gid))
+        and (not preserve.timestamps or present.mtime == attributes.mtime)
+        and sorted(present.xattrs) == sorted(attributes.xattrs)
+    )
+    return Action.SKIP if is_same else Action.META
 
 
 def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:

@@ -25,6 +25,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.finish_dirs import Finishes
 from pcopy.tasks.directories.plain import in_common, open_plain
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, may_be_entered, to_be_finished
@@ -178,7 +179,7 @@ def _go_on(
         yield from visitor.settle()
         visitor.finish()
     if not is_plain:
-        to_be_finished(result, place, attributes, finishes.add)
+        to_be_finished(result, FinishDir(place, attributes, True, -1), finishes.add)
 
 
 def spawn_scan(result: Result, scan: ScanDirs) -> None:

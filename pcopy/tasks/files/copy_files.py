@@ -8,7 +8,7 @@ from contextlib import suppress
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan
-from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
 from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.patience import PASSING
@@ -16,6 +16,7 @@ from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.temporary import remove
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.dividing import cut_names, cuts
 from pcopy.tasks.base.gathered import Gathered
 from pcopy.tasks.base.kind import Divisible, Steps
@@ -26,7 +27,7 @@ from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.layouts import laid_out, layout_at
 from pcopy.tasks.files.name_items import Waiting
-from pcopy.tasks.files.whole_file import copy_whole
+from pcopy.tasks.files.whole_file import Settled, copy_whole
 from pcopy.tasks.verify.read_items import skipped
 
 _CREATING = frozenset(map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY)))
@@ -82,7 +83,7 @@ def _with_care(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Step
     try:
         settled = yield from copy_whole(rank, result, item, linked=False)
         if settled.unnamed is not None:
-            waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)
+            waiting.add(result, item, settled)
     except Problem as problem:
         failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
 
@@ -192,7 +193,7 @@ def _tell_others(task: CopyFiles, rank: Rank, result: Result, batch: Copy, done:
             known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
-            waiting.add(result, _item(task, names, batch.rows, row), made, known, problem)
+            waiting.add(result, _item(task, names, batch.rows, row), Settled(known, None, made, problem))
         else:
             failed_or_retried(result, place, names[row], verdicts.problem(row), task.attempt, batch.rows.size[row])
     for row, applied in done.applied.items():
@@ -210,7 +211,7 @@ def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Co
     """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
     verdicts = done.verdicts
     rows = verdicts.rows(Code.DONE)
-    names = unpack_names(batch.names) if rank.keeps or rank.options.inplace or rank.signs or rank.options.verify else []
+    names = unpack_names(batch.names) if _needs_names(rank) else []
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
@@ -220,8 +221,11 @@ def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Co
         temporaries = unpack_names(batch.temporaries)
         for row in rows:
             made = Unnamed(temporaries[row], done.made[row], done.marks[row])
-            waiting.add_file(names[row], made, batch.rows.version(row), verdicts.bytes[row], done.digests[row])
+            known = verdicts.bytes[row], done.digests[row]
+            waiting.add_file(names[row], made, batch.rows.version(row), *known, verdicts.nanoseconds[row])
         return
+    if result.items.is_wanted:
+        _itemize(place, result, batch, verdicts)
     result.count(counts.FILES, len(rows))
     is_all = len(rows) == len(batch.rows)
     result.count(counts.BYTES, verdicts.moved if is_all else sum(map(verdicts.bytes.__getitem__, rows)))
@@ -233,6 +237,20 @@ def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Co
         else:
             digested.add_chosen(rows, names, *columns)
         result.digested_files(place, digested)
+
+
+def _needs_names(rank: Rank) -> bool:
+    options = rank.options
+    return rank.keeps or options.inplace or rank.signs or options.verify or options.itemize
+
+
+def _itemize(place: Place, result: Result, batch: Copy, verdicts: Verdicts) -> None:
+    """What was made, and what was replaced."""
+    names, codes, plans = unpack_names(batch.names), verdicts.codes, batch.plans
+    for action, plan in ((Action.COPY, Plan.NEW), (Action.REPLACE, Plan.REPLACE)):
+        rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC == plan]
+        columns = (array("Q", map(column.__getitem__, rows)) for column in (verdicts.bytes, verdicts.nanoseconds))
+        result.items.did_files(action, place, [names[row] for row in rows], *columns)
 
 
 def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:

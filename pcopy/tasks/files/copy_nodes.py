@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from pcopy.fsio.existing import alike, same_link
 from pcopy.fsio.identity import Identity, mark_of
@@ -12,6 +13,7 @@ from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, source_status
+from pcopy.tasks.base.actions import How
 from pcopy.tasks.base.hashing import kind_of
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
@@ -42,7 +44,7 @@ class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=
                 try:
                     settled = copy_one_node(rank, result, item, linked=False)
                     if settled.unnamed is not None:
-                        waiting.add(result, item, settled.unnamed, settled.known, settled.shortcoming)
+                        waiting.add(result, item, settled)
                 except Problem as problem:
                     failed_or_retried(result, place, name, problem, self.attempt)
                 yield None
@@ -53,6 +55,7 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
 
     One with further names is verified with its links. ``linked``: such names may be found later.
     """
+    began = time.monotonic_ns()
     place, name = item.names[0]
     source, target = rank.open_source(place), rank.open_target(place)
     new_name, options = rank.new_name(place, name), rank.options
@@ -86,9 +89,10 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     rank.succeeded()
     digest = rank.hashing.node(node.status, node.link) if rank.digests else b""
     known = Known(kind_of(node.status), 0, digest, Version.of(node.status))
+    how = How.over(present, time.monotonic_ns() - began)
     if unnamed is None:
-        result.copied(place, name, known, alone=not item.links)
-    return Settled(known, identity, unnamed, new.shortcoming)
+        result.copied(place, name, known, alone=not item.links, how=how)
+    return Settled(known, identity, unnamed, new.shortcoming, how)
 
 
 def _stays(

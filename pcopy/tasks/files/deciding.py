@@ -15,6 +15,7 @@ from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import Result
@@ -96,6 +97,8 @@ def what_goes(rank: Rank, result: Result, place: Place, packed: bytes, rows: Row
     if staying == len(plans) and not (rank.signs or rank.verifies_skipped):
         result.count(counts.SKIPPED, staying, place)
         result.count(counts.SKIPPED_BYTES, sum(rows.size), place)
+        if result.items.is_wanted:
+            result.items.did_files(Action.SKIP, place, unpack_names(packed), rows.size)
         return ()
     names = unpack_names(packed)
     for row, plan in enumerate(plans):

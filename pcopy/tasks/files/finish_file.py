@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 
 from pcopy.engine.task import Task
 from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
@@ -18,6 +19,7 @@ from pcopy.fsio.source import check_unchanged, status_of
 from pcopy.fsio.temporary import made_by
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
+from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.kind import Gone, Kind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -61,18 +63,29 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
         file, item = self.file, self.file.item
         known = Known(FILE, file.version.size, self.digest, file.version)
         copy = Copy(file.made, known, self.chunk, self.writers)
+        now = time.monotonic_ns()
+        took = now - rank.own(Opened).pop(file.temporary, now)
         try:
-            unnamed, shortcoming = _finish(self, rank, result)
+            unnamed, shortcoming, action = _finish(self, rank, result)
         except MetadataProblem as problem:  # it is whole and in its place
             after_representative(rank, result, item, copy, shortcoming=problem)
         except Problem as problem:
             opened_failed(rank, result, file, problem)
         else:
             if unnamed is not None:
-                name_later(result, item, unnamed, copy, shortcoming=shortcoming)
+                name_later(result, item, unnamed, copy, shortcoming=shortcoming, took=took)
                 return
-            result.copied(item.place, item.name, known, alone=not item.links, chunk=self.chunk, writers=self.writers)
+            chunk, writers, how = self.chunk, self.writers, How(action, took)
+            result.copied(item.place, item.name, known, alone=not item.links, chunk=chunk, writers=writers, how=how)
             after_representative(rank, result, item, copy)
+
+
+class Opened(dict[bytes, int]):
+    """When this rank opened the split files that it owns (monotonic, in nanoseconds), by their temporary names; of some
+    nobody wants to know."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
 
 
 def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
@@ -131,8 +144,9 @@ def _read_source(rank: Rank, file: OpenFile) -> _Source:
         return _Source(status, read_attributes(reading, status, preserve), recipe)
 
 
-def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None]:
-    """What is to be named yet, if that is left for later, and what is wrong with its metadata then."""
+def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None, Action]:
+    """What is to be named yet, if that is left for later, and what is wrong with its metadata then; and whether it has
+    replaced something."""
     file = task.file
     place, name = file.item.place, file.item.name
     target = rank.open_target(place)
@@ -140,7 +154,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
     options = rank.options
     named_later = rank.keeps and not file.over
     if not named_later and _dressed_in_place(rank, result, file, target, new_name):
-        return None, None
+        return None, None, Action.COPY
     with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
         source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
@@ -167,4 +181,4 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
     if layout:
         tell_layout(rank, result, layout)
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
-    return item, new.shortcoming
+    return item, new.shortcoming, Action.REPLACE if file.over or present is not None else Action.COPY

@@ -8,6 +8,7 @@ run or in a later one, is not the job's own. Here is decided whether an item cou
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -17,6 +18,7 @@ from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import MetadataProblem, Plain, Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import made_by, remove
+from pcopy.tasks.base.actions import AFRESH, How
 from pcopy.tasks.base.dividing import cut_names, cuts
 from pcopy.tasks.base.gathered import Gathered, cut_versions, split_digests, unpack_known
 from pcopy.tasks.base.kind import Divisible, Gone, OfItem, Steps
@@ -37,6 +39,7 @@ from pcopy.tasks.base.values import (
 )
 from pcopy.tasks.files.existing import existing
 from pcopy.tasks.files.naming import Naming, discard, is_it
+from pcopy.tasks.files.whole_file import Settled
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.links.group_links import Groups, put
 from pcopy.tasks.links.make_links import after_representative, all_failed, copy_here
@@ -46,7 +49,7 @@ from pcopy.tasks.verify.read_items import skipped
 class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
     """Gives items of one directory their names. One column for each field of ``Unnamed`` and of ``Known``.
 
-    ``writer`` is the host that has written them.
+    ``writer`` is the host that has written them. It ``took`` so many nanoseconds (packed; empty if nobody asks).
     """
 
     temporaries: bytes
@@ -58,8 +61,9 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
     digests: bytes
     attempt: int
     writer: int
+    took: bytes = b""
 
-    columns = ("inodes", "kinds", "sizes", "digests")
+    columns = ("inodes", "kinds", "sizes", "digests", "took")
 
     def divide(self, portions: int) -> list[NameItems]:
         at = cuts(self.items, portions)
@@ -85,11 +89,12 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
         digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
         everything = zip(names, self.unnamed(), unpack_known(self.kinds, sizes, self.versions, digests), strict=True)
         writers = bytes((self.writer,))
+        took = unpack_numbers(self.took) if self.took else array("Q", bytes(8 * len(names)))
         for index, (name, item, known) in enumerate(everything):
             try:
                 naming = naming or Naming(rank, place)
                 if naming.give(name, item, known):
-                    result.copied(place, name, known, writers=writers)
+                    result.copied(place, name, known, writers=writers, how=naming.how(took[index]))
                 else:
                     discard(rank, place, item, result)
                     skipped(rank, result, place, name, known)
@@ -106,7 +111,8 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
 class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
     """Gives what was ``made`` the first name of ``item`` that is free; the others become links to it.
 
-    ``chunk`` and ``writers`` as in ``Copy``. ``shortcoming``: what its metadata lacks.
+    ``chunk`` and ``writers`` as in ``Copy``. ``shortcoming``: what its metadata lacks. To copy it ``took`` so
+    many nanoseconds.
     """
 
     made: Unnamed
@@ -114,6 +120,7 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
     chunk: int
     writers: bytes
     shortcoming: Plain | None = None
+    took: int = 0
 
     def discard(self, rank: Rank, since: int) -> None:
         if made_by(self.made.temporary)[0] >= since:
@@ -141,7 +148,7 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
             put(self, bucket_of(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
-        names, first, others = item.names, -1, len(item.names)
+        names, first, others, how = item.names, -1, len(item.names), AFRESH
         failed: list[FailedName] = []
         for index, (place, name) in enumerate(names):
             if place.directory != item.place.directory:
@@ -149,8 +156,9 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
                 others = index
                 break
             try:
-                if Naming(rank, place).give(name, self.made, known):
-                    first, others = index, index + 1
+                naming = Naming(rank, place)
+                if naming.give(name, self.made, known):
+                    first, others, how = index, index + 1, naming.how(self.took)
                     break
                 skipped(rank, result, place, name, known)
             except Problem as problem:
@@ -161,7 +169,7 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
         tried = [(place, name) for place, name, _ in again]
         if first >= 0:
             links = (*(each for each in names[others:] if each != names[first]), *tried)
-            _after_named(self, item._replace(names=(names[first], *links), failed=lasting), rank, result)
+            _after_named(self, item._replace(names=(names[first], *links), failed=lasting), how, rank, result)
             return
         discard(rank, item.place, self.made, result)
         left = item._replace(names=(*tried, *names[others:]), failed=lasting)
@@ -189,12 +197,13 @@ def _linked_before(task: NameGroup, rank: Rank, since: int) -> int:
     return -1
 
 
-def _after_named(task: NameGroup, item: Item, rank: Rank, result: Result) -> None:
+def _after_named(task: NameGroup, item: Item, how: How, rank: Rank, result: Result) -> None:
     """``item`` begins with the name that the copy has now."""
     known, made = task.known, task.made
     shortcoming = None if task.shortcoming is None else MetadataProblem.from_plain(task.shortcoming)
     if shortcoming is None:
-        result.copied(item.place, item.name, known, alone=not item.links, chunk=task.chunk, writers=task.writers)
+        chunk, writers = task.chunk, task.writers
+        result.copied(item.place, item.name, known, alone=not item.links, chunk=chunk, writers=writers, how=how)
     elif not (item.links or item.failed):
         retry = anew(rank, item._replace(attempt=max(1, item.attempt)), made)
         result.fail(item.place, item.name, shortcoming, item.size, retry=retry, touched=True)
@@ -213,22 +222,28 @@ class Waiting:
         self._temporaries: list[bytes] = []
         self._items: list[Unnamed] = []
         self._known = Gathered()
+        self._took = array("Q")
 
     def expect(self, temporaries: list[bytes]) -> None:
         """Files may be made under these names, before they are added."""
         self._temporaries += filter(None, temporaries)
 
-    def add(self, result: Result, item: Item, made: Unnamed, known: Known, shortcoming: MetadataProblem | None) -> None:
-        """One more. If not all of its metadata could be set, it has a task of its own, which tells that."""
+    def add(self, result: Result, item: Item, settled: Settled) -> None:
+        """One more, which is unnamed. If not all of its metadata could be set, it has a task of its own, which tells
+        that."""
+        made, known, shortcoming = settled.unnamed, settled.known, settled.shortcoming
+        assert made is not None
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
             name_later(result, item, made, copy_here(self._rank, NOWHERE, known), shortcoming=shortcoming)
             return
         self._items.append(made)
+        self._took.append(settled.how.nanoseconds)
         self._known.add(item.name, known)
 
-    def add_file(self, name: bytes, item: Unnamed, version: Version, size: int, digest: bytes) -> None:
+    def add_file(self, name: bytes, item: Unnamed, version: Version, size: int, digest: bytes, took: int) -> None:
         self._items.append(item)
+        self._took.append(took)
         self._known.add_file(name, version, size, digest, 0)
 
     @contextmanager
@@ -241,7 +256,8 @@ class Waiting:
                 temporaries, inodes, marks = zip(*self._items, strict=True)
                 made = pack_names(temporaries), pack_numbers([*inodes]), marks
                 known, host = self._known, self._rank.hosts.here
-                task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host)
+                took = self._took.tobytes() if result.items.is_wanted else b""
+                task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host, took)
                 result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
             with suppress(Problem):  # its directory has gone
@@ -252,9 +268,11 @@ class Waiting:
 
 
 def name_later(
-    result: Result, item: Item, made: Unnamed, copy: Copy, *, shortcoming: MetadataProblem | None = None
+    result: Result, item: Item, made: Unnamed, copy: Copy, *, shortcoming: MetadataProblem | None = None, took: int = 0
 ) -> None:
-    """One item, with further names perhaps; as ``after_representative``, where the first name is not given yet."""
+    """One item, with further names perhaps, which it ``took`` so many nanoseconds to copy.
+
+    As ``after_representative``, where the first name is not given yet."""
     lacks = None if shortcoming is None else shortcoming.plain
-    task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks)
+    task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks, took)
     result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

@@ -21,6 +21,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import exchange_name, had_a_name, remove, verify_name
 from pcopy.signature.items import FILE
+from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Known, Place, Unnamed
@@ -53,6 +54,7 @@ class Naming:
         """
         rank, place, target = self._rank, self._place, self._target
         new_name = rank.new_name(place, name)
+        self._has_replaced = False
         self._item, self._known = item, known
         self._exchanged = exchange_name(rank.job.name, item.inode, new_name)
         if rank.job.run > 1:
@@ -75,9 +77,14 @@ class Naming:
             if given is Given.GONE:
                 raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
             if there is not None and self._replace(there):
+                self._has_replaced = True
                 verify_name(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
+
+    def how(self, nanoseconds: int) -> How:
+        """How the item has come about that was given its name last; to copy it took so many ``nanoseconds``."""
+        return How(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
 
     def _source(self, present: os.stat_result) -> Status:
         """Of the item's source what decides. A device is never of another type than what it is compared with."""
@@ -89,6 +96,7 @@ class Naming:
         target, device, name = self._target, self._device, there.name
         if stat.S_ISDIR(there.status.st_mode):
             clear_way(target, name, there.status)
+            self._has_replaced = True
             return False
         namer, aside = self._rank.namer, self._exchanged
         if not namer.exchanges(device):

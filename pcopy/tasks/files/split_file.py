@@ -12,6 +12,7 @@ The chunk is chosen when the file's turn comes, from what is known by then: abou
 from __future__ import annotations
 
 import stat
+import time
 from collections.abc import Generator
 
 from pcopy.fsio.attributes import free_from_acl
@@ -30,7 +31,7 @@ from pcopy.tasks.base.spreading import SMALLEST_IN_TURN
 from pcopy.tasks.base.values import NOWHERE, Item, OpenFile, Place
 from pcopy.tasks.files.chunk_ledger import FileOpened
 from pcopy.tasks.files.existing import existing, inherits_acl, over_or_new
-from pcopy.tasks.files.finish_file import FinishFile
+from pcopy.tasks.files.finish_file import FinishFile, Opened
 from pcopy.tasks.files.layouts import layout_at
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.files.whole_file import Settled, copy_whole, settled_already
@@ -67,7 +68,7 @@ def after_settled(rank: Rank, result: Result, item: Item, settled: Settled) -> N
     whoever keeps an old file wants no further names of it."""
     if settled.unnamed is not None:
         copy = copy_here(rank, NOWHERE, settled.known)
-        name_later(result, item, settled.unnamed, copy, shortcoming=settled.shortcoming)
+        name_later(result, item, settled.unnamed, copy, shortcoming=settled.shortcoming, took=settled.how.nanoseconds)
     elif settled.made is not None:
         after_representative(rank, result, item, copy_here(rank, settled.made, settled.known))
     else:
@@ -92,6 +93,7 @@ def _chunk(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
 
 def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generator[None, None, None]:
     """Makes the temporary file, or empties the existing one, and spawns what fills it; raises ``Problem``."""
+    began = time.monotonic_ns()
     source, target = rank.open_source(item.place), rank.open_target(item.place)
     # The chunks and FinishFile open it again.
     with held_open(open_source(source, item.name, follow=rank.options.dereference)) as reading:
@@ -118,6 +120,8 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
             result.other_layout(item.place, item.name, new.other_layout)
         was = () if over is None else over.before
         file = OpenFile(item, Version.of(status), temporary, made, was, cloned)
+    if result.items.is_wanted:
+        rank.own(Opened)[temporary] = began
     _spawn_chunks(rank, result, file, stripes, in_turn=in_turn)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 
@@ -16,6 +17,7 @@ from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import AFRESH, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
@@ -29,12 +31,14 @@ class Settled(NamedTuple):
 
     ``known`` is what the source holds. ``made`` is the target, told where further names are wanted that may be linked
     to it: what was skipped may be anything. ``shortcoming``: what its metadata lacks.
+    ``how`` it was copied.
     """
 
     known: Known
     made: Identity | None
     unnamed: Unnamed | None = None
     shortcoming: MetadataProblem | None = None
+    how: How = AFRESH
 
     @property
     def is_kept(self) -> bool:
@@ -47,14 +51,16 @@ def copy_whole(rank: Rank, result: Result, item: Item, *, linked: bool) -> Gener
 
     One with further names is verified with its links. ``linked``: such names may be found later.
     """
+    began = time.monotonic_ns()
     with _checked(rank, item) as (reading, status):
         present = existing(rank, item.place, item.name)
         stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
         if stays is not None:
             return stays
         settled = yield from _write(rank, result, item, reading, status, present, linked=linked)
+    settled = settled._replace(how=How.over(present, time.monotonic_ns() - began))
     if settled.unnamed is None:
-        result.copied(item.place, item.name, settled.known, alone=not item.links)
+        result.copied(item.place, item.name, settled.known, alone=not item.links, how=settled.how)
     return settled
 
 

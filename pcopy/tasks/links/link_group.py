@@ -80,7 +80,7 @@ def _copied(
     if isinstance(first, Problem):
         raise first
     if first is not None:
-        result.copied(place, name, first.known, alone=not item.links)
+        result.copied(place, name, first.known, alone=not item.links, how=first.how)
         return first
     status = rank.source_status(place, name)
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):

@@ -20,6 +20,7 @@ from pcopy.fsio.kernel.interface import SMALL_FILE, Cancelled, waited
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.kind import Gone, Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -129,7 +130,7 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
             made = Identity(place.target_id.mount, done.made[row], done.marks[row])
             if code == Code.DONE:
                 known = Known(FILE, done.verdicts.bytes[row], done.digests[row], rows.version(row))
-                copied[good[row]] = Settled(known, made)
+                copied[good[row]] = Settled(known, made, how=How(Action.COPY, done.verdicts.nanoseconds[row]))
                 if row in done.applied:
                     result.applied(place, good[row].name, done.applied[row])
             elif code == Code.LACKS:

@@ -21,6 +21,7 @@ from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.fsio.source import Version, status_of
 from pcopy.fsio.temporary import remove
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import How
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.hashing import SOCKET, kind_of
 from pcopy.tasks.base.kind import Gone, OfItem, Steps
@@ -189,6 +190,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                     remove(target, temporary)
                     raise
         rank.succeeded()
+        result.items.did(How.over(present).action, place, source_name, self.copy.known.kind)
         counter = counts.of_kind(self.copy.known.kind) if self._is_copied(place, source_name) else counts.HARDLINKS
         result.count(counter, 1, place)
         if counter == counts.FILES:

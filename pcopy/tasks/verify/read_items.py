@@ -18,6 +18,7 @@ from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, check_found, status_of
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.gathered import Gathered
 from pcopy.tasks.base.hashing import SOCKET, kind_of
 from pcopy.tasks.base.kind import Divisible, Steps
@@ -91,19 +92,24 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
             for row, index in enumerate(plain):
                 is_done = read.verdicts.codes[row] == Code.DONE and read.seen.inode[row] == inodes[row]
                 (done if is_done else careful).append(row if is_done else index)
-            counter = self._count(rank, result, [read.seen.size[row] for row in done])
             plain_names = [names[index] for index in plain]
+            counter = self._count(
+                rank, result, [plain_names[row] for row in done], array("Q", map(read.seen.size.__getitem__, done))
+            )
             gathered.add_chosen(done, plain_names, read.seen, read.seen.size, read.digests.data, counter)
         else:
-            counter = self._count(rank, result, read.seen.size)
+            counter = self._count(rank, result, unpack_names(packed), read.seen.size)
             gathered.add_rows(packed, read.seen, read.seen.size, read.digests.data, counter)
         result.digested_files(self.place, gathered, verify=verifies(rank, self.place))
         return careful
 
-    def _count(self, rank: Rank, result: Result, sizes: Sequence[int]) -> int:
+    def _count(self, rank: Rank, result: Result, names: list[bytes], sizes: array[int]) -> int:
         """Counts regular files that were read, of these ``sizes``, where they are counted already; returns where."""
-        counter = self.counter
-        return count_read(rank, result, self.place, FILE, len(sizes), sum(sizes)) if counter < 0 else counter
+        if self.counter >= 0:
+            return self.counter
+        if rank.job.copies:
+            result.items.did_files(Action.SKIP, self.place, names, sizes)
+        return count_read(rank, result, self.place, FILE, len(sizes), sum(sizes))
 
     def _read_file(self, rank: Rank, result: Result, name: bytes, inode: int) -> Generator[None, None, Known | None]:
         """None for a large one, which is read in parts by tasks of their own."""
@@ -135,6 +141,7 @@ def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known)
     else:
         result.count(counts.SKIPPED, 1, place)
         result.count(counts.SKIPPED_BYTES, known.size, place)
+        result.items.did(Action.SKIP, place, name, known.kind, known.size)
 
 
 def read_too(result: Result, place: Place, name: bytes, known: Known, counter: int = -1) -> None:

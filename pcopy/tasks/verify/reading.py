@@ -18,6 +18,7 @@ from pcopy.fsio.source import Version, check_unchanged, open_source, open_to_rea
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import Hashing, kind_of
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -146,6 +147,8 @@ def was_read(rank: Rank, result: Result, place: Place, name: bytes, known: Known
     """The item's digest is known now; in a copy that counts as skipped, where it doesn't count already."""
     if counter < 0:
         counter = count_read(rank, result, place, known.kind, 1, known.size)
+        if rank.job.copies:
+            result.items.did(Action.SKIP, place, name, known.kind, known.size)
     result.digested(place, name, known, counter, verify=verifies(rank, place))
 
 

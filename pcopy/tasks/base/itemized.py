@@ -1,0 +1,134 @@
+"""What becomes of each item, for whoever wants to know (``-vv``, ``--log``, ``--dry-run``): gathered by a task in
+columns, and told to rank 0 when the task is done.
+
+An item is told once it is settled: copied, skipped, failed. Where nobody asks, nothing is gathered.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from pcopy.named import NamedTuple
+from pcopy.signature.items import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
+from pcopy.tasks.base.actions import Action, NobodyAsks
+from pcopy.tasks.base.values import Place
+
+ITEMS_AT_ONCE = 1024
+"""Items of one note at most, so that rank 0 looks up from its work."""
+
+
+WORDS = tuple(action.name.lower() for action in Action)
+
+TYPES = {
+    FILE: "file",
+    DIRECTORY: "directory",
+    SYMLINK: "symlink",
+    FIFO: "fifo",
+    CHARACTER: "character",
+    BLOCK: "block",
+    b"s": "socket",
+}
+"""By type byte; of what has failed none may be known."""
+
+
+class Itemized(NamedTuple):
+    """Items of one directory with which the same was done: ``names`` joined by slashes (the name ``b""``: the directory
+    ``path`` itself), a type byte each (0: not known), sizes in bytes and nanoseconds in packed columns. ``path`` is as
+    the user is shown it."""
+
+    action: int
+    path: bytes
+    names: bytes
+    kinds: bytes
+    sizes: bytes
+    nanoseconds: bytes
+
+    def each(self) -> Iterator[ItemLine]:
+        numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
+        around = self.path if self.path in (b"", b"/") else self.path + b"/"
+        for name, kind, (size, took) in zip(self.names.split(b"/"), self.kinds, numbers, strict=True):
+            path = around + name if name else self.path
+            yield ItemLine(WORDS[self.action], path, TYPES.get(bytes((kind,)), ""), size, took / 10**9)
+
+
+class ItemLine(NamedTuple):
+    """One item, for a sink: the word for what was done, its path, type (empty: not known), bytes, and seconds."""
+
+    action: str
+    path: bytes
+    type: str
+    bytes: int
+    seconds: float
+
+
+class _Columns:
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.kinds = bytearray()
+        self.sizes = array("Q")
+        self.nanoseconds = array("Q")
+
+
+class Shows(Protocol):
+    """A rank, as far as it matters here."""
+
+    job: Any
+
+    def shown(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
+        """A path as the user is shown it."""
+
+
+class Itemizer(NobodyAsks):
+    """Gathers the items of one task."""
+
+    is_wanted = True
+
+    def __init__(self, rank: Shows) -> None:
+        self._rank = rank
+        self._found: dict[tuple[int, bytes], _Columns] = {}
+
+    def did(self, action: Action, place: Place, name: bytes, kind: bytes, size: int = 0, nanoseconds: int = 0) -> None:
+        """An item is settled (the name ``b""``: the directory itself), which is counted elsewhere.
+
+        ``kind`` is its type byte, empty where none is known. For so many ``nanoseconds`` it was copied; 0 where nobody
+        has measured that.
+        """
+        columns, name = self._columns(action, place, name)
+        columns.names.append(name)
+        columns.kinds += kind or b"\0"
+        columns.sizes.append(size)
+        columns.nanoseconds.append(nanoseconds)
+
+    def did_files(
+        self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
+    ) -> None:
+        """As ``did``, for regular files of one directory."""
+        if not names:
+            return
+        columns, name = self._columns(action, place, names[0])
+        columns.names += names if name else [name]
+        columns.kinds += FILE * len(names)
+        columns.sizes.extend(sizes)
+        columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
+
+    def _columns(self, action: Action, place: Place, name: bytes) -> tuple[_Columns, bytes]:
+        """Where the item belongs, and its name there: what a single item is called is all of its path."""
+        is_alone = bool(self._rank.job.roots[place.root].item)
+        path = self._rank.shown(place, name if is_alone else b"", on_source=action != Action.DELETE)
+        return self._found.setdefault((int(action), path), _Columns()), b"" if is_alone else name
+
+    def packed(self) -> Iterator[Itemized]:
+        """All of them, in parts of ``ITEMS_AT_ONCE``."""
+        for (action, path), columns in self._found.items():
+            for start in range(0, len(columns.names), ITEMS_AT_ONCE):
+                part = slice(start, start + ITEMS_AT_ONCE)
+                yield Itemized(
+                    action,
+                    path,
+                    b"/".join(columns.names[part]),
+                    bytes(columns.kinds[part]),
+                    columns.sizes[part].tobytes(),
+                    columns.nanoseconds[part].tobytes(),
+                )
