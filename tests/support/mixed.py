@@ -5,6 +5,7 @@ The rules are written down here once more, from the user's view; nothing of pcop
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import stat
@@ -72,20 +73,15 @@ def expected(source: Path, copy: Path, policy: str) -> dict[bytes, str]:
         for name in [b"", *files, *(each for each in directories if os.path.islink(os.path.join(directory, each)))]:
             path = os.path.join(directory, name).rstrip(b"/")
             below = os.path.relpath(path, os.fsencode(source))
-            words[b"" if below == b"." else below] = _word(os.lstat(path), _there(copy, below), policy)
+            there = os.path.join(os.fsencode(copy), below)
+            words[b"" if below == b"." else below] = _word(path, there, policy)
     return words
 
 
-def _there(copy: Path, below: bytes) -> os.stat_result | None:
-    try:
-        return os.lstat(os.path.join(os.fsencode(copy), below))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _word(item: os.stat_result, there: os.stat_result | None, policy: str) -> str:
-    if there is None:
+def _word(path: bytes, copy: bytes, policy: str) -> str:
+    if not os.path.lexists(copy):
         return "copy"
+    item, there = os.lstat(path), os.lstat(copy)
     if stat.S_ISDIR(item.st_mode):
         looks = [(each.st_mode, each.st_uid, each.st_gid, each.st_mtime_ns) for each in (item, there)]
         return "skip" if looks[0] == looks[1] else "meta"
@@ -93,6 +89,13 @@ def _word(item: os.stat_result, there: os.stat_result | None, policy: str) -> st
     is_of_type = stat.S_IFMT(item.st_mode) == stat.S_IFMT(there.st_mode)
     if policy == "newer":
         return "replace" if later > 0 or not is_of_type else "skip"
-    if policy == "changed":
-        return "skip" if is_of_type and item.st_size == there.st_size and not later else "replace"
+    if policy == "changed":  # what has another time alone is mended
+        is_alike = is_of_type and item.st_size == there.st_size and (not later or _hold_the_same(path, copy))
+        return ("meta" if later else "skip") if is_alike else "replace"
     return {"replace": "replace", "skip": "skip", "fail": "fail"}[policy]
+
+
+def _hold_the_same(one: bytes, other: bytes) -> bool:
+    if os.path.islink(one):
+        return os.readlink(one) == os.readlink(other)
+    return filecmp.cmp(one, other, shallow=False)

@@ -59,8 +59,7 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
     ``attributes`` are the source's when it was scanned; None stands for those that it has when it is finished.
     ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
     has been finished before; with ``counted`` it has failed since. ``was`` is the target's mtime before anything was
-    put into it anew, None where its mode had to be changed for that. ``action``: what users are told of it
-    (``pcopy.tasks.base.itemized``).
+    put into it anew, None where its mode had to be changed for that. ``action``: what users are told of it.
     """
 
     attributes: Attributes | None

@@ -342,19 +342,14 @@ def _action(rank: Rank, place: Place, attributes: Attributes) -> Action:
     """What is told of a directory, before anything is put into it."""
     if place.fresh:
         return Action.COPY
-    preserve = rank.options.preserve
+    from pcopy.fsio.mending import lacking
+
     try:
-        target = rank.open_target(place)
-        present = read_attributes(target, status_of(target), preserve)
+        target, options = rank.open_target(place), rank.options
+        lacks = lacking(target, status_of(target), attributes, options.preserve, options.modify_window)
     except Problem:  # which is met again when it is finished
         return Action.META
-    is_same = (
-        (not preserve.mode or present.mode == attributes.mode)
-        and (not preserve.ownership or (present.uid, present.gid) == (attributes.uid, attributes.gid))
-        and (not preserve.timestamps or present.mtime == attributes.mtime)
-        and sorted(present.xattrs) == sorted(attributes.xattrs)
-    )
-    return Action.SKIP if is_same else Action.META
+    return Action.META if lacks.is_needed else Action.SKIP
 
 
 def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:

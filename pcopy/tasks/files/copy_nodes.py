@@ -13,7 +13,7 @@ from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, source_status
-from pcopy.tasks.base.actions import How
+from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.hashing import kind_of
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
@@ -111,6 +111,7 @@ def _stays(
         return None
     same = options.compares and alike(status, present.status, options.modify_window, contents=options.checksum)
     may_link = linked and same and present.is_linkable(status)  # before it is mended
+    action = Action.SKIP
     if mends(rank):
         from pcopy.tasks.files.mend import is_dressed, mended
 
@@ -119,9 +120,9 @@ def _stays(
             left = mended(result, name, present, node.attributes)
             if left is None:
                 return None
-            present = left
+            present, action = left
     known = Known(kind_of(status), 0, b"", Version.of(status))
-    skipped(rank, result, place, name, known)
+    skipped(rank, result, place, name, known, action)
     return Settled(known, present.identity() if may_link else None)
 
 

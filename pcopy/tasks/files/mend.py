@@ -13,6 +13,7 @@ from pcopy.fsio.mending import has_metadata, lacking, mend, same_xattrs
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place
@@ -35,10 +36,10 @@ def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, pr
         return False
 
 
-def mended(result: Result, name: bytes, present: Existing, attributes: Attributes) -> Existing | None:
+def mended(result: Result, name: bytes, present: Existing, attributes: Attributes) -> tuple[Existing, Action] | None:
     """What is ``present`` gets what it lacks of ``attributes``, and counts as mended, if something has changed.
 
-    Returns what is there then; None if it has to be copied anew. Raises ``Problem``.
+    Returns what is there then, and what was done; None if it has to be copied anew. Raises ``Problem``.
     """
     rank, place = present.rank, present.place
     preserve, window = rank.options.preserve, rank.options.modify_window
@@ -46,7 +47,7 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
         handle, before = handle_of(held), status_of(held)
         lacks = lacking(handle, before, attributes, preserve, window)
         if not lacks.is_needed:
-            return present
+            return present, Action.SKIP
         if not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
             return None
         applied = mend(handle, before, attributes, preserve, lacks)
@@ -55,4 +56,5 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     if has_changed:
         rank.succeeded()
         result.count(counts.MENDED, 1, place)
-    return existing(rank, place, name)
+    left = existing(rank, place, name)
+    return None if left is None else (left, Action.META if has_changed else Action.SKIP)

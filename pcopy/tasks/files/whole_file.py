@@ -17,7 +17,7 @@ from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import AFRESH, How
+from pcopy.tasks.base.actions import AFRESH, Action, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed
@@ -98,6 +98,7 @@ def settled_already(
     else:
         same = options.compares and alike(status, present.status, options.modify_window)
     may_link = linked and same and present.is_linkable(status)  # before it is mended: others may hold it open
+    action = Action.SKIP
     if mends(rank):
         from pcopy.tasks.files.mend import is_dressed, mended
 
@@ -105,9 +106,9 @@ def settled_already(
             left = mended(result, name, present, read_attributes(reading, status, options.preserve))
             if left is None:
                 return None
-            present = left
+            present, action = left
     made = present.identity() if may_link else None
-    skipped(rank, result, present.place, name, known)
+    skipped(rank, result, present.place, name, known, action)
     return Settled(known, made)
 
 

@@ -134,14 +134,18 @@ def _read_node(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) ->
         return node_known(rank.hashing, held, status, on_source=True)
 
 
-def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known) -> None:
-    """An item that is there and stays: it counts as skipped, once it has been read for a digest that is wanted."""
-    if known.kind != SOCKET and (rank.signs or rank.verifies_skipped):
-        read_too(result, place, name, known)
-    else:
+def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known, action: Action = Action.SKIP) -> None:
+    """An item that is there and stays: it counts as skipped, once it has been read for a digest that is wanted.
+
+    ``action``: it may have got other metadata.
+    """
+    is_read = known.kind != SOCKET and (rank.signs or rank.verifies_skipped)
+    if is_read:
+        read_too(result, place, name, known, counts.SKIPPED if action == Action.META else -1)
+    if not is_read or action == Action.META:
         result.count(counts.SKIPPED, 1, place)
         result.count(counts.SKIPPED_BYTES, known.size, place)
-        result.items.did(Action.SKIP, place, name, known.kind, known.size)
+        result.items.did(action, place, name, known.kind, known.size)
 
 
 def read_too(result: Result, place: Place, name: bytes, known: Known, counter: int = -1) -> None:
