@@ -50,6 +50,9 @@ NOT_RUN = (
     Apart(r"pip install|bin/install|bin/build-kernel|mkdocs", "installs; the CI begins with it"),
     Apart(r"^python3? -m (bench|tests)", "takes long: benchmarks, campaigns"),
     Apart(r"\bpstripe\b", "needs Lustre; tests/lustre runs it"),
+    Apart(
+        r'^(sbatch|qsub|sh mpiexec\.sh) |"\$(2|DST)"', "needs a scheduler, or hosts; tests/launch/test_schedulers.py"
+    ),
     Apart(r"libmpich", "needs Debian's MPICH"),
     Apart(r"^prm (?!.*--yes|.*--dry-run|.*-f)", "asks on a terminal; tests/e2e/test_prm.py answers"),
 )

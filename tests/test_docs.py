@@ -43,7 +43,8 @@ MANUALS = sorted((ROOT / "docs" / "man").glob("*.[15]"))
 TEXTS = sorted((ROOT / "docs" / "man").glob("*.md"))
 """What manuals and reference are drawn from; their links are right where they are drawn into."""
 
-SHELL_SCRIPTS = ("bin/build-kernel", "bin/install-debian-packages", ".ci/run")
+EXAMPLES = ("examples/mpiexec.sh", "examples/pbs.sh", "examples/slurm.sh")
+SHELL_SCRIPTS = ("bin/build-kernel", "bin/install-debian-packages", ".ci/run", *EXAMPLES)
 
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0][\w-]*")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
