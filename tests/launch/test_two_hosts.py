@@ -1,0 +1,164 @@
+"""Two hosts, by namespaces: MPICH over TCP between them, one file system that both mount, and one of them is lost."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.launch.examples import EXAMPLES, Desk
+from tests.launch.launchers import Launchers, ranks_of
+from tests.support.command import REPOSITORY, Argument
+from tests.support.hosts import Hosts, hosts
+from tests.support.oracle import differences
+from tests.support.processes import Run, wait_until
+
+RANKS = ("h1", "h1", "h2", "h2")
+"""The host of each."""
+OFTEN = ("--checkpoint-interval=0.3", "--progress=none")
+FILES = 300
+"""On FUSE each of them is synced."""
+GRACE = 20
+"""Seconds within which a job is over, on a busy machine."""
+
+
+class Cluster:
+    """The hosts, and a desk whose mpiexec starts ranks on them from ``login``."""
+
+    def __init__(self, desk: Desk, both: Hosts) -> None:
+        self.desk = desk
+        self.hosts = both
+        self.environment = {**desk.environment, "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(both.remote())}
+
+    @contextmanager
+    def copying(self, ranks: Sequence[str] = RANKS) -> Iterator[Run]:
+        desk = self.desk
+        (desk.area / "hosts").write_text("".join(f"{host}\n" for host in ranks))
+        line: list[Argument] = [EXAMPLES / "mpiexec.sh", "hosts", f"{desk.source}/", desk.copy]
+        with desk.started(*self.hosts.login.enter(), *line, env=self.environment) as run:
+            yield run
+
+    @contextmanager
+    def resumed(self, host: str) -> Iterator[Run]:
+        """By this host alone."""
+        with self.desk.started(*self.hosts[host].enter(), "pcopy", "--resume", self.desk.job) as run:
+            yield run
+
+    def await_all_ranks(self, run: Run) -> None:
+        """Until each has written what some files hold, on the host where it belongs."""
+        assert wait_until(lambda: len(ranks_of(run)) == len(RANKS))
+        ranks = ranks_of(run)
+        assert list(RANKS) == [self.host_of(ranks[rank]) for rank in range(len(RANKS))]
+        assert wait_until(lambda: all(written(pid) > 20_000 for pid in ranks.values()), 30)
+
+    def host_of(self, pid: int) -> str:
+        (name,) = (name for name in ("h1", "h2") if self.hosts[name].has(pid))
+        return name
+
+
+@contextmanager
+def cluster(launchers: Launchers, area: Path, place: Path, *, shared: bool = True, **slow: object) -> Iterator[Cluster]:
+    desk = Desk(area, launchers.line("hydra", 1)[0], **slow)  # type: ignore[arg-type]
+    kept = Path(desk.environment["PYTHONPYCACHEPREFIX"])
+    with hosts(place, area, kept, shared=shared) as both:
+        yield Cluster(desk, both)
+
+
+def written(pid: int) -> int:
+    """Bytes that a process has written, to files and elsewhere."""
+    (count,) = re.findall(r"^wchar: (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)
+    return int(count)
+
+
+def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
+    launchers: Launchers, area: Path, tmp_path: Path
+) -> None:
+    with cluster(launchers, area, tmp_path, files=FILES, milliseconds=60, options=OFTEN) as both:
+        desk = both.desk
+        with both.copying() as run:
+            both.await_all_ranks(run)
+            assert run.process.stdout is not None
+            advice = next(line for line in iter(run.process.stdout.readline, b"") if b"--resume" in line)
+            assert advice == f"pcopy: if ranks are lost: pcopy --resume {desk.job}\n".encode()
+            before = desk.copied()
+            time.sleep(1.5)  # in which more is recorded
+            assert len(desk.copied()) < FILES
+            both.hosts["h2"].die()
+            run.process.communicate(timeout=GRACE)
+            assert run.process.returncode != 0
+            assert run.survivors() == []
+        desk.be_quick()
+        with both.resumed("h1") as run:
+            log = run.process.communicate(timeout=GRACE)[0].decode()
+            assert run.process.returncode == 0, log
+    assert differences(desk.source, desk.copy) == []
+    after = desk.copied()
+    assert any(after[path] == inode for path, inode in before.items()), "all was copied again"
+    assert not desk.job.exists()
+
+
+def test_a_host_that_cannot_be_reached_is_told_of_and_waited_for(
+    launchers: Launchers, area: Path, tmp_path: Path
+) -> None:
+    """Its ranks may still write, so nobody goes on with the job before they have ended."""
+    wrap = [sys.executable, f"{REPOSITORY}/tests/support/impatient.py", "0.2,30,1.5,2"]
+    with cluster(launchers, area, tmp_path, files=FILES, wrap=wrap, options=OFTEN) as both:
+        desk = both.desk
+        with both.copying() as run:
+            assert wait_until(lambda: all((desk.job / f"lock-{rank}").exists() for rank in range(len(RANKS))))
+            both.hosts.cut("h2")
+            assert run.process.stdout is not None
+            said = ""
+            while said.count("has not answered") < 2:
+                said += run.process.stdout.readline().decode()
+            run.process.send_signal(signal.SIGUSR1)
+            time.sleep(3)  # twice what a rank that hangs would take to say so
+            assert run.process.poll() is None
+            run.process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            run.process.send_signal(signal.SIGINT)
+            said += run.process.communicate(timeout=GRACE)[0].decode()
+            assert run.process.returncode != 0
+            lines = re.findall(r"^pcopy: (rank \d on h\d has .*) for .*; the job waits$", said, re.MULTILINE)
+            assert sorted(set(lines)) == ["rank 2 on h2 has not answered", "rank 3 on h2 has not answered"], said
+            with both.resumed("h1") as early:
+                refused = early.process.communicate(timeout=GRACE)[0].decode()
+                assert early.process.returncode == 2
+                assert re.search(r"rank [23] on h2 .* still work", refused), refused
+            both.hosts["h2"].die()
+            desk.be_quick()
+            with both.resumed("h1") as late:
+                log = late.process.communicate(timeout=GRACE)[0].decode()
+                assert late.process.returncode == 0, log
+    assert differences(desk.source, desk.copy) == []
+
+
+def test_another_file_system_at_dst_of_one_host_is_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
+    with cluster(launchers, area, tmp_path, files=6) as both:
+        desk = both.desk
+        desk.copy.mkdir()
+        both.hosts["h2"].run("mount", "-t", "tmpfs", "none", desk.copy)
+        assert_refused(both, f"{desk.copy}: is not the same directory on h2")
+        assert list(desk.copy.iterdir()) == []
+
+
+def test_hosts_that_share_nothing_are_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
+    """They have the same under the same names, but in memory."""
+    with cluster(launchers, area, tmp_path, files=6, shared=False) as both:
+        assert_refused(both, "in memory of each host", "on h1: ", "on h2: ")
+        assert not both.desk.copy.exists()
+
+
+def assert_refused(both: Cluster, *parts: str) -> None:
+    """Status 2, and one line in which ``parts`` occur."""
+    with both.copying(ranks=("h1", "h2")) as run:
+        said = run.process.communicate(timeout=GRACE)[0].decode()
+        lines = said.splitlines()
+        assert len(lines) == 1, said
+        assert run.process.returncode == 2
+    for part in parts:
+        assert part in lines[0], said
