@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from xml.etree import ElementTree
 
 import pytest
 
@@ -182,6 +183,14 @@ def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
         told |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
     keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))
     assert keys - {"update", "no-preserve"} == told
+
+
+def test_the_picture_of_a_run_shows_what_it_says_and_fetches_nothing() -> None:
+    picture = (ROOT / "docs" / "run.svg").read_text()
+    said = "".join(f"{text.strip()}\n" for text in ElementTree.fromstring(picture).itertext())
+    for line in ("pcopy results archive", "pcopy --resume", "stopped early (status 75)", "pverify: the same"):
+        assert f"{line}\n" in said.replace("\u00a0", " "), line
+    assert re.findall(r"(?<!xmlns=.)https?:", picture) == []
 
 
 def test_changes_tell_of_this_version() -> None:

@@ -1,0 +1,138 @@
+"""Draws the picture of a run in the README: ``python docs/draw_run.py > docs/run.svg``, with pyte (the extra ``docs``).
+
+All output in it is that of real runs on a terminal, which this program reads: a copy that is interrupted with Ctrl-C
+when it is half done, the run that goes on, and a comparison. Of the bar, which is drawn over again and again, the last
+state is kept; the directory is called /home/ann.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pyte
+from rich.console import Console
+from rich.style import Style
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parents[1]
+COLUMNS, LINES = 92, 40
+INTERRUPTED_AT = 45
+"""Percent."""
+
+_THEME = TerminalTheme(
+    (16, 24, 28),
+    (214, 222, 226),
+    [
+        *((16, 24, 28), (224, 96, 96), (80, 190, 140), (214, 176, 88)),
+        *((96, 160, 220), (190, 130, 200), (90, 190, 200), (214, 222, 226)),
+    ],
+)
+_STYLES = """
+    .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+        font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
+    .{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
+    {styles}
+"""
+
+
+def session() -> Iterator[Text]:
+    """The lines of the picture."""
+    with tempfile.TemporaryDirectory(prefix="pcopy-", dir="/dev/shm") as place:
+        top = Path(place)
+        make(top / "results")
+        (top / "archive").mkdir()
+        (top / "state").mkdir()
+        yield from shown(top, "pcopy results archive", interrupted=True)
+        yield Text()
+        yield from shown(top, "pcopy --resume")
+        yield Text()
+        yield from shown(top, "pverify results archive/results")
+
+
+def make(top: Path) -> None:
+    for run in range(20):
+        (top / f"run{run}").mkdir(parents=True)
+        for number in range(200):
+            (top / f"run{run}" / f"part{number}").write_bytes(bytes(9000))
+    for name in ("mesh.h5", "fields.h5"):
+        (top / name).write_bytes(bytes(800 << 20))
+
+
+def shown(top: Path, line: str, interrupted: bool = False) -> Iterator[Text]:
+    """A command, and what it prints; with the bar as it was when it was ``interrupted``."""
+    yield Text.assemble(("$ ", "bold green"), (line, "bold"))
+    screen = pyte.Screen(COLUMNS, LINES)
+    stream = pyte.ByteStream(screen)
+    bar: list[Text] = []
+    process, terminal = start(top, [*line.split(), *(("--progress-interval", "0.05") if interrupted else ())])
+    while told := read(terminal):
+        stream.feed(told)
+        percent = max((int(found) for found in re.findall(r"(\d+)(?:\.\d+)? %", "\n".join(screen.display))), default=0)
+        if interrupted and not bar and percent >= INTERRUPTED_AT:
+            bar = rows(screen)[1:]
+            os.write(terminal, b"\x03")
+    os.waitpid(process, 0)
+    first, *others = rows(screen)
+    for said in [first, *bar, *others]:
+        yield Text(said.plain.replace(str(top), "/home/ann")) if str(top) in said.plain else said
+
+
+def start(top: Path, words: list[str]) -> tuple[int, int]:
+    """A process and its terminal."""
+    process, terminal = pty.fork()
+    if process == 0:
+        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
+        environment |= {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "XDG_STATE_HOME": str(top / "state")}
+        os.chdir(top)
+        os.execve(sys.executable, [sys.executable, str(ROOT / "bin" / words[0]), *words[1:]], environment)
+    return process, terminal
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how Linux tells that all have closed the other side
+        return b""
+
+
+def rows(screen: pyte.Screen) -> list[Text]:
+    """What is on the screen, with its colours."""
+    lines = []
+    for number in range(screen.lines):
+        cells = [screen.buffer[number][column] for column in range(screen.columns)]
+        line = Text()
+        for style, alike in groupby(cells, style_of):
+            line.append("".join(cell.data for cell in alike), style)
+        line.rstrip()
+        lines.append(line)
+    while lines and not lines[-1].plain:
+        lines.pop()
+    return lines
+
+
+def style_of(cell: pyte.screens.Char) -> Style:
+    is_number = re.fullmatch("[0-9a-f]{6}", cell.fg) is not None
+    return Style(color=None if cell.fg == "default" else f"#{cell.fg}" if is_number else cell.fg, bold=cell.bold)
+
+
+def main() -> None:
+    from rich._export_format import CONSOLE_SVG_FORMAT
+
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    for line in session():
+        console.print(line, soft_wrap=True)
+    form = re.sub(r"<style>.*?</style>", lambda _: f"<style>{_STYLES}</style>", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    sys.stdout.write(console.export_svg(title="pcopy", theme=_THEME, code_format=form, unique_id="run"))
+
+
+if __name__ == "__main__":
+    main()
