@@ -131,6 +131,7 @@ def main() -> None:
     for line in session():
         console.print(line, soft_wrap=True)
     form = re.sub(r"<style>.*?</style>", lambda _: f"<style>{_STYLES}</style>", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    form = re.sub(r"<!--.*?-->", "", form)
     sys.stdout.write(console.export_svg(title="pcopy", theme=_THEME, code_format=form, unique_id="run"))
 
 

@@ -1,0 +1,109 @@
+"""Manuals and reference: they are drawn from the parsers, and say what the programs say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pcopy import __version__, errors
+from pcopy.cli import prm, pstripe, pverify
+from pcopy.cli.pcopy import early_answer
+from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.tasks.base.job import EXISTING, Totals
+from pcopy.tools.arguments import RemoveArguments
+from pcopy.tools.remove import RemovePreparation
+
+ROOT = Path(__file__).resolve().parents[1]
+MANUALS = sorted((ROOT / "docs" / "man").glob("*.[15]"))
+
+OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+
+
+def run(command: Sequence[str | Path], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def manual(name: str) -> str:
+    """A manual page's source with its hyphens and fonts undone."""
+    text = (ROOT / "docs" / "man" / f"{name}.1").read_text()
+    return re.sub(r"\\f.|\\%", "", text).replace(r"\-", "-")
+
+
+def test_manuals_and_reference_are_those_that_are_drawn() -> None:
+    done = run([sys.executable, "docs/man/draw_manuals.py", "--check"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "python docs/man/draw_manuals.py draws them anew"
+
+
+def test_every_option_is_in_the_manual_and_no_other() -> None:
+    told = early_answer(["--help"])
+    assert told is not None
+    offered = set(OPTION.findall(told.partition("examples:")[0]))
+    assert len(offered) > 20
+    explained = set(OPTION.findall(manual("pcopy").partition(".SH OPTIONS")[2].partition(".SH OUTPUT")[0]))
+    assert explained == offered
+
+
+def test_manual_knows_all_attributes_and_all_that_existing_takes() -> None:
+    """Bold, and so as what is typed."""
+    page = (ROOT / "docs" / "man" / "pcopy.1").read_text()
+    assert [word for word in (*ATTRIBUTES, *EXISTING) if rf"\fB\%{word}\fR" not in page] == []
+
+
+def test_pverify_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pverify.main(["--help"]) == 0
+    assert set(OPTION.findall(capsys.readouterr().out)) == set(
+        OPTION.findall(manual("pverify").partition("OPTIONS")[2])
+    )
+
+
+def test_prm_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert prm.main(["--help"]) == 0
+    offered = set(OPTION.findall(capsys.readouterr().out))
+    assert len(offered) > 10
+    assert offered == set(OPTION.findall(manual("prm").partition("OPTIONS")[2]))
+
+
+def test_pstripe_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pstripe.main(["--help"]) == 0
+    offered = set(OPTION.findall(capsys.readouterr().out))
+    assert len(offered) > 10
+    assert offered == set(OPTION.findall(manual("pstripe").partition("OPTIONS")[2].partition("EXIT STATUS")[0]))
+
+
+def test_all_statuses_and_keys_of_prm_are_explained() -> None:
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/operations/removing.md").read_text(), re.MULTILINE)
+    statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
+    assert [int(row) for row in rows] == statuses
+    assert re.findall(r"^(\d+)$", manual("prm"), re.MULTILINE) == rows
+    told = RemovePreparation(RemoveArguments((b"/nowhere/at/all",), yes=True)).summary(Totals(), 1.0, 1, 0)
+    page = (ROOT / "docs" / "man" / "prm.1").read_text()
+    keys = page.partition("with the keys")[2].partition(r"\-\-progress")[0]
+    explained = set(re.findall(r"\\fB\\%(\w+)\\fR", keys))
+    assert explained == told.keys()
+
+
+@pytest.mark.parametrize("page", MANUALS, ids=lambda page: page.name)
+def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
+    kind = {".1": "User Commands", ".5": "File Formats"}[page.suffix]
+    head = f'.TH {page.stem.upper()} {page.suffix[1:]} "" "pcopy {__version__}" "{kind}"'
+    assert page.read_text().splitlines()[0] == head
+    if not shutil.which("groff"):
+        pytest.skip("there is no groff here")
+    done = run(["groff", "-man", "-ww", "-Tutf8", "-z", page])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
+    """``--show-config`` lists them for each program, also those that are not set, but an option's other names."""
+    told = set()
+    for program in ("pcopy", "pverify", "prm", "pstripe"):
+        shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout
+        told |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
+    keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))
+    assert keys - {"update", "no-preserve"} == told
