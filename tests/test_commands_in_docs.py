@@ -6,6 +6,7 @@ at least understood. Where output follows a command, it is what the command prin
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     for place in ("lustre/b", "lustre/new", "lustre/home/ann", "home/ann", "mnt/data", "var/lib/node_exporter"):
         (top / place).mkdir(parents=True, exist_ok=True)
     (top / "work/file").write_text("content\n")
+    (top / "work/wanted.txt").write_text("run7/core\nrun8\n")
+    (top / "data/stamp").touch()
+    os.utime(top / "data/stamp", (0, 0))
     for name in ("data", "results"):
         source = "/data" if name == "data" else name
         told = sandbox.run(f"pcopy --signature {name}.sig --manifest {name}.manifest {source} /archive")
@@ -103,7 +107,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
 
 
 def make_tree(top: Path) -> None:
-    for name in ("run7/core", "run8/core", "notes.txt"):
+    for name in ("run7/core", "run7/mesh.h5", "run8/core", "notes.txt"):
         file = top / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{name}\n" * 500)
