@@ -97,8 +97,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
         (top / place).mkdir(parents=True, exist_ok=True)
     (top / "work/file").write_text("content\n")
     (top / "work/wanted.txt").write_text("run7/core\nrun8\n")
-    (top / "data/stamp").touch()
-    os.utime(top / "data/stamp", (0, 0))
     for name in ("data", "results"):
         source = "/data" if name == "data" else name
         told = sandbox.run(f"pcopy --signature {name}.sig --manifest {name}.manifest {source} /archive")
@@ -112,6 +110,8 @@ def make_tree(top: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{name}\n" * 500)
     (top / "newest").symlink_to("run8")
+    (top / "stamp").touch()
+    os.utime(top / "stamp", (0, 0))
 
 
 def is_apart(line: str) -> bool:
