@@ -125,6 +125,11 @@ def size(text: str, what: str) -> int:
     return size
 
 
+def rate(text: str) -> int:
+    """``--bwlimit``: bytes a second; 0: no limit."""
+    return parse_size(text[:-2] if text.lower().endswith("/s") else text)
+
+
 def chunk_size(text: str) -> int:
     return 0 if text == "auto" else size(text, "a chunk holds")
 

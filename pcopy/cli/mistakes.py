@@ -15,14 +15,12 @@ from pcopy.text import shown
 NOT_YET = frozenset(
     (
         "--backup",
-        "--bwlimit",
         "--control",
         "--delete",
         "--dry-run",
         "--force",
         "--max-delete",
         "--mirror",
-        "--oplimit",
         "--report",
     )
 )

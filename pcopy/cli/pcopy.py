@@ -23,6 +23,7 @@ from pcopy.cli.mistakes import OF_PCOPY
 from pcopy.cli.program import (
     Program,
     add_in_flight,
+    add_limits,
     add_ranks,
     add_termination,
     add_told,
@@ -126,6 +127,8 @@ exit status:
                 block_size=values.block_size,
                 sync=not values.no_sync,
                 max_errors=values.max_errors,
+                bwlimit=values.bwlimit,
+                oplimit=values.oplimit,
                 hash=_hash(values),
                 signature=absolute(os.fsencode(values.signature)) if values.signature else b"",
                 manifest=absolute(os.fsencode(values.manifest)) if values.manifest else b"",
@@ -302,6 +305,7 @@ def _add_tuning(parser: ArgumentParser) -> None:
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
     add("--max-errors", metavar="N", type=taking(at_least_0), default=_DEFAULTS.max_errors,
         help="stop after N failed items (default 0: never)")  # fmt: skip
+    add_limits(tuning)
     add_in_flight(tuning)
     add_termination(tuning)
 

@@ -11,6 +11,7 @@ from pcopy.cli.mistakes import OF_PRM
 from pcopy.cli.program import (
     Program,
     add_in_flight,
+    add_limits,
     add_ranks,
     add_termination,
     add_told,
@@ -71,6 +72,7 @@ exit status:
             max_errors=values.max_errors,
             termination=values.termination,
             select=select_of(values),
+            oplimit=values.oplimit,
             telling=telling_of(values),
         )
 
@@ -83,6 +85,7 @@ exit status:
         add_filters(parser, done="removed", older="only what has not changed since, directories included")
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "remove")
+        add_limits(how, moves=False)
         add_in_flight(how)
         how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
             help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
-from pcopy.cli.argument_types import at_least_1, in_flight, seconds, taking
+from pcopy.cli.argument_types import at_least_0, at_least_1, in_flight, rate, seconds, taking
 from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
@@ -243,6 +243,17 @@ def add_in_flight(parser: Any) -> None:
     parser.add_argument("--in-flight", metavar="N", type=taking(in_flight), default=0,
         help="operations that each process keeps under way, 1 to 64 (default: auto, more as long as they wait and "
         "that makes it faster)")  # fmt: skip
+
+
+def add_limits(parser: Any, *, moves: bool = True) -> None:
+    """As ``add_ranks``; a program that does not move the contents of files has no use for the first."""
+    add = parser.add_argument
+    if moves:
+        add("--bwlimit", metavar="RATE", type=taking(rate), default=0,
+            help="bytes a second that all ranks together move at most: SIZE, as in 500M (default: no limit)")  # fmt: skip
+    add("--oplimit", metavar="N", type=taking(at_least_0), default=0,
+        help="operations on metadata a second, of all ranks together: items looked at, made, changed or removed "
+        "(default 0: no limit)")  # fmt: skip
 
 
 def in_flight_of(values: Namespace) -> int:

@@ -16,6 +16,7 @@ from pcopy.cli.mistakes import OF_PVERIFY
 from pcopy.cli.program import (
     Program,
     add_in_flight,
+    add_limits,
     add_ranks,
     add_told,
     in_flight_of,
@@ -96,6 +97,8 @@ exit status:
             drop_cache=values.drop_cache,
             force=values.force,
             select=select_of(values),
+            bwlimit=values.bwlimit,
+            oplimit=values.oplimit,
             telling=telling_of(values),
         )
 
@@ -111,6 +114,7 @@ exit status:
         add_filters(parser, done="compared")
         how = parser.add_argument_group("how it is read")
         add_ranks(how, self.name, "read")
+        add_limits(how)
         add_in_flight(how)
         how.add_argument("--direct", action="store_true", help="read past the page cache (O_DIRECT)")
         how.add_argument("--drop-cache", action="store_true", help="leave nothing of what was read in the page cache")

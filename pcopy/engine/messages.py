@@ -75,22 +75,25 @@ class Token(NamedTuple):
 
 
 class Query(NamedTuple):
-    """The root asks for counters; goes down the tree and brings the last known totals."""
+    """The root asks for counters; goes down the tree and brings the last known totals, and its ``orders``
+    (``pcopy.engine.steering``)."""
 
     sequence: int
     totals: tuple[int, ...]
+    orders: tuple[Any, ...] = ()
 
 
 class Answer(NamedTuple):
     """Sums over a subtree, at the root over all ranks; ``silent`` names ranks whose share in them is old.
 
-    ``durable`` is the least of the subtree's durable epochs.
+    ``durable`` is the least of the subtree's durable epochs; ``reported`` are sums, too (``pcopy.engine.steering``).
     """
 
     sequence: int
     totals: tuple[int, ...]
     silent: tuple[int, ...]
     durable: int = 0
+    reported: tuple[float, ...] = ()
 
 
 class Epoch(NamedTuple):

@@ -40,8 +40,9 @@ from pcopy.engine.phase_end import Director, PhaseEnd
 from pcopy.engine.progress import CounterTree, children, parent
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import make_detector
-from pcopy.engine.states import TRANSITIONS, State, follow
+from pcopy.engine.states import FINAL, TRANSITIONS, State, follow
 from pcopy.engine.stealing import Thief
+from pcopy.engine.steering import Steering, Unsteered
 from pcopy.engine.task import ANYBODY, UNTOLD, Spawn, Task, batches
 from pcopy.engine.ticket import Outcome
 from pcopy.engine.under_way import UnderWay
@@ -49,7 +50,6 @@ from pcopy.engine.victim import Divide, Victim
 from pcopy.errors import INTERNAL, InvariantBroken
 
 NEVER = float("inf")
-_FINAL = (State.CLOSED, State.ABORTED)
 
 
 class Node:
@@ -69,11 +69,11 @@ class Node:
         termination: str = "tree",
         journal: Journal | None = None,
         divide: Divide = lambda task, hungry: (),
+        steering: Steering = Unsteered(),  # noqa: B008 (it has no state)
     ) -> None:
         self.rank, self.size = rank, size
         self.state = State.WAITING
-        self.phase = -1
-        self.status = 0
+        self.phase, self.status = -1, 0
         self.counters = [0] * counters
         self.queue = queue
         self.outbox: deque[tuple[int, Message]] = deque()
@@ -90,13 +90,13 @@ class Node:
         self.parent = parent(rank, limits.fan_out)
         self._children = children(rank, size, limits.fan_out)
         self._detector = make_detector(termination, rank, size)
-        self._thief = Thief(rank, size, random, limits)
+        self._thief = Thief(rank, size, random, limits, steering)
         self._epochs = Epochs(journal)
         self._told: dict[int, int] = {}  # the last epoch that each rank knows of
-        self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable)
+        self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable, steering)
         self.commit = Commit(self._epochs, limits)
         self.under_way = UnderWay(rank, limits.slots)
-        self._victim = Victim(queue, self.under_way, divide, self._divided)
+        self._victim = Victim(queue, self.under_way, divide, self._divided, steering)
         self._early: list[tuple[int, Work]] = []
         self.barrier = Barrier(self._children)
         self._phase_end = PhaseEnd(director, limits, self.progress, self.commit)
@@ -196,7 +196,7 @@ class Node:
         """When ``tick`` has something to do even if no message comes."""
         wake = self._phase_end.next_query if self.state is State.WORKING else NEVER
         hungry = self.state is State.WORKING and self.under_way.has_room and not len(self.queue)
-        if hungry and self.size > 1 and not self._thief.waiting and self.halted is None and not self._phase_end.is_near:
+        if hungry and self._thief.may_ask and self.halted is None and not self._phase_end.is_near:
             wake = min(wake, self._thief.ask_at)
         return min(wake, self._victim.wake_at)
 
@@ -220,7 +220,7 @@ class Node:
         handler = self._HANDLERS.get(type(message))
         if handler is None:
             raise InvariantBroken(f"rank {self.rank} does not know what rank {source} says: {message!r}")
-        if self.state not in _FINAL or isinstance(message, Abort | Epoch):  # else it no longer takes part
+        if self.state not in FINAL or isinstance(message, Abort | Epoch):  # else it no longer takes part
             handler(self, source, message, now)
         self.tick(now)
 
@@ -358,7 +358,7 @@ class Node:
             self._send(child, Close())
 
     def _receive_abort(self, source: int, message: Abort) -> None:
-        if self.state in _FINAL:
+        if self.state in FINAL:
             return
         self._enter(State.ABORTED)
         self.aborted = message

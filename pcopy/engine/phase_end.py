@@ -63,7 +63,7 @@ class PhaseEnd:
     def ask(self, now: float) -> Outgoing:
         """Asks for all counters, and decides when to ask again."""
         asked = self._progress.ask()
-        interval = self._limits.progress_interval
+        interval = min(self._limits.progress_interval, self._progress.steering.interval)
         if self._complete:  # complete answers are needed, and may take longer than an interval: ever more patience
             interval *= 2 ** (self._progress.sequence - self._complete)
         self.next_query = now + interval

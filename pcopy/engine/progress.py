@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pcopy.engine.messages import Answer, Outgoing, Query
+from pcopy.engine.steering import Reported, Steering, Unsteered
 
 
 def parent(rank: int, fan_out: int) -> int:
@@ -27,10 +28,17 @@ class CounterTree:
     """One rank's part in summing ``counters``, the list that the rank itself adds to."""
 
     def __init__(
-        self, rank: int, size: int, fan_out: int, counters: list[int], durable: Callable[[], int] = lambda: 0
+        self,
+        rank: int,
+        size: int,
+        fan_out: int,
+        counters: list[int],
+        durable: Callable[[], int] = lambda: 0,
+        steering: Steering = Unsteered(),  # noqa: B008 (it has no state)
     ) -> None:
         """``durable`` tells this rank's durable epoch."""
         self._durable = durable
+        self.steering = steering
         self._rank = rank
         self._parent = parent(rank, fan_out)
         self._children = children(rank, size, fan_out)
@@ -40,6 +48,7 @@ class CounterTree:
         self.sequence = 0
         """The last query seen (at the root: asked)."""
         self._open = False
+        self._own_report: Reported = ()
         self.totals = tuple(counters)
         """The sums over all ranks as last heard from the root."""
         self.report: Answer | None = None
@@ -47,7 +56,8 @@ class CounterTree:
 
     def ask(self) -> Outgoing:
         """At the root: starts the next query."""
-        return self._begin(Query(self.sequence + 1, self.report.totals if self.report else tuple(self._counters)))
+        totals = self.report.totals if self.report else tuple(self._counters)
+        return self._begin(Query(self.sequence + 1, totals, self.steering.orders()))
 
     def receive_query(self, query: Query) -> Outgoing:
         return self._begin(query) if query.sequence > self.sequence else []
@@ -55,6 +65,8 @@ class CounterTree:
     def _begin(self, query: Query) -> Outgoing:
         out = self._finish() if self._open else []
         self.sequence, self.totals = query.sequence, query.totals
+        self.steering.obey(query.orders)
+        self._own_report = self.steering.report()
         self._missing = set(self._children)
         self._open = True
         out.extend((child, query) for child in self._children)
@@ -88,8 +100,10 @@ class CounterTree:
         silent = tuple(sorted(self._find_silent()))[:SILENT_SHOWN]
         heard = [self._answers[child].durable if child in self._answers else 0 for child in self._children]
         durable = min([self._durable(), *heard])
-        answer = Answer(self.sequence, totals, silent, durable)
+        reports = [self._own_report, *(answer.reported for answer in self._answers.values())]
+        answer = Answer(self.sequence, totals, silent, durable, tuple(map(sum, zip(*reports, strict=True))))
         if self._rank:
             return [(self._parent, answer)]
         self.totals, self.report = totals, answer
+        self.steering.heard(answer.reported)
         return []

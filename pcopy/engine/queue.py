@@ -168,6 +168,13 @@ class TaskQueue:
         """Does a note come next? (What is addressed and is work waits its turn, and so do notes behind it.)"""
         return bool(self._notes) and not self.is_work(self._notes[0])
 
+    @property
+    def has_addressed(self) -> bool:
+        """Does something come next that only this rank may run? (What waits outside memory is fetched, if need be.)"""
+        if not (self._notes or self._scans.tasks or self._works.tasks):
+            self._refill()
+        return bool(self._notes)
+
     def _waiting(self) -> int:
         return self._in_core + sum(backlog.footprint for backlog in self._outside())
 

@@ -40,3 +40,6 @@ TRANSITIONS: Table[State] = {
     State.CLOSED: frozenset(),
     State.ABORTED: frozenset(),
 }
+
+FINAL = (State.CLOSED, State.ABORTED)
+"""In which a rank no longer takes part."""

@@ -12,6 +12,7 @@ from random import Random
 
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Reply, Request
+from pcopy.engine.steering import Duty, Steering
 
 _IDLE_SHARE = 1 / 8
 """A pause's share of the time for which the rank has been idle, where that is above ``Limits.steal_backoff_cap``."""
@@ -23,11 +24,12 @@ LONGEST_PAUSE = 0.25
 class Thief:
     """At most one request is outstanding; ``ask_at`` is the earliest time, in seconds, for the next one."""
 
-    def __init__(self, rank: int, size: int, random: Random, limits: Limits) -> None:
+    def __init__(self, rank: int, size: int, random: Random, limits: Limits, steering: Steering) -> None:
         self._rank = rank
         self._size = size
         self._random = random
         self._limits = limits
+        self._steering = steering
         self._sequence = 0
         self._delay = limits.steal_backoff
         self._idle_since = 0.0
@@ -45,8 +47,13 @@ class Thief:
         self._idle_since = now
         self._delay = min(self._delay, self._limits.steal_backoff_cap)
 
+    @property
+    def may_ask(self) -> bool:
+        """At some time, if no request is outstanding: is there anybody, and may this rank begin what it would get?"""
+        return not (self.waiting or self._size == 1 or self._steering.duty is not Duty.ALL)
+
     def ask(self, phase: int, now: float) -> tuple[int, Request] | None:
-        if self.waiting or self._size == 1 or now < self.ask_at:
+        if now < self.ask_at or not self.may_ask:
             return None
         victim = self._random.randrange(self._size - 1)
         victim += victim >= self._rank

@@ -12,6 +12,7 @@ from math import inf
 
 from pcopy.engine.messages import Request
 from pcopy.engine.queue import TaskQueue
+from pcopy.engine.steering import Duty, Steering
 from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
 from pcopy.engine.under_way import UnderWay
 from pcopy.named import NamedTuple
@@ -35,13 +36,19 @@ class Victim:
     """``now``, in seconds, is kept up to date by the node."""
 
     def __init__(
-        self, queue: TaskQueue, under_way: UnderWay, divide: Divide, over: Callable[[Task, Sequence[Spawn]], None]
+        self,
+        queue: TaskQueue,
+        under_way: UnderWay,
+        divide: Divide,
+        over: Callable[[Task, Sequence[Spawn]], None],
+        steering: Steering,
     ) -> None:
         """``over`` is told of each task that is divided, and of its portions, which it puts into the queue."""
         self._queue = queue
         self._under_way = under_way
         self._divide = divide
         self._over = over
+        self._steering = steering
         self._asking: list[_Asking] = []
         self._hungry_until = -inf
         self._whole: TaskId | None = None  # the last task that was not to be divided
@@ -75,7 +82,7 @@ class Victim:
         if not self._asking:
             return []
         answers, asking, self._asking = [], self._asking, []
-        has_some = not self._under_way.is_untouched
+        has_some = not self._under_way.is_untouched or self._rests  # what can't begin here need not run a slice
         for each in asking:
             is_current = each.request.phase == phase
             tasks = self._give() if is_current and has_some else ()
@@ -93,12 +100,19 @@ class Victim:
         if task is not None and (task.id == self._whole or not self._is_divided(task, hungry=True)):
             self._whole = task.id
             self._queue.put_back(task)
-        return self._queue.give(len(self._under_way) > 0)
+        return self._queue.give(len(self._under_way) > 0 or self._rests)
+
+    @property
+    def _rests(self) -> bool:
+        """May others have all that this rank has?"""
+        return self._steering.duty is not Duty.ALL
 
     def may_begin(self) -> bool:
         """Is something to be begun? While somebody is hungry, no more than stays for others."""
         if not (self._under_way.has_room and len(self._queue)):
             return False
+        if self._rests:
+            return self._queue.has_addressed and (self._steering.duty is Duty.ADDRESSED or self._queue.has_note)
         return not self.is_hungry or self._queue.notes > 0 or self._queue.open > len(self._under_way)
 
     def take(self) -> Task | None:

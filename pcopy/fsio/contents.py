@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from pcopy.fsio.pace import Unmoved
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed, failing
 
@@ -93,7 +94,7 @@ def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
     if end > start:
         if digest is not None:
             digest.zeros(end - start)
-        yield end - start
+        yield Unmoved(end - start)
 
 
 def digest_contents(

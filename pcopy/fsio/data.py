@@ -16,6 +16,7 @@ import os
 from collections.abc import Generator, Iterator
 
 from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces_to_end, skip_hole
+from pcopy.fsio.pace import Pace, Unmoved, paced
 from pcopy.fsio.passage import AS_EVER, Manner, Passage, write_all
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.ways import KnownWays
@@ -45,6 +46,7 @@ class Mover:
         self._no_clone: dict[tuple[int, int], int] = {}
         self._no_kernel_copy: set[tuple[int, int]] = set()
         self.ways = KnownWays()
+        self.pace = Pace()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
         """Makes ``target`` share all of ``source``'s extents; False where the file systems can't, or it is not wanted.
@@ -80,9 +82,9 @@ class Mover:
             yield from _copy_pieces(pieces_to_end(source), target, digest)
         elif self.clone(source, target, devices):
             if digest is None:
-                yield size
+                yield Unmoved(size)
             else:
-                yield from digest_contents(source, 0, size, digest, holes=has_holes(status))
+                yield from paced(digest_contents(source, 0, size, digest, holes=has_holes(status)), self.pace)
         else:
             if self._sparse and has_holes(status):
                 set_size(target, size)
@@ -107,6 +109,7 @@ class Mover:
         in_kernel = digest is None and devices not in self._no_kernel_copy and self._copies_in_kernel(target, devices)
         at = start
         with Passage(source, target, end - start, digest, self.ways, devices[1], self._manner) as passage:
+            passage.pace = self.pace
             for first, after in extents:
                 yield from skip_hole(at, first, passage.digest)
                 at = first
@@ -133,8 +136,12 @@ class Mover:
         """
         at = start
         while at < end:
+            piece = min(KERNEL_PIECE, end - at)
+            if self.pace.is_on:
+                piece = self.pace.piece(piece)
+                yield from self.pace.moves(piece)
             try:
-                moved = os.copy_file_range(source, target, min(KERNEL_PIECE, end - at), at, at)
+                moved = os.copy_file_range(source, target, piece, at, at)
             except OSError as error:
                 if error.errno in _NEVER_KERNEL_COPIES:
                     self._no_kernel_copy.add(devices)

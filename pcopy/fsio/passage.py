@@ -32,6 +32,7 @@ from pcopy.fsio.contents import (
     read_some,
     use_cache,
 )
+from pcopy.fsio.pace import Pace
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.ways import KnownWays
@@ -104,6 +105,7 @@ class Passage:
             digest = _DigestBeside(digest, self._digester)
         self.digest = digest
         """Takes the contents in their order; what is known by then is complete after ``finish``."""
+        self.pace = Pace()
         if manner.drop_cache or (is_large and self._ways.writes_back and not manner.direct):
             self._storer = Storer(source, target, self._lent.enter_context(_lent_aide()), drops=manner.drop_cache)
 
@@ -121,7 +123,7 @@ class Passage:
             self._preallocate(start, end)
         if self._manner.direct:
             yield from self._move_directly(start, end)
-        elif end - start >= AHEAD_FROM:
+        elif end - start >= AHEAD_FROM and not self.pace.is_on:
             yield from self._move_ahead(start, end, SIZE)
         else:
             yield from self._move_cached(start, end)
@@ -155,7 +157,11 @@ class Passage:
                 turn += 1
                 if digester is not None:
                     digester.wait(count - 1)  # the piece that the buffer held is digested
-                reading = read_some(self._source, buffer[: min(PIECE, end - at)], at, on_source=True)
+                size = min(PIECE, end - at)
+                if self.pace.is_on:
+                    size = self.pace.piece(size)
+                    yield from self.pace.moves(size)
+                reading = read_some(self._source, buffer[:size], at, on_source=True)
                 got = yield from reading
                 if not got:
                     raise cut_short("read", at, on_source=True)
@@ -188,7 +194,8 @@ class Passage:
 
     def _move_ahead(self, start: int, end: int, size: int) -> Iterator[int]:
         """Another thread reads the next pieces of ``size`` while this one writes."""
-        starts = range(start, end, size)
+        step = self.pace.piece(size)
+        starts = range(start, end, step)
         count = _AHEAD + (1 if self._digester is None else 2)
         with ExitStack() as lent:
             buffers = [lent.enter_context(lent_buffer(size)) for _ in range(min(count, len(starts)))]
@@ -199,11 +206,13 @@ class Passage:
                     self._digester.wait(count - 1 - _AHEAD)  # what was in the buffer that comes next is digested
                 while handed < min(number + _AHEAD + 1, len(starts)):
                     ahead = starts[handed]
-                    piece = buffers[handed % count][: min(size, end - ahead)]
+                    piece = buffers[handed % count][: min(step, end - ahead)]
                     reader.hand(_read_all, self._source, piece, ahead)
                     handed += 1
                 reader.wait(handed - number - 1)
-                piece = buffers[number % count][: min(size, end - at)]
+                piece = buffers[number % count][: min(step, end - at)]
+                if self.pace.is_on:
+                    yield from self.pace.moves(len(piece))
                 if self.digest is not None:
                     self.digest.update(piece)
                 write_all(self._target, piece, at)

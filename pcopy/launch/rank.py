@@ -15,6 +15,7 @@ from pcopy.engine.messages import LAST_EPOCH, Answer, Halt
 from pcopy.engine.node import Node
 from pcopy.engine.phase_end import Director
 from pcopy.engine.queue import TaskQueue
+from pcopy.engine.steering import Steering
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
 from pcopy.engine.victim import Divide
@@ -26,6 +27,7 @@ from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
 from pcopy.jobs.spool import database_in, no_room, spool_in
 from pcopy.launch.in_flight import InFlight, modifying_at_once
+from pcopy.launch.steersman import Steersman, Wanted
 from pcopy.launch.tool import Ended, Settle, Tool
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe, Pulse, Voice, Watchdog
@@ -128,7 +130,21 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
     return FactJournal(Window(setup.job.run, rank.number, rank.size), store, rank.storage.sync), store
 
 
-def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJournal | None, divide: Divide) -> Node:
+def steersman_of(setup: RankSetup, rank: Rank) -> Steersman:
+    """What the user wants of this rank while it works."""
+    options = setup.job.options
+    wanted = Wanted(options.bwlimit, options.oplimit)
+    return Steersman(rank.hosts.by_turns.index(rank.number), rank.size, rank.pace, wanted)
+
+
+def make_node(
+    setup: RankSetup,
+    rank: Rank,
+    director: Director,
+    journal: FactJournal | None,
+    divide: Divide,
+    steering: Steering,
+) -> Node:
     """The engine's view of this rank, which has what there is to begin with."""
     tool, job, keeping = setup.tool, setup.job, setup.keeping
     size, on_host = rank.size, rank.size / len(setup.leaders)
@@ -148,6 +164,7 @@ def make_node(setup: RankSetup, rank: Rank, director: Director, journal: FactJou
         termination=job.options.termination,
         journal=journal,
         divide=divide,
+        steering=steering,
     )
     node.queue.remembers = rank.keeps
     rank.counters, rank.begun_with = node.counters, lambda: node.begun_with
@@ -213,7 +230,8 @@ class _Running:
         self._journal, self._store = open_store(setup, self._rank)
         self._director = setup.tool.director(self._rank, setup.settle, setup.tool.unfinished)
         self._run_task = TaskRunner(self._rank)
-        self._node = make_node(setup, self._rank, self._director, self._journal, self._run_task.divide)
+        self._steersman = steersman_of(setup, self._rank)
+        self._node = make_node(setup, self._rank, self._director, self._journal, self._run_task.divide, self._steersman)
         self._in_flight = in_flight_of(setup, self._rank, self._node)
         self._pulse = Pulse()
         self._advice = setup.advice

@@ -16,7 +16,7 @@ from pcopy.fsio.kernel.batches import SyncDirectories
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
 from pcopy.tasks.base.codec import decode, encode, load_later
-from pcopy.tasks.base.dividing import LEAST_COST, Paces, cuts
+from pcopy.tasks.base.dividing import LEAST_COST, MOST_PORTIONS, Paces, cuts
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -87,6 +87,8 @@ class TaskRunner:
         self._rank.go_on(result.running)
         began = time.monotonic()
         try:
+            if self._rank.pace.is_on and not value.is_note:
+                yield from self._resumed(self._rank.pace.spend(operations=value.effort), result)
             steps = value.run(self._rank, result)
             if steps is not None:
                 yield from self._resumed(steps, result)
@@ -122,10 +124,14 @@ class TaskRunner:
 
     def divide(self, task: Task, hungry: bool) -> list[Spawn]:
         """Its portions, if it takes so long that it is worth it to divide it (``pcopy.engine.victim``)."""
-        if task.cost < LEAST_COST or self._rank.size == 1:
+        pace = self._rank.pace
+        if (task.cost < LEAST_COST or self._rank.size == 1) and not pace.is_on:
             return []
         value = self._unpacked(task)
         portions = self._paces.portions(value.code, value.items, value.least_items, hungry=hungry)
+        if pace.is_on and value.items > 1:
+            slow = pace.portions(max(0, task.cost - value.items * CALL_COST), value.effort)
+            portions = max(portions, min(value.items, MOST_PORTIONS, slow))
         if portions < 2:
             return []
         costs = (each.stop - each.start for each in cuts(task.cost, portions))

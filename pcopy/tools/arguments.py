@@ -14,7 +14,13 @@ from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
 from pcopy.tasks.base.job import Options, Select
 
-_RENEWED = {"max_errors": "max_errors", "termination": "termination", "no_sync": "sync"}
+_RENEWED = {
+    "max_errors": "max_errors",
+    "termination": "termination",
+    "no_sync": "sync",
+    "bwlimit": "bwlimit",
+    "oplimit": "oplimit",
+}
 _NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "itemize", "after", "before", "nul_separated"}
 _WORDS = {"patterns": "--exclude and --include"}
 
@@ -75,6 +81,8 @@ class VerifyArguments(NamedTuple):
     force: bool = False
     select: Select = Select()
     telling: Telling = Telling()
+    bwlimit: int = 0
+    oplimit: int = 0
 
 
 class RemoveArguments(NamedTuple):
@@ -90,6 +98,7 @@ class RemoveArguments(NamedTuple):
     termination: str = "tree"
     select: Select = Select()
     telling: Telling = Telling()
+    oplimit: int = 0
 
 
 class StripeArguments(NamedTuple):

@@ -98,6 +98,7 @@ class RemovePreparation(Preparation):
             one_file_system=True,
             dry_run=arguments.dry_run,
             select=arguments.select,
+            oplimit=arguments.oplimit,
         )
         self.job = Job(os.urandom(5).hex(), 1, roots, options)
         if roots and not arguments.yes and not arguments.dry_run:

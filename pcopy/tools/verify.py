@@ -84,6 +84,8 @@ class VerifyPreparation(Preparation):
             drop_cache=arguments.drop_cache,
             umask=_umask(),
             select=arguments.select,
+            bwlimit=arguments.bwlimit,
+            oplimit=arguments.oplimit,
         )
         paths, against = arguments.paths, b""
         if arguments.create:

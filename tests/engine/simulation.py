@@ -12,7 +12,7 @@ import heapq
 import io
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import BinaryIO, NamedTuple
@@ -24,6 +24,7 @@ from pcopy.engine.messages import Abort, Halt, Message, Reply, Work, encode
 from pcopy.engine.node import Node
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
+from pcopy.engine.steering import Steering, Unsteered
 from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.engine.ticket import Outcome
 
@@ -113,6 +114,7 @@ class Simulation:
         open_spool: SpoolFactory = io.BytesIO,
         termination: str = "tree",
         whole: float = 0.3,
+        steering: Callable[[int], Steering] = lambda rank: Unsteered(),
     ) -> None:
         """``whole``: the part of the tasks with several items that are not to be divided, when that is asked for."""
         self.spools: list[BinaryIO] = []
@@ -140,6 +142,7 @@ class Simulation:
                     limits=limits,
                     termination=termination,
                     divide=self._divide,
+                    steering=steering(rank),
                 ),
                 self.random.choice((1.0, 1.0, slowest)),
             )

@@ -19,7 +19,6 @@ from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.engine.ticket import Outcome
-from pcopy.engine.victim import Divide
 
 
 class Directions:
@@ -65,9 +64,10 @@ class Spoken:
         *,
         journal: Journal | None = None,
         limits: Limits = Limits(fan_out=2),  # noqa: B008 (an immutable value)
-        divide: Divide = lambda task, hungry: (),
+        **options: Any,
     ) -> None:
-        self.node = node_of(rank, size, limits, director, random=Random(rank), journal=journal, divide=divide)
+        """``options`` are further ones of ``Node``."""
+        self.node = node_of(rank, size, limits, director, random=Random(rank), journal=journal, **options)
 
     def hear(self, source: int, *messages: Message, now: float = 0.0) -> list[tuple[int, Message]]:
         for message in messages:

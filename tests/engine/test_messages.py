@@ -42,6 +42,8 @@ tasks = st.builds(
 )
 batches = st.lists(tasks, max_size=5).map(tuple)
 rows = st.lists(numbers, max_size=20).map(tuple)
+sums = st.lists(numbers | st.floats(allow_nan=False), max_size=8).map(tuple)
+orders = st.lists(numbers | st.text(max_size=9) | st.booleans() | sums, max_size=8).map(tuple)
 messages = st.one_of(
     st.builds(Start, numbers),
     st.builds(Work, numbers, batches),
@@ -49,8 +51,8 @@ messages = st.one_of(
     st.builds(Reply, numbers, numbers, batches),
     st.builds(Signal, numbers, numbers),
     st.builds(Token, numbers, numbers, st.booleans()),
-    st.builds(Query, numbers, rows),
-    st.builds(Answer, numbers, rows, rows),
+    st.builds(Query, numbers, rows, orders),
+    st.builds(Answer, numbers, rows, rows, numbers, sums),
     st.builds(Halt, st.text(), numbers),
     st.builds(Abort, numbers, st.text(), st.text()),
     st.builds(Stop, numbers),
@@ -64,8 +66,8 @@ ONE_OF_EACH: tuple[Message, ...] = (
     Reply(2, 7, (Task((1, 2, 3), 2, bytes(300), 5),)),
     Signal(2, 1),
     Token(2, -3, True),
-    Query(9, (1, 2, 3)),
-    Answer(9, (4, 5, 6), (7, 8), 3),
+    Query(9, (1, 2, 3), (True, 2.5, "word", (4,))),
+    Answer(9, (4, 5, 6), (7, 8), 3, (0.5, 12)),
     Epoch(4),
     Halt("SIGTERM", 15),
     Abort(3, "Traceback …\n"),

@@ -134,14 +134,14 @@ ENDS = (
     Rule(
         "an abort is told once",
         "node.py",
-        "        if self.state in _FINAL:\n            return\n",
+        "        if self.state in FINAL:\n            return\n",
         "",
         (ABORT,),
     ),
     Rule(
         "a rank that has aborted takes no part any more",
         "node.py",
-        "if self.state not in _FINAL or",
+        "if self.state not in FINAL or",
         "if self.state is not State.CLOSED or",
         (ABORT,),
     ),

@@ -7,6 +7,7 @@ from tests.mutation.rule import Rule
 DIRECTED = "mutation/test_directed.py::"
 STEALING = "engine/test_node_stealing.py::"
 VICTIM = "engine/test_victim.py::"
+STEERING = "engine/test_steering.py::"
 QUEUE = "engine/test_queue.py::"
 JOB = "engine/test_node.py::test_a_large_job[7-tree]"
 SINGLE_JOB = "engine/test_node.py::test_a_large_job[1-tree]"
@@ -59,8 +60,8 @@ STEALS = (
     Rule(
         "a received task runs a slice before it is given away",
         "victim.py",
-        "has_some = not self._under_way.is_untouched",
-        "has_some = True",
+        "has_some = not self._under_way.is_untouched or",
+        "has_some = True or",
         (STEALING + "test_what_was_stolen_runs_a_slice_before_it_is_given_on",),
     ),
     Rule(
@@ -101,8 +102,8 @@ STEALS = (
     Rule(
         "one request is outstanding",
         "stealing.py",
-        "if self.waiting or self._size == 1",
-        "if self._size == 1",
+        "return not (self.waiting or",
+        "return not (",
         (ONE_REQUEST,),
     ),
     Rule(
@@ -136,8 +137,8 @@ STEALS = (
     Rule(
         "a victim gives its last task while another one is under way",
         "victim.py",
-        "return self._queue.give(len(self._under_way) > 0)",
-        "return self._queue.give(not self._under_way.has_room)",
+        "return self._queue.give(len(self._under_way) > 0",
+        "return self._queue.give(not self._under_way.has_room",
         ("engine/test_tickets.py::test_a_rank_with_a_task_under_way_gives_away_even_its_last_task",),
     ),
     Rule(
@@ -293,6 +294,62 @@ STEALS = (
         "self.tick(now, answers=False)",
         "self.tick(now)",
         (VICTIM + "test_who_asks_waits_until_there_is_something",),
+    ),
+    Rule(
+        "a rank that rests asks nobody",
+        "stealing.py",
+        " or self._steering.duty is not Duty.ALL",
+        "",
+        (STEERING + "test_a_rank_that_rests_asks_nobody_and_sleeps",),
+    ),
+    Rule(
+        "a rank that is not active begins nothing that can be stolen",
+        "victim.py",
+        "return self._queue.has_addressed and",
+        "return True and",
+        (STEERING + "test_a_rank_that_is_not_active_begins_only_what_is_addressed_to_it",),
+    ),
+    Rule(
+        "a paused rank begins no work that is addressed to it",
+        "victim.py",
+        "(self._steering.duty is Duty.ADDRESSED or self._queue.has_note)",
+        "True",
+        (STEERING + "test_a_paused_rank_begins_notes_alone",),
+    ),
+    Rule(
+        "a rank that rests gives away its last task",
+        "victim.py",
+        "len(self._under_way) > 0 or self._rests",
+        "len(self._under_way) > 0",
+        (STEERING + "test_a_rank_that_rests_gives_away_its_last_task[Duty.NOTES]",),
+    ),
+    Rule(
+        "what a resting rank has stolen need not run a slice",
+        "victim.py",
+        " or self._rests  # what",
+        "  # what",
+        (STEERING + "test_what_it_has_stolen_need_not_run_a_slice_there",),
+    ),
+    Rule(
+        "a note outside memory is fetched",
+        "queue.py",
+        "            self._refill()\n        return bool(self._notes)",
+        "            pass\n        return bool(self._notes)",
+        (STEERING + "test_a_note_outside_memory_is_fetched",),
+    ),
+    Rule(
+        "orders reach the ranks below",
+        "progress.py",
+        "totals, self.steering.orders())",
+        "totals)",
+        (STEERING + "test_orders_go_down_and_reports_are_added_up",),
+    ),
+    Rule(
+        "what a subtree reports is added up",
+        "progress.py",
+        "reports = [self._own_report, *(answer.reported for answer in self._answers.values())]",
+        "reports = [self._own_report]",
+        (STEERING + "test_each_answer_carries_the_sums_of_its_subtree",),
     ),
     Rule(
         "addressed work stays within the message limit",

@@ -93,6 +93,8 @@ class Options(NamedTuple):
     nul_separated: bool = False
     itemize: bool = False
     """Is rank 0 told what becomes of each item?"""
+    bwlimit: int = 0
+    oplimit: int = 0
 
     @property
     def compares(self) -> bool:

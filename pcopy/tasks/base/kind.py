@@ -108,6 +108,14 @@ class Kind(tuple[Any, ...]):
         """Which attempt at its items it is, counted from 0."""
         return 0
 
+    operation_count: ClassVar[int] = 2
+    """How many operations on metadata each of its items needs, as a rule (docs/operations/limits.md)."""
+
+    @property
+    def effort(self) -> int:
+        """The operations of the whole task, as far as they are known when it begins."""
+        return self.operation_count * max(1, self.items)
+
     least_items: ClassVar[int] = 4
     """How many items a portion has at least when it is divided: so many share what a task costs by itself."""
 

@@ -45,6 +45,9 @@ from pcopy.walk.visitor import visit
 IN_PLACE = 64
 """Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
 
+OF_DIRECTORY = 3
+"""Operations of a directory that is scanned: it is opened and listed, and made on the other side."""
+
 FinishLater = Callable[[Result, FinishDir], None]
 """Takes the task that gives a directory its metadata when everything in it is there."""
 
@@ -60,6 +63,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
     source_id: Identity
     parent: Place | None
     since: tuple[int, int] = (0, 0)
+
+    effort = 0  # ``scan`` counts it
 
     def about(self) -> tuple[Place, bytes]:
         return self.only_read, b""
@@ -83,6 +88,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
     def scan(self, rank: Rank, result: Result, finish_later: FinishLater, *, made: bool = False) -> Steps:
         """Does it; ``finish_later`` gets what finishes the directory. ``made``: its target was made just now."""
         result.count(counts.UNSCANNED, -1)
+        yield from rank.pace.spend(operations=OF_DIRECTORY)
         task = self
         try:
             task = self.as_mounted(rank)
@@ -211,6 +217,7 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
 
     attempt: int
 
+    operation_count = 1
     least_items = 16  # as a task for the files among them comes of it
 
     def tell(self, task: Task, gone: Gone) -> None:
@@ -268,7 +275,9 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
     """
     place, listing = begun.place, begun.listing
     number, paces = listing.number, rank.own(Paces)
-    if not listing.is_large and (number <= IN_PLACE or paces.are_quick(ScanNames.code, number)):
+    is_quick = paces.are_quick(ScanNames.code, number) and not rank.pace.is_on
+    if not listing.is_large and (number <= IN_PLACE or is_quick):
+        yield from rank.pace.spend(operations=number)
         visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
         yield from visit(
             rank.kernel, begun.source, listing.names, visitor, follow=rank.options.dereference, also=owners(rank)

@@ -45,6 +45,8 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
 
     inodes: bytes
 
+    effort = 0  # each of them counts by itself
+
     def about(self) -> tuple[Place, bytes]:
         return self.place, self.names.partition(b"/")[0]
 
@@ -113,7 +115,8 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
     def _enter(self, rank: Rank, result: Result, names: list[bytes], inodes: array[int]) -> Stepwise[Entered | None]:
         """Enters some of them; None if they want care."""
         place = self.place
-        target = open_plain(rank, place, names) if result.phase == Phase.COPY else None
+        in_bulk = result.phase == Phase.COPY and not rank.pace.is_on
+        target = open_plain(rank, place, names) if in_bulk else None
         if target is None:
             return None
         try:

@@ -64,6 +64,10 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
     kinds: bytes = b""
     inodes: bytes = b""
 
+    @property
+    def effort(self) -> int:
+        return self.operation_count * (self.names.count(b"/") + 1)
+
     def run(self, rank: Rank, result: Result) -> Steps:
         try:
             directory, device = _enter(rank, self.place)
@@ -97,6 +101,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
                 if listing.is_large:
                     yield from _spread(rank, result, listing, self)
                     return
+                yield from rank.pace.spend(operations=2 * listing.number)
             except Problem as problem:
                 if problem.errno != errno.EACCES:
                     self._failed(result, problem)

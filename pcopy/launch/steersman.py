@@ -1,0 +1,84 @@
+"""One rank's steering: limits, which ranks are active, and pauses, as the user wants them at the moment.
+
+Rank 0 knows what is wanted, from the job's options and from ``pcopy --control`` (``pcopy.launch.control``); its orders
+bring it to all ranks. ``Steersman`` fills ``pcopy.engine.steering.Steering``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+
+from pcopy.engine.steering import Duty, Orders, Reported
+from pcopy.fsio.pace import Pace
+from pcopy.launch.limits import Allowed, Divided, Used
+from pcopy.named import NamedTuple
+
+INTERVAL = 0.1
+"""Seconds between two queries as long as there is a limit: for so long a rank that becomes idle keeps its share."""
+
+
+class Wanted(NamedTuple):
+    """What the user wants now: bytes and operations a second (0: any number), so many ``active`` ranks (0: all)."""
+
+    bwlimit: int = 0
+    oplimit: int = 0
+    active: int = 0
+    paused: bool = False
+
+
+class Steersman:
+    """Of the rank whose place is ``turn`` among ``ranks``: the first ones are active."""
+
+    def __init__(
+        self, turn: int, ranks: int, pace: Pace, wanted: Wanted, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.duty = Duty.ALL
+        self.interval = inf
+        self.wanted = wanted
+        """At rank 0: what is ordered with the next query."""
+        self.obeyed = Wanted()
+        """What holds here."""
+        self._turn = turn
+        self._pace = pace
+        self._clock = clock
+        self._divided = Divided(ranks), Divided(ranks)
+        self._allowed = Allowed(ranks), Allowed(ranks)
+        self._reports = False  # is there any limit, and so something to report?
+        share = tuple(limit / ranks if limit else inf for limit in wanted[:2])
+        self.obey((*wanted, *share))
+
+    def orders(self) -> Orders:
+        for divided, limit in zip(self._divided, self.wanted[:2], strict=True):
+            divided.set(limit)
+        return (*self.wanted, *(divided.share for divided in self._divided))
+
+    def obey(self, orders: Orders) -> None:
+        *wanted, byte_share, operation_share = orders
+        self.obeyed = now = Wanted(*wanted)
+        self.duty = Duty.NOTES if now.paused else Duty.ADDRESSED if 0 < now.active <= self._turn else Duty.ALL
+        self.interval = INTERVAL if now.bwlimit or now.oplimit else inf
+        had_limits, self._reports = self._reports, bool(now.bwlimit or now.oplimit)
+        if self._reports or had_limits:
+            bytes_, operations = self._allowed
+            byte_rate, operation_rate = (
+                bytes_.rate(now.bwlimit, byte_share),
+                operations.rate(now.oplimit, operation_share),
+            )
+            self._pace.allow(byte_rate, operation_rate)
+
+    def report(self) -> Reported:
+        if not self._reports:
+            return (0.0,) * 2 * len(Used._fields)
+        found: list[float] = []
+        now = self._clock()
+        for bucket, allowed in zip((self._pace.bytes, self._pace.operations), self._allowed, strict=True):
+            found += allowed.report(bucket.paid(now), now, hungry=bucket.has_waited)
+            bucket.has_waited = False
+        return tuple(found)
+
+    def heard(self, reported: Sequence[float]) -> None:
+        now, width = self._clock(), len(Used._fields)
+        for divided, sums in zip(self._divided, (reported[:width], reported[width:]), strict=True):
+            divided.heard(Used(*sums), now)

@@ -1,0 +1,116 @@
+"""--bwlimit and --oplimit: all ranks together keep to them, and do all else as ever."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, pcopy, succeed
+from tests.support.processes import background, wait_until
+
+MIB = 1 << 20
+
+
+def make(directory: Path, files: int, size: int) -> Path:
+    directory.mkdir()
+    for number in range(files):
+        (directory / f"file{number}").write_bytes(os.urandom(1 << 10) * (size >> 10))
+    return directory
+
+
+def held(directory: Path) -> int:
+    """Bytes that the files in it take."""
+    try:
+        return sum(entry.stat().st_blocks * 512 for entry in os.scandir(directory))
+    except FileNotFoundError:
+        return 0
+
+
+def watched(directory: Path, *arguments: Argument) -> list[tuple[float, int]]:
+    """Runs pcopy on three ranks; how many bytes ``directory`` holds, at many times in seconds."""
+    found = []
+    with background(*arguments, ranks=3) as run:
+        while run.process.poll() is None:
+            found.append((time.monotonic(), held(directory)))
+            time.sleep(0.02)
+        out, err = run.process.communicate()
+        assert run.process.returncode == 0, out + err
+    return found
+
+
+@pytest.mark.parametrize(("files", "size"), [(6, 16 * MIB), (1500, 64 << 10)])
+def test_three_ranks_move_no_more_than_they_may(area: Path, files: int, size: int) -> None:
+    """Large files in pieces, small ones in batches. On a busy machine they are slower, and never faster."""
+    source, limit = make(area / "source", files, size), 32 * MIB
+    found = watched(
+        area / "copy", "--bwlimit", "32M/s", "--no-sync", "--checkpoint", "none", f"{source}/", area / "copy"
+    )
+    assert filecmp.cmpfiles(source, area / "copy", os.listdir(source), shallow=False)[0] == os.listdir(source)
+    first = next(at for at, size in found if size)
+    whole = files * size
+    last = next(at for at, size in found if size >= 0.99 * whole)
+    assert 0.9 * whole / limit <= last - first < 3 * whole / limit
+    for at, before in found:
+        later = [size for moment, size in found if at <= moment <= at + 1]
+        assert later[-1] - before <= 1.35 * limit  # the limit, and what a rank moves at once
+
+
+def test_metadata_operations_are_limited(area: Path) -> None:
+    """A file that is copied is three: it is looked at, made, and dressed."""
+    source = make(area / "source", 300, 0)
+    began = time.monotonic()
+    succeed("--oplimit", "450", "--no-sync", "--checkpoint", "none", f"{source}/", area / "copy", ranks=3)
+    assert 1.8 <= time.monotonic() - began < 8
+    assert sorted(os.listdir(area / "copy")) == sorted(os.listdir(source))
+
+
+def test_a_tiny_limit_works_and_is_stopped_at_once(area: Path) -> None:
+    """One file of 4 MiB would take a minute at this rate; it moves in pieces, and a signal is heeded meanwhile."""
+    source = make(area / "source", 3, 4 * MIB)
+    with background("--bwlimit", "64K", "--checkpoint", "none", f"{source}/", area / "copy", ranks=2) as run:
+        began = time.monotonic()
+        wait_until(lambda: held(area / "copy") > 0)
+        time.sleep(1.5)
+        assert held(area / "copy") <= (time.monotonic() - began + 0.5) * (64 << 10)
+        run.send_signal(signal.SIGTERM)
+        stopping = time.monotonic()
+        _, err = run.process.communicate(timeout=10)
+        assert time.monotonic() - stopping < 3
+        assert run.process.returncode == 128 + signal.SIGTERM
+        assert b"silent" not in err
+
+
+@pytest.mark.parametrize("way", ["pverify", "verify"])
+def test_reading_is_limited_too(area: Path, way: str) -> None:
+    source = make(area / "source", 8, 2 * MIB)
+    (area / "copy").mkdir()
+    began = time.monotonic()
+    if way == "pverify":
+        done = pcopy("--create", area / "signature", "--bwlimit", "8M", source, ranks=2, program="pverify")
+        least = 16 / 8
+    else:  # copied, and read back
+        done = pcopy("--verify", "--bwlimit", "16M", "--checkpoint", "none", source, area / "copy", ranks=2)
+        least = 32 / 16
+    assert done.returncode == 0, done.stderr
+    assert 0.85 * least <= time.monotonic() - began < 8
+
+
+def test_removing_is_limited(area: Path) -> None:
+    tree = make(area / "tree", 400, 0)
+    began = time.monotonic()
+    assert pcopy("--yes", "--oplimit", "500", tree, ranks=2, program="prm").returncode == 0
+    assert time.monotonic() - began >= 1.3
+    assert not tree.exists()
+
+
+@pytest.mark.parametrize("words", [("--bwlimit", "fast"), ("--bwlimit", "-1"), ("--oplimit", "1.5"), ("--bwlimit=",)])
+def test_what_is_no_limit_is_refused(area: Path, words: tuple[str, ...]) -> None:
+    done = pcopy(*words, area, area / "copy")
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert words[0].partition("=")[0].encode() in done.stderr

@@ -1,0 +1,150 @@
+"""Buckets of tokens, and files that move no faster than these fill, on a clock that the tests turn."""
+
+from __future__ import annotations
+
+import os
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pcopy.fsio.contents import Digest
+from pcopy.fsio.data import Mover
+from pcopy.fsio.pace import Bucket, Pace
+from pcopy.fsio.passage import Manner
+
+MIB = 1 << 20
+
+
+class Clock:
+    """It goes on when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.longest = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+        self.longest = max(self.longest, seconds)
+
+
+def paced(mover: Mover, rate: float) -> Clock:
+    clock = Clock()
+    mover.pace = Pace(clock, clock.sleep)
+    mover.pace.allow(rate, inf)
+    return clock
+
+
+def test_what_was_taken_is_paid_at_the_rate() -> None:
+    bucket = Bucket(0.0)
+    bucket.allow(100.0, 0.0)
+    bucket.take(50)
+    assert bucket.wait(0.0) == 0.5
+    assert bucket.paid(0.2) == pytest.approx(20)
+    assert bucket.wait(0.5) == 0.0
+    assert bucket.paid(0.5) == 50
+
+
+def test_a_bucket_holds_a_tenth_of_a_second() -> None:
+    bucket = Bucket(0.0)
+    bucket.allow(100.0, 0.0)
+    bucket.take(60)
+    assert bucket.wait(1000.0) == 0.0
+    bucket.take(10)
+    assert bucket.wait(1000.0) == 0.0
+    bucket.take(1)
+    assert bucket.wait(1000.0) == pytest.approx(0.01)
+
+
+def test_without_a_limit_nothing_is_owed() -> None:
+    bucket = Bucket(0.0)
+    bucket.take(1 << 40)
+    assert bucket.wait(0.0) == 0.0
+    bucket.allow(1.0, 0.0)
+    bucket.take(5)
+    assert bucket.wait(0.0) == 5.0
+    bucket.allow(inf, 0.0)
+    assert bucket.wait(0.0) == 0.0
+
+
+def test_a_lower_rate_is_waited_for_longer() -> None:
+    clock = Clock()
+    pace = Pace(clock, clock.sleep)
+    pace.allow(100.0, inf)
+    waiting = pace.spend(100)
+    for _ in range(25):
+        next(waiting)
+    pace.allow(10.0, inf)
+    assert list(waiting)
+    assert clock.now == pytest.approx(0.5 + 5.0, abs=0.05)
+
+
+def test_whoever_waits_looks_up_every_20_ms() -> None:
+    clock = Clock()
+    pace = Pace(clock, clock.sleep)
+    pace.allow(inf, 2.0)
+    assert len(list(pace.spend(operations=4))) == pytest.approx(100, abs=2)
+    assert clock.longest <= 0.02
+    assert clock.now == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "size", "rate"),
+    [
+        *((how, MIB, rate) for how in ("kernel", "memory", "digest") for rate in (64 << 10, 10 * MIB, 1000 * MIB)),
+        *((how, 70 * MIB, 1000 * MIB) for how in ("memory", "digest")),
+        ("direct", 12 * MIB, 100 * MIB),
+    ],
+)
+def test_a_file_moves_at_the_rate(tmp_path: Path, how: str, size: int, rate: int) -> None:
+    """Whichever way it goes; it arrives whole, and no step is more than a twentieth of a second's bytes, or a page."""
+    contents = Random(size).randbytes(MIB) * (size // MIB)
+    (tmp_path / "from").write_bytes(contents)
+    with open(tmp_path / "from", "rb") as source, open(tmp_path / "to", "w+b") as target:
+        reflink = "auto" if how == "kernel" else "never"
+        mover = Mover(sparse=True, reflink=reflink, manner=Manner(direct=how == "direct"))
+        clock = paced(mover, rate)
+        status = os.fstat(source.fileno())
+        devices = status.st_dev, os.fstat(target.fileno()).st_dev
+        digest = Gathering() if how == "digest" else None
+        steps = list(mover.copy(source.fileno(), target.fileno(), 0, size, devices, holes=False, digest=digest))
+    assert (tmp_path / "to").read_bytes() == contents
+    assert digest is None or digest.seen == size
+    assert sum(steps) == size
+    assert max(steps) <= max(4096, rate // 20)
+    assert clock.now == pytest.approx(size / rate, abs=0.06)
+
+
+class Gathering(Digest):
+    """It only counts."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def update(self, data: memoryview | bytes) -> None:
+        self.seen += len(data)
+
+    def zeros(self, count: int) -> None:
+        self.seen += count
+
+
+def test_holes_take_no_time(tmp_path: Path) -> None:
+    with open(tmp_path / "from", "w+b") as source, open(tmp_path / "to", "w+b") as target:
+        os.pwrite(source.fileno(), b"x" * MIB, 1000 * MIB)
+        mover = Mover(sparse=True, reflink="never")
+        clock = paced(mover, MIB)
+        status = os.fstat(source.fileno())
+        assert sum(mover.fill(source.fileno(), target.fileno(), status, (status.st_dev,) * 2)) == 1001 * MIB
+    assert clock.now == pytest.approx(1.0, abs=0.1)
+
+
+def test_without_a_limit_no_step_is_divided() -> None:
+    pace = Pace(Clock(), lambda seconds: pytest.fail("it sleeps"))
+    assert not pace.is_on
+    assert pace.piece(8 * MIB) == 8 * MIB
+    assert list(pace.spend(1 << 40, 1 << 40)) == []

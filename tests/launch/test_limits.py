@@ -1,0 +1,166 @@
+"""A limit that all ranks share, in virtual time: their sum keeps to it within 5 % over 10 s, as they come and go."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+import pytest
+
+from pcopy.engine.messages import Answer, Message, Query
+from pcopy.engine.progress import CounterTree
+from pcopy.fsio.pace import Pace
+from pcopy.launch.steersman import Steersman, Wanted
+
+MIB = 1 << 20
+STEP = 0.02
+"""Seconds of virtual time between two looks at a rank."""
+QUERY = 0.1
+"""Seconds between two queries, as a job with a limit has them, but written down on purpose."""
+WINDOW = 10.0
+
+Demand = Callable[[int, float], float]
+"""How many bytes a second a rank could move at that time; 0: it is idle."""
+
+
+class Ranks:
+    """Ranks that move as much as they may, in pieces, and the tree between them, with latencies."""
+
+    def __init__(self, size: int, limit: int, demand: Demand, *, piece: int = 0, seed: int = 1) -> None:
+        self.now = 0.0
+        self.demand = demand
+        self.piece = piece
+        self.random = Random(seed)
+        self.paces = [Pace(lambda: self.now, self._never) for _ in range(size)]
+        self.steering = [
+            Steersman(rank, size, pace, Wanted(limit), lambda: self.now) for rank, pace in enumerate(self.paces)
+        ]
+        self.trees = [CounterTree(rank, size, 2, [0], steering=each) for rank, each in enumerate(self.steering)]
+        self.moved: list[tuple[float, float]] = []
+        self._begun = [0.0] * size  # until when a rank is at its last piece
+        self._under_way: list[tuple[float, int, int, int, Message]] = []
+        self._sent = 0
+
+    @staticmethod
+    def _never(seconds: float) -> None:
+        raise AssertionError("nothing sleeps in virtual time")
+
+    def run(self, seconds: float) -> None:
+        next_query = self.now
+        end = self.now + seconds
+        while self.now < end:
+            if self.now >= next_query:
+                self._send(0, self.trees[0].ask())
+                next_query += QUERY
+            while self._under_way and self._under_way[0][0] <= self.now:
+                _, _, source, rank, message = heapq.heappop(self._under_way)
+                tree = self.trees[rank]
+                assert isinstance(message, Query | Answer)
+                said = (
+                    tree.receive_query(message) if isinstance(message, Query) else tree.receive_answer(source, message)
+                )
+                self._send(rank, said)
+            for rank in range(len(self.paces)):
+                self._move(rank)
+            self.now += STEP
+
+    def _send(self, source: int, messages: list[tuple[int, Message]]) -> None:
+        for rank, message in messages:
+            self._sent += 1
+            at = self.now + self.random.uniform(0.0005, 0.03)
+            heapq.heappush(self._under_way, (at, self._sent, source, rank, message))
+
+    def _move(self, rank: int) -> None:
+        speed, pace = self.demand(rank, self.now), self.paces[rank]
+        while speed and self._begun[rank] <= self.now and pace.bytes.wait(self.now) <= 0:
+            size = self.piece or pace.piece(8 * MIB)
+            pace.bytes.take(size)
+            self.moved.append((self.now, size))
+            self._begun[rank] = max(self._begun[rank], self.now - STEP) + size / speed
+
+    def windows(self, first: float) -> list[float]:
+        """The mean rate over each ``WINDOW`` that begins ``first`` seconds after the start or later."""
+        found, at = [], first
+        while at + WINDOW <= self.now:
+            found.append(sum(size for moment, size in self.moved if at <= moment < at + WINDOW) / WINDOW)
+            at += 0.25
+        return found
+
+
+def always(rank: int, now: float) -> float:
+    return 500.0 * MIB
+
+
+def taking_turns(rank: int, now: float) -> float:
+    """Each rank is idle for some seconds, then works for some; at any time one works at least."""
+    busy = (now + 1.7 * rank) % (5.3 + rank % 3) < 3.0 + rank % 2
+    return 500.0 * MIB if busy or rank == 0 else 0.0
+
+
+def one_then_all(rank: int, now: float) -> float:
+    """The worst that can come: for long one has it all, then all want something at once."""
+    return 500.0 * MIB if rank == 0 or now % 24 > 12 else 0.0
+
+
+def some_are_slow(rank: int, now: float) -> float:
+    """Half of the ranks can't use what would be theirs."""
+    return 3.0 * MIB if rank % 2 else 500.0 * MIB
+
+
+@pytest.mark.parametrize("demand", [always, taking_turns, one_then_all, some_are_slow])
+@pytest.mark.parametrize("size", [1, 3, 16])
+def test_all_ranks_together_keep_to_the_limit(size: int, demand: Demand) -> None:
+    limit = 100 * MIB
+    ranks = Ranks(size, limit, demand)
+    ranks.run(60)
+    found = ranks.windows(2.0)
+    assert len(found) > 100
+    assert max(found) <= 1.05 * limit, f"{max(found) / limit:.3f}"
+    assert min(found) >= 0.95 * limit, f"{min(found) / limit:.3f}"
+    assert max(ranks.windows(0.0)) <= 1.05 * limit
+
+
+def test_nobody_makes_up_for_what_nobody_wanted() -> None:
+    """After a long time in which the source was slower than the limit, no burst follows."""
+    limit = 100 * MIB
+    ranks = Ranks(4, limit, lambda rank, now: 5.0 * MIB if now < 30 else 500.0 * MIB)
+    ranks.run(50)
+    assert max(ranks.windows(0.0)) <= 1.05 * limit
+
+
+def test_a_tiny_limit_holds() -> None:
+    limit = 64 << 10
+    ranks = Ranks(3, limit, always)
+    ranks.run(120)
+    assert all(0.85 * limit <= each <= 1.1 * limit for each in ranks.windows(10.0))
+    assert sum(size for _, size in ranks.moved) == pytest.approx(120 * limit, rel=0.05)
+
+
+def test_what_comes_in_lumps_is_paid_for() -> None:
+    """Batches of small files are larger than what a rank may move in a second: their mean is right."""
+    limit = 4 * MIB
+    ranks = Ranks(3, limit, always, piece=4 * MIB)
+    ranks.run(200)
+    assert sum(size for _, size in ranks.moved) == pytest.approx(200 * limit, rel=0.05)
+
+
+def test_a_limit_that_changes_holds_from_then_on() -> None:
+    ranks = Ranks(5, 100 * MIB, always)
+    ranks.run(20)
+    ranks.steering[0].wanted = Wanted(10 * MIB)
+    ranks.run(20)
+    assert all(each == pytest.approx(10 * MIB, rel=0.05) for each in ranks.windows(21.0))
+    ranks.steering[0].wanted = Wanted(0)
+    ranks.run(1)
+    assert not any(pace.is_on for pace in ranks.paces)
+    ranks.steering[0].wanted = Wanted(20 * MIB)
+    ranks.run(15)
+    assert all(each == pytest.approx(20 * MIB, rel=0.05) for each in ranks.windows(42.0))
+
+
+def test_without_a_limit_nothing_is_charged() -> None:
+    ranks = Ranks(3, 0, always, piece=MIB)
+    ranks.run(2)
+    assert all(pace.bytes.paid(9.0) == 0 and pace.bytes.rate == inf for pace in ranks.paces)
