@@ -54,6 +54,8 @@ complete -c pcopy -l drop-cache -d 'leave nothing of files above 4 MiB in the pa
 complete -c pcopy -l fsync -d 'bring each file to storage before it gets its name'
 complete -c pcopy -l no-sync -d 'do not wait at the end until the copies are on storage'
 complete -c pcopy -l max-errors -r -f -d 'stop after N failed items'
+complete -c pcopy -l bwlimit -r -f -d 'bytes a second that all ranks together move'
+complete -c pcopy -l oplimit -r -f -d 'operations on metadata a second, of all ranks together'
 complete -c pcopy -l in-flight -r -f -a 'auto' -d 'operations that each process keeps under way, 1 to 64'
 complete -c pcopy -l termination -r -f -a 'tree ring' -d 'how the ranks find out that all is done'
 complete -c pcopy -l stripe -r -f -a 'preserve auto inherit' -d 'layout of new files'

@@ -11,6 +11,7 @@ complete -c prm -l older-than -r -f -d 'only what has not changed since, directo
 complete -c prm -l larger-than -r -f -d 'only files above SIZE'
 complete -c prm -l smaller-than -r -f -d 'only files below SIZE'
 complete -c prm -s n -l ranks -r -f -d 'processes that remove'
+complete -c prm -l oplimit -r -f -d 'operations on metadata a second, of all ranks together'
 complete -c prm -l in-flight -r -f -a 'auto' -d 'operations that each process keeps under way, 1 to 64'
 complete -c prm -l max-errors -r -f -d 'stop after N failed items, with status 75'
 complete -c prm -l termination -r -f -a 'tree ring' -d 'how the ranks find out that all is done'

@@ -12,6 +12,8 @@ complete -c pverify -l older-than -r -f -d 'only files that have not changed sin
 complete -c pverify -l larger-than -r -f -d 'only files above SIZE'
 complete -c pverify -l smaller-than -r -f -d 'only files below SIZE'
 complete -c pverify -s n -l ranks -r -f -d 'processes that read'
+complete -c pverify -l bwlimit -r -f -d 'bytes a second that all ranks together move'
+complete -c pverify -l oplimit -r -f -d 'operations on metadata a second, of all ranks together'
 complete -c pverify -l in-flight -r -f -a 'auto' -d 'operations that each process keeps under way, 1 to 64'
 complete -c pverify -l direct -d 'read past the page cache'
 complete -c pverify -l drop-cache -d 'leave nothing of what was read in the page cache'

@@ -250,7 +250,7 @@ def add_limits(parser: Any, *, moves: bool = True) -> None:
     add = parser.add_argument
     if moves:
         add("--bwlimit", metavar="RATE", type=taking(rate), default=0,
-            help="bytes a second that all ranks together move at most: SIZE, as in 500M (default: no limit)")  # fmt: skip
+            help="bytes a second that all ranks together move: a SIZE, as in 500M (default: no limit)")  # fmt: skip
     add("--oplimit", metavar="N", type=taking(at_least_0), default=0,
         help="operations on metadata a second, of all ranks together: items looked at, made, changed or removed "
         "(default 0: no limit)")  # fmt: skip

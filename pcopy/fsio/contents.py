@@ -15,9 +15,9 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from pcopy.fsio.pace import Unmoved
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.throttle import Unmoved
 
 SIZE = 1 << 20
 """Bytes of each buffer, and of one read of what is only digested: with nothing to write, less cache is wanted."""

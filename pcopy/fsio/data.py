@@ -16,9 +16,9 @@ import os
 from collections.abc import Generator, Iterator
 
 from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces_to_end, skip_hole
-from pcopy.fsio.pace import Pace, Unmoved, paced
 from pcopy.fsio.passage import AS_EVER, Manner, Passage, write_all
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.throttle import Throttle, Unmoved, throttled
 from pcopy.fsio.ways import KnownWays
 
 KERNEL_PIECE = 8 << 20
@@ -46,7 +46,7 @@ class Mover:
         self._no_clone: dict[tuple[int, int], int] = {}
         self._no_kernel_copy: set[tuple[int, int]] = set()
         self.ways = KnownWays()
-        self.pace = Pace()
+        self.throttle = Throttle()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
         """Makes ``target`` share all of ``source``'s extents; False where the file systems can't, or it is not wanted.
@@ -84,7 +84,7 @@ class Mover:
             if digest is None:
                 yield Unmoved(size)
             else:
-                yield from paced(digest_contents(source, 0, size, digest, holes=has_holes(status)), self.pace)
+                yield from throttled(digest_contents(source, 0, size, digest, holes=has_holes(status)), self.throttle)
         else:
             if self._sparse and has_holes(status):
                 set_size(target, size)
@@ -109,7 +109,7 @@ class Mover:
         in_kernel = digest is None and devices not in self._no_kernel_copy and self._copies_in_kernel(target, devices)
         at = start
         with Passage(source, target, end - start, digest, self.ways, devices[1], self._manner) as passage:
-            passage.pace = self.pace
+            passage.throttle = self.throttle
             for first, after in extents:
                 yield from skip_hole(at, first, passage.digest)
                 at = first
@@ -137,9 +137,9 @@ class Mover:
         at = start
         while at < end:
             piece = min(KERNEL_PIECE, end - at)
-            if self.pace.is_on:
-                piece = self.pace.piece(piece)
-                yield from self.pace.moves(piece)
+            if self.throttle.is_on:
+                piece = self.throttle.piece(piece)
+                yield from self.throttle.moves(piece)
             try:
                 moved = os.copy_file_range(source, target, piece, at, at)
             except OSError as error:

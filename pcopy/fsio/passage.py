@@ -32,9 +32,9 @@ from pcopy.fsio.contents import (
     read_some,
     use_cache,
 )
-from pcopy.fsio.pace import Pace
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.throttle import Throttle
 from pcopy.fsio.ways import KnownWays
 from pcopy.named import NamedTuple
 
@@ -105,7 +105,7 @@ class Passage:
             digest = _DigestBeside(digest, self._digester)
         self.digest = digest
         """Takes the contents in their order; what is known by then is complete after ``finish``."""
-        self.pace = Pace()
+        self.throttle = Throttle()
         if manner.drop_cache or (is_large and self._ways.writes_back and not manner.direct):
             self._storer = Storer(source, target, self._lent.enter_context(_lent_aide()), drops=manner.drop_cache)
 
@@ -123,7 +123,7 @@ class Passage:
             self._preallocate(start, end)
         if self._manner.direct:
             yield from self._move_directly(start, end)
-        elif end - start >= AHEAD_FROM and not self.pace.is_on:
+        elif end - start >= AHEAD_FROM and not self.throttle.is_on:
             yield from self._move_ahead(start, end, SIZE)
         else:
             yield from self._move_cached(start, end)
@@ -158,9 +158,9 @@ class Passage:
                 if digester is not None:
                     digester.wait(count - 1)  # the piece that the buffer held is digested
                 size = min(PIECE, end - at)
-                if self.pace.is_on:
-                    size = self.pace.piece(size)
-                    yield from self.pace.moves(size)
+                if self.throttle.is_on:
+                    size = self.throttle.piece(size)
+                    yield from self.throttle.moves(size)
                 reading = read_some(self._source, buffer[:size], at, on_source=True)
                 got = yield from reading
                 if not got:
@@ -194,7 +194,7 @@ class Passage:
 
     def _move_ahead(self, start: int, end: int, size: int) -> Iterator[int]:
         """Another thread reads the next pieces of ``size`` while this one writes."""
-        step = self.pace.piece(size)
+        step = self.throttle.piece(size)
         starts = range(start, end, step)
         count = _AHEAD + (1 if self._digester is None else 2)
         with ExitStack() as lent:
@@ -211,8 +211,8 @@ class Passage:
                     handed += 1
                 reader.wait(handed - number - 1)
                 piece = buffers[number % count][: min(step, end - at)]
-                if self.pace.is_on:
-                    yield from self.pace.moves(len(piece))
+                if self.throttle.is_on:
+                    yield from self.throttle.moves(len(piece))
                 if self.digest is not None:
                     self.digest.update(piece)
                 write_all(self._target, piece, at)

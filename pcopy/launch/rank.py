@@ -134,7 +134,7 @@ def steersman_of(setup: RankSetup, rank: Rank) -> Steersman:
     """What the user wants of this rank while it works."""
     options = setup.job.options
     wanted = Wanted(options.bwlimit, options.oplimit)
-    return Steersman(rank.hosts.by_turns.index(rank.number), rank.size, rank.pace, wanted)
+    return Steersman(rank.hosts.by_turns.index(rank.number), rank.size, rank.throttle, wanted)
 
 
 def make_node(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from pcopy.engine.steering import Duty, Orders, Reported
-from pcopy.fsio.pace import Pace
+from pcopy.fsio.throttle import Throttle
 from pcopy.launch.limits import Allowed, Divided, Used
 from pcopy.named import NamedTuple
 
@@ -32,7 +32,7 @@ class Steersman:
     """Of the rank whose place is ``turn`` among ``ranks``: the first ones are active."""
 
     def __init__(
-        self, turn: int, ranks: int, pace: Pace, wanted: Wanted, clock: Callable[[], float] = time.monotonic
+        self, turn: int, ranks: int, throttle: Throttle, wanted: Wanted, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.duty = Duty.ALL
         self.interval = inf
@@ -41,7 +41,7 @@ class Steersman:
         self.obeyed = Wanted()
         """What holds here."""
         self._turn = turn
-        self._pace = pace
+        self._throttle = throttle
         self._clock = clock
         self._divided = Divided(ranks), Divided(ranks)
         self._allowed = Allowed(ranks), Allowed(ranks)
@@ -66,14 +66,14 @@ class Steersman:
                 bytes_.rate(now.bwlimit, byte_share),
                 operations.rate(now.oplimit, operation_share),
             )
-            self._pace.allow(byte_rate, operation_rate)
+            self._throttle.allow(byte_rate, operation_rate)
 
     def report(self) -> Reported:
         if not self._reports:
             return (0.0,) * 2 * len(Used._fields)
         found: list[float] = []
         now = self._clock()
-        for bucket, allowed in zip((self._pace.bytes, self._pace.operations), self._allowed, strict=True):
+        for bucket, allowed in zip((self._throttle.bytes, self._throttle.operations), self._allowed, strict=True):
             found += allowed.report(bucket.paid(now), now, hungry=bucket.has_waited)
             bucket.has_waited = False
         return tuple(found)

@@ -87,8 +87,8 @@ class TaskRunner:
         self._rank.go_on(result.running)
         began = time.monotonic()
         try:
-            if self._rank.pace.is_on and not value.is_note:
-                yield from self._resumed(self._rank.pace.spend(operations=value.effort), result)
+            if self._rank.throttle.is_on and not value.is_note:
+                yield from self._resumed(self._rank.throttle.spend(operations=value.effort), result)
             steps = value.run(self._rank, result)
             if steps is not None:
                 yield from self._resumed(steps, result)
@@ -124,13 +124,13 @@ class TaskRunner:
 
     def divide(self, task: Task, hungry: bool) -> list[Spawn]:
         """Its portions, if it takes so long that it is worth it to divide it (``pcopy.engine.victim``)."""
-        pace = self._rank.pace
-        if (task.cost < LEAST_COST or self._rank.size == 1) and not pace.is_on:
+        throttle = self._rank.throttle
+        if (task.cost < LEAST_COST or self._rank.size == 1) and not throttle.is_on:
             return []
         value = self._unpacked(task)
         portions = self._paces.portions(value.code, value.items, value.least_items, hungry=hungry)
-        if pace.is_on and value.items > 1:
-            slow = pace.portions(max(0, task.cost - value.items * CALL_COST), value.effort)
+        if throttle.is_on and value.items > 1:
+            slow = throttle.portions(max(0, task.cost - value.items * CALL_COST), value.effort)
             portions = max(portions, min(value.items, MOST_PORTIONS, slow))
         if portions < 2:
             return []

@@ -11,7 +11,7 @@ import pytest
 
 from pcopy.engine.messages import Answer, Message, Query
 from pcopy.engine.progress import CounterTree
-from pcopy.fsio.pace import Pace
+from pcopy.fsio.throttle import Throttle
 from pcopy.launch.steersman import Steersman, Wanted
 
 MIB = 1 << 20
@@ -33,9 +33,10 @@ class Ranks:
         self.demand = demand
         self.piece = piece
         self.random = Random(seed)
-        self.paces = [Pace(lambda: self.now, self._never) for _ in range(size)]
+        self.throttles = [Throttle(lambda: self.now, self._never) for _ in range(size)]
         self.steering = [
-            Steersman(rank, size, pace, Wanted(limit), lambda: self.now) for rank, pace in enumerate(self.paces)
+            Steersman(rank, size, throttle, Wanted(limit), lambda: self.now)
+            for rank, throttle in enumerate(self.throttles)
         ]
         self.trees = [CounterTree(rank, size, 2, [0], steering=each) for rank, each in enumerate(self.steering)]
         self.moved: list[tuple[float, float]] = []
@@ -62,7 +63,7 @@ class Ranks:
                     tree.receive_query(message) if isinstance(message, Query) else tree.receive_answer(source, message)
                 )
                 self._send(rank, said)
-            for rank in range(len(self.paces)):
+            for rank in range(len(self.throttles)):
                 self._move(rank)
             self.now += STEP
 
@@ -73,10 +74,10 @@ class Ranks:
             heapq.heappush(self._under_way, (at, self._sent, source, rank, message))
 
     def _move(self, rank: int) -> None:
-        speed, pace = self.demand(rank, self.now), self.paces[rank]
-        while speed and self._begun[rank] <= self.now and pace.bytes.wait(self.now) <= 0:
-            size = self.piece or pace.piece(8 * MIB)
-            pace.bytes.take(size)
+        speed, throttle = self.demand(rank, self.now), self.throttles[rank]
+        while speed and self._begun[rank] <= self.now and throttle.bytes.wait(self.now) <= 0:
+            size = self.piece or throttle.piece(8 * MIB)
+            throttle.bytes.take(size)
             self.moved.append((self.now, size))
             self._begun[rank] = max(self._begun[rank], self.now - STEP) + size / speed
 
@@ -151,16 +152,16 @@ def test_a_limit_that_changes_holds_from_then_on() -> None:
     ranks.run(20)
     ranks.steering[0].wanted = Wanted(10 * MIB)
     ranks.run(20)
-    assert all(each == pytest.approx(10 * MIB, rel=0.05) for each in ranks.windows(21.0))
+    assert all(each == pytest.approx(10 * MIB, rel=0.05) for each in ranks.windows(24.0))
     ranks.steering[0].wanted = Wanted(0)
     ranks.run(1)
-    assert not any(pace.is_on for pace in ranks.paces)
+    assert not any(throttle.is_on for throttle in ranks.throttles)
     ranks.steering[0].wanted = Wanted(20 * MIB)
-    ranks.run(15)
-    assert all(each == pytest.approx(20 * MIB, rel=0.05) for each in ranks.windows(42.0))
+    ranks.run(16)
+    assert all(each == pytest.approx(20 * MIB, rel=0.05) for each in ranks.windows(43.0))
 
 
 def test_without_a_limit_nothing_is_charged() -> None:
     ranks = Ranks(3, 0, always, piece=MIB)
     ranks.run(2)
-    assert all(pace.bytes.paid(9.0) == 0 and pace.bytes.rate == inf for pace in ranks.paces)
+    assert all(throttle.bytes.paid(9.0) == 0 and throttle.bytes.rate == inf for throttle in ranks.throttles)

@@ -120,7 +120,7 @@ class Rank:
         self.kernel = kernel
         self.visitor = visitor
         self.mover = mover_of(job.options)
-        self.pace = self.mover.pace
+        self.throttle = self.mover.throttle
         self.descriptors = descriptors
         self.sink = sink
         self.counters = [0] * counts.COUNTERS

@@ -88,7 +88,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
     def scan(self, rank: Rank, result: Result, finish_later: FinishLater, *, made: bool = False) -> Steps:
         """Does it; ``finish_later`` gets what finishes the directory. ``made``: its target was made just now."""
         result.count(counts.UNSCANNED, -1)
-        yield from rank.pace.spend(operations=OF_DIRECTORY)
+        yield from rank.throttle.spend(operations=OF_DIRECTORY)
         task = self
         try:
             task = self.as_mounted(rank)
@@ -275,9 +275,9 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
     """
     place, listing = begun.place, begun.listing
     number, paces = listing.number, rank.own(Paces)
-    is_quick = paces.are_quick(ScanNames.code, number) and not rank.pace.is_on
+    is_quick = paces.are_quick(ScanNames.code, number) and not rank.throttle.is_on
     if not listing.is_large and (number <= IN_PLACE or is_quick):
-        yield from rank.pace.spend(operations=number)
+        yield from rank.throttle.spend(operations=number)
         visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
         yield from visit(
             rank.kernel, begun.source, listing.names, visitor, follow=rank.options.dereference, also=owners(rank)

@@ -115,7 +115,7 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
     def _enter(self, rank: Rank, result: Result, names: list[bytes], inodes: array[int]) -> Stepwise[Entered | None]:
         """Enters some of them; None if they want care."""
         place = self.place
-        in_bulk = result.phase == Phase.COPY and not rank.pace.is_on
+        in_bulk = result.phase == Phase.COPY and not rank.throttle.is_on
         target = open_plain(rank, place, names) if in_bulk else None
         if target is None:
             return None

@@ -16,10 +16,10 @@ from pcopy.engine.task import Task
 from pcopy.fsio.close import abandon, close_written
 from pcopy.fsio.contents import digest_contents, has_holes
 from pcopy.fsio.layout import Stripes
-from pcopy.fsio.pace import paced
 from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.source import check_unchanged, status_of
 from pcopy.fsio.temporary import reopen
+from pcopy.fsio.throttle import throttled
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Gone, Kind, Steps
@@ -168,7 +168,7 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
     for start, end in task.stretches():
         hasher = rank.hasher()
         if writing < 0 and hasher is not None:
-            steps = paced(digest_contents(reading, start, end, hasher, holes=holes), rank.pace)
+            steps = throttled(digest_contents(reading, start, end, hasher, holes=holes), rank.throttle)
         else:
             devices = rank.devices(task.file.item.place)
             steps = rank.mover.copy(reading, writing, start, end, devices, holes=holes, digest=hasher)

@@ -96,7 +96,7 @@ def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, 
     rows.mask |= DEVICE
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
     plans = yield from plans_for(rank, place, target, new_names, rows)
-    if rank.pace.is_on:
+    if rank.throttle.is_on:
         plans = yield from _paid_for(rank, plans, rows)
     temporaries = []
     if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
@@ -107,10 +107,10 @@ def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, 
 
 def _paid_for(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Stepwise[bytearray]:
     """Waits until they may be copied. What is too large to move in one go wants care, which moves it in pieces."""
-    most = rank.pace.at_once()
+    most = rank.throttle.at_once()
     is_copied = [plan & ~SYNC in _CREATING for plan in plans]
     sizes = [size if copied and size <= most else 0 for copied, size in zip(is_copied, rows.size, strict=True)]
-    yield from rank.pace.spend(sum(sizes))
+    yield from rank.throttle.spend(sum(sizes))
     return bytearray(
         Plan.CARE if copied and size > most else plan
         for copied, size, plan in zip(is_copied, rows.size, plans, strict=True)

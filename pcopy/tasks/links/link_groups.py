@@ -121,8 +121,8 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
         names, good, rows = found
         plans = bytes((make_plan(policy_of(rank, place)),)) * len(good)
         batch = Copy(source, names, target, plans, rows, inherits=inherits, identified=True)
-        if rank.pace.is_on:
-            yield from rank.pace.spend(sum(rows.size))
+        if rank.throttle.is_on:
+            yield from rank.throttle.spend(sum(rows.size))
         ticket = rank.kernel.submit(batch)
         with suppress(Cancelled):  # what was copied counts; if there is no room, the others fail one by one
             yield from waited(rank.kernel, ticket)

@@ -101,7 +101,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
                 if listing.is_large:
                     yield from _spread(rank, result, listing, self)
                     return
-                yield from rank.pace.spend(operations=2 * listing.number)
+                yield from rank.throttle.spend(operations=2 * listing.number)
             except Problem as problem:
                 if problem.errno != errno.EACCES:
                     self._failed(result, problem)

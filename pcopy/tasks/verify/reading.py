@@ -13,9 +13,9 @@ from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, dr
 from pcopy.fsio.kernel.batches import Read, ReadBack
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.nodes import keep_access_time, open_node
-from pcopy.fsio.pace import paced
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import Version, check_unchanged, open_source, open_to_read, status_of
+from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
@@ -39,11 +39,11 @@ def read_rows(rank: Rank, batch: Read, counter: int) -> Stepwise[ReadBack]:
     def tell() -> None:
         nonlocal told
         rank.counters[counter] += verdicts.moved - told
-        rank.pace.bytes.take(verdicts.moved - told)
+        rank.throttle.bytes.take(verdicts.moved - told)
         told = verdicts.moved
 
     read = yield from waited(rank.kernel, ticket, tell)
-    yield from rank.pace.naps()
+    yield from rank.throttle.naps()
     return read
 
 
@@ -99,7 +99,7 @@ def digested_part(
         direct = options.direct and not (on_source and rank.job.copies) and bypass_cache(reading)
         holes = has_holes(status)
         steps = digest_contents(reading, start, end, hasher, holes=holes, on_source=on_source, direct=direct)
-    for read in paced(steps, rank.pace):
+    for read in throttled(steps, rank.throttle):
         rank.counters[counts.MOVED if on_source else counts.VERIFIED_BYTES] += read
         yield
     if on_source:

@@ -75,7 +75,7 @@ class Bucket:
         self._at = now
 
 
-class Pace:
+class Throttle:
     """One rank's buckets. As long as there is no limit, ``is_on`` is all that anybody looks at."""
 
     def __init__(
@@ -139,11 +139,11 @@ class Unmoved(int):
     __slots__ = ()
 
 
-def paced(steps: Iterator[int], pace: Pace) -> Generator[int, None, None]:
+def throttled(steps: Iterator[int], throttle: Throttle) -> Generator[int, None, None]:
     """``steps``, which yield how many bytes they have read, with pauses between them if there is a limit."""
     for moved in steps:
         yield moved
-        if pace.is_on and moved and not isinstance(moved, Unmoved):
-            pace.bytes.take(moved)
-            for _ in pace.naps():
+        if throttle.is_on and moved and not isinstance(moved, Unmoved):
+            throttle.bytes.take(moved)
+            for _ in throttle.naps():
                 yield 0

@@ -11,8 +11,8 @@ import pytest
 
 from pcopy.fsio.contents import Digest
 from pcopy.fsio.data import Mover
-from pcopy.fsio.pace import Bucket, Pace
 from pcopy.fsio.passage import Manner
+from pcopy.fsio.throttle import Bucket, Throttle
 
 MIB = 1 << 20
 
@@ -33,10 +33,10 @@ class Clock:
         self.longest = max(self.longest, seconds)
 
 
-def paced(mover: Mover, rate: float) -> Clock:
+def throttled(mover: Mover, rate: float) -> Clock:
     clock = Clock()
-    mover.pace = Pace(clock, clock.sleep)
-    mover.pace.allow(rate, inf)
+    mover.throttle = Throttle(clock, clock.sleep)
+    mover.throttle.allow(rate, inf)
     return clock
 
 
@@ -74,21 +74,21 @@ def test_without_a_limit_nothing_is_owed() -> None:
 
 def test_a_lower_rate_is_waited_for_longer() -> None:
     clock = Clock()
-    pace = Pace(clock, clock.sleep)
-    pace.allow(100.0, inf)
-    waiting = pace.spend(100)
+    throttle = Throttle(clock, clock.sleep)
+    throttle.allow(100.0, inf)
+    waiting = throttle.spend(100)
     for _ in range(25):
         next(waiting)
-    pace.allow(10.0, inf)
+    throttle.allow(10.0, inf)
     assert list(waiting)
     assert clock.now == pytest.approx(0.5 + 5.0, abs=0.05)
 
 
 def test_whoever_waits_looks_up_every_20_ms() -> None:
     clock = Clock()
-    pace = Pace(clock, clock.sleep)
-    pace.allow(inf, 2.0)
-    assert len(list(pace.spend(operations=4))) == pytest.approx(100, abs=2)
+    throttle = Throttle(clock, clock.sleep)
+    throttle.allow(inf, 2.0)
+    assert len(list(throttle.spend(operations=4))) == pytest.approx(100, abs=2)
     assert clock.longest <= 0.02
     assert clock.now == pytest.approx(2.0)
 
@@ -108,7 +108,7 @@ def test_a_file_moves_at_the_rate(tmp_path: Path, how: str, size: int, rate: int
     with open(tmp_path / "from", "rb") as source, open(tmp_path / "to", "w+b") as target:
         reflink = "auto" if how == "kernel" else "never"
         mover = Mover(sparse=True, reflink=reflink, manner=Manner(direct=how == "direct"))
-        clock = paced(mover, rate)
+        clock = throttled(mover, rate)
         status = os.fstat(source.fileno())
         devices = status.st_dev, os.fstat(target.fileno()).st_dev
         digest = Gathering() if how == "digest" else None
@@ -137,14 +137,14 @@ def test_holes_take_no_time(tmp_path: Path) -> None:
     with open(tmp_path / "from", "w+b") as source, open(tmp_path / "to", "w+b") as target:
         os.pwrite(source.fileno(), b"x" * MIB, 1000 * MIB)
         mover = Mover(sparse=True, reflink="never")
-        clock = paced(mover, MIB)
+        clock = throttled(mover, MIB)
         status = os.fstat(source.fileno())
         assert sum(mover.fill(source.fileno(), target.fileno(), status, (status.st_dev,) * 2)) == 1001 * MIB
     assert clock.now == pytest.approx(1.0, abs=0.1)
 
 
 def test_without_a_limit_no_step_is_divided() -> None:
-    pace = Pace(Clock(), lambda seconds: pytest.fail("it sleeps"))
-    assert not pace.is_on
-    assert pace.piece(8 * MIB) == 8 * MIB
-    assert list(pace.spend(1 << 40, 1 << 40)) == []
+    throttle = Throttle(Clock(), lambda seconds: pytest.fail("it sleeps"))
+    assert not throttle.is_on
+    assert throttle.piece(8 * MIB) == 8 * MIB
+    assert list(throttle.spend(1 << 40, 1 << 40)) == []
