@@ -45,7 +45,7 @@ class Steersman:
         self._clock = clock
         self._divided = Divided(ranks), Divided(ranks)
         self._allowed = Allowed(ranks), Allowed(ranks)
-        self._reports = False  # is there any limit, and so something to report?
+        self._is_limited = False
         share = tuple(limit / ranks if limit else inf for limit in wanted[:2])
         self.obey((*wanted, *share))
 
@@ -59,8 +59,8 @@ class Steersman:
         self.obeyed = now = Wanted(*wanted)
         self.duty = Duty.NOTES if now.paused else Duty.ADDRESSED if 0 < now.active <= self._turn else Duty.ALL
         self.interval = INTERVAL if now.bwlimit or now.oplimit else inf
-        had_limits, self._reports = self._reports, bool(now.bwlimit or now.oplimit)
-        if self._reports or had_limits:
+        had_limits, self._is_limited = self._is_limited, bool(now.bwlimit or now.oplimit)
+        if self._is_limited or had_limits:
             bytes_, operations = self._allowed
             byte_rate, operation_rate = (
                 bytes_.rate(now.bwlimit, byte_share),
@@ -69,8 +69,6 @@ class Steersman:
             self._throttle.allow(byte_rate, operation_rate)
 
     def report(self) -> Reported:
-        if not self._reports:
-            return (0.0,) * 2 * len(Used._fields)
         found: list[float] = []
         now = self._clock()
         for bucket, allowed in zip((self._throttle.bytes, self._throttle.operations), self._allowed, strict=True):

@@ -142,7 +142,7 @@ class TestJobOptions:
 
     def test_what_may_change_is_not_ignored(self) -> None:
         """An option of the job that a resume takes has to reach it."""
-        words = {"max_errors": "9", "termination": "ring", "no_sync": None}
+        words = {"max_errors": "9", "termination": "ring", "no_sync": None, "bwlimit": "5M", "oplimit": "9"}
         assert {name for name in MAY_CHANGE if name.removeprefix("no_") in Options._fields} == set(words)
         for name, value in words.items():
             option = "--" + name.replace("_", "-")
