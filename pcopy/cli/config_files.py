@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
+from pcopy.jobs.meant import meant
 from pcopy.signature.plain_yaml import Flaw, Value, load
 from pcopy.text import harmless, shown
 
@@ -54,7 +55,7 @@ def _contents(descriptor: int) -> bytes:
 
 def _unreadable(path: bytes, error: OSError) -> Refused:
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
-        return Refused(f"{shown(path)}: does not exist; check the name after --config")
+        return Refused(f"{shown(path)}: does not exist; {meant(path) or 'check the name after --config'}")
     advice = "mend that, or set XDG_CONFIG_HOME to another directory, if the file is the user's own"
     if isinstance(error, FileNotFoundError):
         return Refused(f"{shown(path)}: the configuration is a symbolic link that leads nowhere; remove or mend it")

@@ -6,6 +6,7 @@ Rule: nothing is guessed, and nothing is done that was not asked for; the line s
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from pcopy.errors import Refused
@@ -134,11 +135,30 @@ def _unknown_option(asked: Unknown, word: str, known: Collection[str]) -> Refuse
         return _unknown_letter(asked, option[1], option)
     name, hint = shown(os.fsencode(option)), ""
     if option[:2] == "--":
-        from difflib import get_close_matches
-
-        for near in get_close_matches(option, [*known, *asked.not_yet], 1, _LEAST_LIKENESS):
+        for near in _nearest(option, [*known, *asked.not_yet]):
             hint = f" the nearest is {near}{' (not yet in this version)' if near in asked.not_yet else ''};"
     return Refused(f"unknown option {name};{hint} {advice} (for a file of that name write ./{name})")
+
+
+def _nearest(option: str, known: Sequence[str]) -> list[str]:
+    """The one that it may be an abbreviation of, or a slip; none if none is like it."""
+    from difflib import get_close_matches
+
+    beginning = [one for one in known if one.startswith(option)]
+    return beginning if len(beginning) == 1 else get_close_matches(option, known, 1, _LEAST_LIKENESS)
+
+
+def with_nearest(message: str) -> str:
+    """A message of argparse; of a word that is none of some, the nearest is named."""
+    found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
+    if found is None:
+        return message
+    from difflib import get_close_matches
+
+    choices = [one.strip("' ") for one in found[2].split(",")]
+    near = get_close_matches(found[1].lower(), choices, 1, _LEAST_LIKENESS)
+    hint = f"; the nearest is {near[0]}" if near else ""
+    return f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{hint}"
 
 
 def _unknown_letter(asked: Unknown, letter: str, word: str) -> Refused:

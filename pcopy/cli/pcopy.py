@@ -50,6 +50,20 @@ if TYPE_CHECKING:
 _ALL = "all"
 _ARCHIVE = "pdPltgoDHAXS"  # letters that users of cp and rsync add, and that say what is the default here
 _DEFAULTS = Options()
+_OF_FILES = frozenset(
+    (
+        "errors",
+        "signature",
+        "manifest",
+        "metrics",
+        "report",
+        "log",
+        "config",
+        "exclude-from",
+        "files-from",
+        "checkpoint",
+    )
+)
 _USAGE = "pcopy [options] SRC... DST"
 
 
@@ -109,9 +123,10 @@ exit status:
         if asked.anything:
             paths = (b"",)  # no SRC, and an empty DST
         elif not paths:
-            raise Refused(f"SRC and DST are missing: {_USAGE}; see pcopy --help")
+            raise Refused(f"SRC and DST are missing: {_USAGE}{self._taken(words)}; see pcopy --help")
         elif len(paths) == 1:
-            raise Refused(f"DST is missing after {shown(paths[0])}: {_USAGE}; see pcopy --help")
+            taken = self._taken(words) or _in_one_word(paths[0])
+            raise Refused(f"DST is missing after {shown(paths[0])}: {_USAGE}{taken}; see pcopy --help")
         telling = telling_of(values)
         return CopyArguments(
             sources=paths[:-1],
@@ -158,6 +173,16 @@ exit status:
             asked=asked,
         )
 
+    def _taken(self, words: Sequence[str]) -> str:
+        """Which option has taken what is a path, perhaps, for its value."""
+        from pcopy.cli.configuration import given
+
+        for option in given(words, self.parser()):
+            value = os.fsencode(option.raw) if isinstance(option.raw, str) else b""
+            if os.path.isdir(value) or (os.path.lexists(value) and option.name not in _OF_FILES):
+                return f" (--{option.name} has taken {shown(value)} for its value)"
+        return ""
+
     def add_options(self, parser: ArgumentParser) -> None:
         _add_everyday(parser)
         older = "only files that have not changed since; with --discard: jobs on which nobody has worked for so long"
@@ -173,6 +198,13 @@ exit status:
         add_told(parser, items=True)
         _add_tuning(parser)
         _add_lustre(parser)
+
+
+def _in_one_word(path: bytes) -> str:
+    first, space, _ = path.partition(b" ")
+    if space and os.path.lexists(first) and not os.path.lexists(path):
+        return " (SRC and DST are in one pair of quotes: quote each of them)"
+    return ""
 
 
 def _hash(values: Namespace) -> str:

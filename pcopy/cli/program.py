@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
 from pcopy.cli.argument_types import at_least_0, at_least_1, in_flight, rate, seconds, taking
-from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown
+from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown, with_nearest
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch import interrupts
@@ -195,7 +195,7 @@ class Program(ABC):
         class Parser(argparse.ArgumentParser):
             def error(self, message: str) -> NoReturn:
                 message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
-                raise Refused(f"{harmless(message)}; see {name} --help")
+                raise Refused(f"{harmless(with_nearest(message))}; see {name} --help")
 
         parser = Parser(
             prog=name,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 
 from pcopy.errors import Refused
 from pcopy.jobs.directories import (
     Listed,
+    NoJob,
     StoredJob,
     Unreadable,
     hold_job,
@@ -25,9 +26,10 @@ from pcopy.jobs.directories import (
     unfinished,
 )
 from pcopy.jobs.job_file import RUNNING
-from pcopy.jobs.listing import json_line, locks, table
+from pcopy.jobs.listing import json_line, locks, name_of, table
 from pcopy.jobs.lock import Lock
-from pcopy.jobs.paths import absolute
+from pcopy.jobs.meant import meant, nearest
+from pcopy.jobs.paths import absolute, source_of, target_of
 from pcopy.jobs.roots import Gone, check_roots, check_targets, lost, refuse_lost_mounts
 from pcopy.text import shown
 
@@ -40,7 +42,9 @@ def resume(word: bytes, tell: Tell) -> tuple[StoredJob, Lock]:
     Raises ``Refused`` if there is none, if several can be meant (after ``tell`` was given a list of them), if a rank
     still works on it, or if its roots are not what they were.
     """
-    job, lock = take(job_path(word) if word else _only_one(tell))
+    path = job_path(word) if word else _only_one(tell)
+    with _naming_its_job(path):
+        job, lock = take(path)
     if job.file.state == RUNNING:
         job = job._replace(file=job.file._replace(killed=True))
     try:
@@ -63,7 +67,32 @@ def job_path(word: bytes) -> bytes:
     path = absolute(word)
     if os.path.lexists(path):
         return path
-    raise Refused(f"{shown(word)}: there is no such job; pcopy --jobs lists those that there are")
+    raise Refused(f"{shown(word)}: there is no such job; {_meant(word)}")
+
+
+def _meant(word: bytes) -> str:
+    """What to do about ``word``, which names no job."""
+    if b"/" in word and (text := meant(word)):
+        return text
+    with suppress(Refused):
+        names = [name_of(listed) for listed in unfinished(state_directory())]
+        if near := nearest(os.fsdecode(word), names):
+            return f"{near} is one: was that meant?"
+    return "pcopy --jobs lists those that there are (one that has ended with status 0 is gone)"
+
+
+@contextmanager
+def _naming_its_job(path: bytes) -> Iterator[None]:
+    """Where ``path`` is no job, but what one copies from or to, that one is named."""
+    try:
+        yield
+    except NoJob as none:
+        real = os.path.realpath(path)
+        for listed in unfinished(state_directory()):
+            roots = listed.file.roots if listed.file else ()
+            if any(real in (source_of(root), root.target, target_of(root)) for root in roots):
+                raise NoJob(f"{none}; job {name_of(listed)} copies from or to it: was that meant?") from None
+        raise
 
 
 def listing(as_json: bool) -> list[str]:
@@ -85,7 +114,8 @@ def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell
     """
     path = job_path(word)
     try:
-        job, lock = hold_job(path)
+        with _naming_its_job(path):
+            job, lock = hold_job(path)
     except Unreadable as unreadable:
         job_name = shown(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
         remove_unreadable(path)

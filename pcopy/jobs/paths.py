@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
+from pcopy.jobs.meant import barrier, meant, meant_or_made
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import DeviceInode, Root
 from pcopy.text import for_shell, shown
@@ -145,8 +146,8 @@ def _look_at_source(path: bytes, follow: bool) -> _Source:
         except FileNotFoundError:
             if follow and os.path.lexists(stem):
                 raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
-            advice = _on_another_host(path) or "check the name, nothing has been copied"
-            raise Refused(f"{shown(path)}: does not exist; {advice}") from None
+            told = _on_another_host(path) or meant(path) or "check the name, and the order: SRC comes before DST"
+            raise Refused(f"{shown(path)}: does not exist; {told}") from None
         except NotADirectoryError:
             raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
         if stat.S_ISDIR(status.st_mode):
@@ -194,7 +195,7 @@ def _refuse_elsewhere(path: bytes) -> None:
 def _on_another_host(path: bytes) -> str:
     """What to do about ``path`` if it reads as a place on another host, and there is nothing of that name."""
     first = path.partition(b"/")[0]
-    if not re.fullmatch(rb"[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
+    if not re.fullmatch(rb"(?!file:)[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
         return ""
     return "on another host? pcopy reaches no other hosts: use rsync, or mount the file system here"
 
@@ -239,7 +240,11 @@ def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_ta
     if no_target_directory:
         raise Refused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
     if destination.directory is None:
-        problem = "does not exist; make it first" if destination.entry is None else "not a directory"
+        problem = (
+            f"does not exist; {meant_or_made(destination.given, 'make it first')}"
+            if destination.entry is None
+            else "not a directory"
+        )
         raise Refused(f"{shown(destination.given)}: {problem}: several SRC need an existing directory as DST")
     by_name: dict[bytes, _Source] = {}
     for source in sources:
@@ -279,8 +284,8 @@ def _target(source: _Source, destination: _Destination, no_target_directory: boo
         try:
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
-            advice = _on_another_host(destination.given) or "make that first (mkdir -p)"
-            raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {advice}") from None
+            told = _on_another_host(destination.given) or meant_or_made(destination.parent)
+            raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {told}") from None
 
 
 def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode]) -> None:
@@ -358,7 +363,7 @@ def _explaining(path: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot look at it: {error.strerror}") from None
+        raise Refused(f"{shown(path)}: cannot look at it: {error.strerror}{barrier(path, error)}") from None
 
 
 def root_read(path: bytes, *, follow: bool) -> Root:
@@ -388,5 +393,6 @@ def root_read(path: bytes, *, follow: bool) -> Root:
 
 
 def unlookable(path: bytes, error: OSError) -> Refused:
-    advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
-    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {advice}")
+    otherwise = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
+    told = meant(path) if error.errno == errno.ENOENT else barrier(path, error).removeprefix("; ")
+    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {told or otherwise}")

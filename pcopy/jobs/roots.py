@@ -9,6 +9,8 @@ to, too: the inode of a removed directory is used again.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from stat import S_IMODE
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
@@ -40,6 +42,21 @@ def look_at(path: bytes) -> Seen:
     with held_open(descriptor):
         status = os.fstat(descriptor)
         return Seen((status.st_dev, status.st_ino), place_of(descriptor), birth_of(descriptor))
+
+
+def refuse_unwritable(roots: Sequence[Root]) -> None:
+    """Raises ``Refused`` if all targets would be new names in a directory in which this user can make none."""
+    target = roots[0].target
+    if not all(root.name and not os.path.lexists(target_of(root)) for root in roots):
+        return
+    effective = (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
+    if os.access(target, os.W_OK | os.X_OK, effective_ids=effective):
+        return
+    status = os.stat(target)
+    why = f"may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user {status.st_uid})"
+    if os.statvfs(target).f_flag & os.ST_RDONLY:
+        why = "is on a file system that is mounted read-only"
+    raise Refused(f"{shown(roots[0].target_shown)}: cannot be made, since {shown(target)} {why}; name another DST")
 
 
 def with_places(root: Root) -> JobRoot:

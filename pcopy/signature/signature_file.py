@@ -131,7 +131,7 @@ def _text(values: dict[str, Value], key: str) -> str:
     value = values[key]
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a single value")
-    return value
+    return str(value)  # and no Scalar: it is told to other ranks
 
 
 def _number(values: dict[str, Value], key: str) -> int:

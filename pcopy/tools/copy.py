@@ -21,6 +21,7 @@ from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_o
 from pcopy.jobs.lock import Lock
 from pcopy.jobs.paths import places_in, resolve, target_of
 from pcopy.jobs.rank_store import refuse_unsynced
+from pcopy.jobs.roots import refuse_unwritable
 from pcopy.jobs.spool import NAME_ANOTHER, refusing, spool_in
 from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
@@ -74,6 +75,7 @@ class CopyPreparation(Preparation):
         self._resumed = self._to_resume()
         if self._resumed is None:
             roots = self._resolved()
+            refuse_unwritable(roots)
             options = arguments.options._replace(umask=_umask())
             check_outputs(roots, options, arguments.telling)
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)

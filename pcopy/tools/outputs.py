@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
+from pcopy.jobs.meant import meant_or_made
 from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
 from pcopy.report.screen import Telling
 from pcopy.signature.algorithms import algorithm
@@ -108,13 +109,13 @@ def _check_output(what: str, path: bytes) -> None:
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
     if what not in _WRITTEN_THROUGH:
-        _refuse_no_file(path, status)
+        _refuse_no_file(path, status, what)
         if not _is_older(path, what):
             called = _CALLED.get(what, f"no {what}")
             raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
         _check_directory(path)
     elif not _is_stream(path):
-        _refuse_no_file(path, status)
+        _refuse_no_file(path, status, what)
         if status.st_nlink > 1:
             raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
 
@@ -147,11 +148,12 @@ def _is_stream(path: bytes) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _refuse_no_file(path: bytes, status: os.stat_result) -> None:
+def _refuse_no_file(path: bytes, status: os.stat_result, what: str) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise Refused(f"{shown(path)}: is a symbolic link; name the file itself")
     if stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{shown(path)}: is a directory; name a file")
+        within = os.path.join(path, b"errors.jsonl" if what == "errors" else what.encode())
+        raise Refused(f"{shown(path)}: is a directory; name a file, as {shown(within)}")
     if not stat.S_ISREG(status.st_mode):
         raise Refused(f"{shown(path)}: is no regular file, and is not replaced by one")
 
@@ -159,7 +161,7 @@ def _refuse_no_file(path: bytes, status: os.stat_result) -> None:
 def _check_directory(path: bytes) -> None:
     directory = os.path.dirname(_real_name(path))
     if not os.path.isdir(directory):
-        raise Refused(f"{shown(path)}: its directory does not exist; make it first")
+        raise Refused(f"{shown(path)}: its directory does not exist; {meant_or_made(directory, 'make it first')}")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise Refused(f"{shown(path)}: its directory may not be written")
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.identity import Identity
+from pcopy.jobs.meant import meant
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
@@ -61,6 +62,11 @@ class RemoveDirector(RepeatableDirector):
         identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
         place = Place(number, b"", identity, NOWHERE, False, False)
         return Spawn(0, encode(RemoveNames(place, NOBODY, root.item)), SCAN_COST, True)
+
+
+def _not_there(path: bytes, error: OSError) -> Failure:
+    advice = meant(path) if error.errno == errno.ENOENT else ""
+    return Failure(path, "stat", error.errno or errno.EIO, advice)
 
 
 class Removal(Tool):
@@ -114,7 +120,7 @@ class RemovePreparation(Preparation):
                 root = _root(path, around)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not self.arguments.missing_is_fine:
-                    self._missing.append(Failure(path, "stat", error.errno or errno.EIO, ""))
+                    self._missing.append(_not_there(path, error))
                 continue
             if (root.source_id, root.item) not in known:
                 known.add((root.source_id, root.item))

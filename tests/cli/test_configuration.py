@@ -166,7 +166,7 @@ class TestPrograms:
         files(user="\nhash: none\n")
         assert parse().options.hash == ""
         text = refusal(program=PVERIFY)
-        assert "pcopy.yaml:2: hash: invalid choice: 'none'" in text
+        assert "pcopy.yaml:2: hash: none: not one of xxh3-128, blake3" in text
         assert "pcopy takes it: put it below pcopy:" in text
 
 
@@ -184,7 +184,7 @@ REFUSED = {
     "ranks: two": "ranks: two: not a number of processes",
     "ranks: [1, 2]": "ranks: takes one value, and no list",
     "ranks: {a: b}": "ranks: takes a value, and neither a mapping nor a list within it",
-    "reflink: maybe": "reflink: invalid choice: 'maybe' (choose from 'auto', 'never', 'always')",
+    "reflink: maybe": "reflink: maybe: not one of auto, never, always",
     "existing: sometimes": "existing: sometimes: not one of replace, changed, newer, skip, fail",
     "update: true": "update: write existing: newer",
     "preserve: [mode, colour]": "preserve: colour: there is no 'colour' to preserve, only mode, ownership",

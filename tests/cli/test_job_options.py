@@ -179,7 +179,7 @@ class TestJobOptions:
             (["--spool", ""], "--spool: the empty string names nothing"),
             (["--checkpoint-interval", "0"], "--checkpoint-interval: 0: not a number of seconds above 0"),
             (["--checkpoint-interval", "1m"], "--checkpoint-interval: 1m: not a number of seconds"),
-            (["--checkpoint-store", "sql"], "--checkpoint-store: invalid choice"),
+            (["--checkpoint-store", "sql"], "--checkpoint-store: sql: not one of auto, pickle, lmdb"),
             (["--memory", "0"], "--memory: 0: work needs at least one byte"),
             (["--memory", "much"], "--memory: much: not a size"),
             (["--jobs=1"], "--jobs: takes no value"),

@@ -236,7 +236,8 @@ def test_what_may_not_be_looked_at(area: Path, tree: Path) -> None:
     assert_trouble(pverify(area / "sig", tree, user=NOBODY), f"{area}/sig: Permission denied; check its mode")
     (area / "private").mkdir(mode=0o700)
     for words in (("private/tree", "tree"), ("tree", "private/tree")):
-        assert_trouble(pverify(*words, cwd=area, user=NOBODY), "private/tree: Permission denied; check its mode")
+        told = f"private/tree: Permission denied; {area}/private may not be entered: check its mode"
+        assert_trouble(pverify(*words, cwd=area, user=NOBODY), told)
 
 
 def test_answers_that_a_closed_standard_output_loses(area: Path, tree: Path) -> None:

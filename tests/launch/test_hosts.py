@@ -120,7 +120,7 @@ def test_a_dst_that_cannot_be_written_cannot_be_shown(
     one, _ = twins
     env = {"CHANGE": "true"}
     wrap = ["unshare", "--mount", "sh", "-c", f'mount -o remount,bind,ro {one}; exec "$@"', "sh"]
-    run = launchers.run("hydra", 2, source, one, env=env, wrap=[*wrap, *elsewhere()])
+    run = launchers.run("hydra", 2, f"{source}/", one, env=env, wrap=[*wrap, *elsewhere()])
     assert_refused(run, str(one), "Read-only")
 
 

@@ -112,6 +112,7 @@ def refusal(file: Path, contents: bytes) -> str:
 def test_what_is_written_is_read_here_and_by_any_reader_of_yaml(file: Path, signature: Signature) -> None:
     write_signature(file, signature)
     assert read_signature(file) == signature
+    assert set(map(type, read_signature(file))) == {str, int}  # ranks tell each other of nothing else
     expected = {"format": "pcopy-signature", "version": 1, **signature._asdict()}
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         found = yaml.load(file.read_bytes(), Loader=loader)

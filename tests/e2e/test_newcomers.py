@@ -1,0 +1,231 @@
+"""Mistakes that people make who know cp, rsync, dcp or rclone: one line each, which names the nearest that is there.
+
+All cases share one place: nothing is touched, so that each finds it as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.command import Completed, pcopy, show
+from tests.support.filesystems import remove
+from tests.support.oracle import changes, snapshot
+from tests.support.users import NOBODY, require_root
+
+
+class Mistake(NamedTuple):
+    """Words of a command line, and what the line has to say. ``TOP`` is the place of all."""
+
+    words: list[str]
+    told: str
+    program: str = "pcopy"
+
+
+MISTAKES = {
+    # Paths that are not there
+    "a slip in SRC": Mistake(["TOP/data/proyect/x", "archive"], "TOP/data/project/x does: was that meant?"),
+    "two slips in SRC": Mistake(["dta/proyect/x/", "archive"], "data/project/x/ does: was that meant?"),
+    "a case of letters": Mistake(["Results", "archive"], "Results: does not exist; results does: was that meant?"),
+    "no name like it": Mistake(["data/zzz/x", "archive"], "data does, but nothing like zzz in it"),
+    "nothing like it": Mistake(["zzzzzz", "archive"], "check the name, and the order: SRC comes before DST"),
+    "SRC and DST swapped": Mistake(["archive/new", "results"], "archive does, but nothing like new in it"),
+    "a slip in DST": Mistake(
+        ["results", "archvie/x"], "directory archvie does not exist; archive does: was that meant?"
+    ),
+    "DST's directory is missing": Mistake(["results", "zzz/x"], "zzz does not exist; make that first (mkdir -p)"),
+    "a slip in the DST of several": Mistake(["file", "results", "archiv"], "archive does: was that meant?"),
+    "a name with a dash": Mistake(["--", "-dsh", "archive"], "-dsh: does not exist; -dash does: was that meant?"),
+    "a slip in the second SRC": Mistake(["file", "resluts", "archive"], "results does: was that meant?"),
+    "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
+    "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
+    # Shells
+    "a pattern that matches nothing": Mistake(["data/*.h5", "archive"], "data/*.h5: does not exist; no name matches"),
+    "a pattern in quotes": Mistake(["resu*", "archive"], "results does: a shell replaces no patterns in quotes"),
+    "a tilde in quotes": Mistake(
+        ["~/in-home", "archive"], "a shell does not replace ~ in quotes; TOP/home/in-home does"
+    ),
+    "a variable in quotes": Mistake(["$HOME/in-home", "archive"], "replace $ in single quotes; TOP/home/in-home does"),
+    "an unknown variable in quotes": Mistake(["${RUN}/x", "archive"], "in single quotes: write the path in full"),
+    "a space behind": Mistake(["results ", "archive"], "results does: write it without the space around it"),
+    "DOS line ends": Mistake(
+        ["results\r", "archive"], "results\\r: does not exist; results does: write it without the c"
+    ),
+    "quotes in quotes": Mistake(['"results"', "archive"], "results does: write it without the quotes that are part"),
+    "a backslash in quotes": Mistake(["my\\ file", "archive"], "my file does: write it without the backslash"),
+    "two paths in quotes": Mistake(["results file", "archive"], "results and file do: quote each of them, not all"),
+    "a whole command in quotes": Mistake(["results archive"], "DST is missing after results archive", "pcopy"),
+    "a comma between paths": Mistake(["results,file", "archive"], "results and file do: write a space between them"),
+    "a dash from a text": Mistake(
+        ["\u2013verify", "results", "archive"], "its dash is not the one of options: write --verify"
+    ),
+    "a URL": Mistake(["file://TOP/file", "archive"], "TOP/file does: write it without file://"),
+    # Habits from elsewhere
+    "another host": Mistake(["results", "ann@node7:/archive"], "ann@node7:/archive: on another host? pcopy reaches no"),
+    "a source on another host": Mistake(["node7:/data", "archive"], "node7:/data: does not exist; on another host?"),
+    "a bucket": Mistake(["s3://bucket/data", "archive"], "on another host? pcopy reaches no other hosts"),
+    "rsync's -z": Mistake(["-avz", "results", "archive"], "-z in -avz: pcopy does not compress; leave it out"),
+    "rsync's -n": Mistake(["-n", "results", "archive"], "results: not a number of processes"),
+    "rsync's -e": Mistake(["-e", "ssh", "results", "archive"], "-e: pcopy reaches no other hosts"),
+    "rsync's rules": Mistake(["--exclude=- *.o", "results", "archive"], "a rule in rsync's form"),
+    "cp's -t": Mistake(["-t", "archive", "results"], "-t: write DST last"),
+    "cp's -i": Mistake(["-i", "results", "archive"], "to keep what is there, write --existing skip"),
+    "make's -j": Mistake(["-j4", "results", "archive"], "write -n N"),
+    # Options
+    "a slip in an option": Mistake(["--verfy", "results", "archive"], "--verfy; the nearest is --verify"),
+    "an abbreviation": Mistake(["--sig", "x", "results", "archive"], "--sig; the nearest is --signature"),
+    "an unknown progress": Mistake(
+        ["--progress=jsn", "results", "archive"], "jsn: not one of auto, bar, plain, json, none; the nearest is json"
+    ),
+    "an unknown digest": Mistake(
+        ["--hash", "blake2", "results", "archive"], "blake2: not one of xxh3-128, blake3, none; the nearest is blake3"
+    ),
+    "an unknown policy": Mistake(["--existing", "newest", "results", "archive"], "not one of replace, changed, newer"),
+    "an unknown attribute": Mistake(
+        ["--preserve=foo", "results", "archive"], "there is no 'foo' to preserve, only mode"
+    ),
+    "an unknown size": Mistake(["--chunk-size", "10GiBs", "results", "archive"], "10GiBs: not a size (like 65536, 64K"),
+    "a size in two words": Mistake(["--chunk-size", "10", "GB", "results", "archive"], "GB: does not exist"),
+    "an option that takes SRC": Mistake(
+        ["--exclude", "results", "archive"], "(--exclude has taken results for its value)"
+    ),
+    "no SRC": Mistake([], "SRC and DST are missing: pcopy [options] SRC... DST"),
+    "no DST": Mistake(["results"], "DST is missing after results: pcopy [options] SRC... DST"),
+    "an unknown user": Mistake(["--chown", "nosuchuser", "results", "archive"], "there is no user nosuchuser"),
+    "stripes in another form": Mistake(["--stripe", "8,4M", "results", "archive"], "COUNT[:SIZE] like 8 or 8:4M"),
+    # Files beside
+    "a directory for errors": Mistake(["--errors", "archive", "file", "new"], "name a file, as archive/errors.jsonl"),
+    "errors in no directory": Mistake(["--errors", "archiv/e", "file", "new"], "TOP/archive does: was that meant?"),
+    "a file that is no signature": Mistake(
+        ["--signature", "file", "data", "new"], "file: is there already, and is no s"
+    ),
+    "a slip in --config": Mistake(["--config", "optoins.yaml", "file", "new"], "options.yaml does: was that meant?"),
+    "a manifest as a signature": Mistake(["data.man", "data"], "pverify --manifest data.man data", "pverify"),
+    "a signature as a manifest": Mistake(["--manifest", "data.sig", "data"], "pverify data.sig data", "pverify"),
+    "a signature that comes last": Mistake(["data", "data.sig"], "pverify data.sig data", "pverify"),
+    "only a signature": Mistake(["data.sig"], "SIGNATURE and PATH, or A and B, expected, and 1 path given", "pverify"),
+    # Jobs
+    "a slip in a job": Mistake(["--resume", "JOC"], "there is no such job; JOB is one: was that meant?"),
+    "a slip in a job to discard": Mistake(["--discard", "JOC"], "there is no such job; JOB is one: was that meant?"),
+    "no job at all like it": Mistake(["--resume", "zz"], "pcopy --jobs lists those that there are"),
+    "a destination in a job's place": Mistake(
+        ["--resume", "kept.copy"], "; job JOB copies from or to it: was that meant?"
+    ),
+    "SRC and DST with --resume": Mistake(["--resume", "results", "archive"], "--resume takes a job, not SRC and DST"),
+}
+
+
+@pytest.fixture(scope="module")
+def top(session_scratch: Path) -> Iterator[Path]:
+    top = Path(tempfile.mkdtemp(prefix="newcomers-", dir=session_scratch))
+    top.chmod(0o755)
+    for directory in ("data/project/x", "data/other", "archive", "results", "home", "kept"):
+        (top / directory).mkdir(parents=True)
+    for file in (
+        "file",
+        "my file",
+        "-dash",
+        "data/project/x/f",
+        "results/r",
+        "home/in-home",
+        "kept/file",
+        "options.yaml",
+    ):
+        (top / file).write_text("# content\n")
+    (top / "kept.copy/kept/file/in the way").mkdir(parents=True)
+    run = pcopy("--signature", "data.sig", "--manifest", "data.man", "data", "new", cwd=top, env=environment(top))
+    assert run.returncode == 0, show(run)
+    remove(top / "new")
+    run = pcopy("kept", "kept.copy", cwd=top, env=environment(top))
+    assert run.returncode == 1, show(run)
+    yield top
+    remove(top)
+
+
+def environment(top: Path) -> dict[str, str]:
+    return {"HOME": str(top / "home"), "XDG_STATE_HOME": str(top / "state")}
+
+
+def refused(run: Completed, program: str, told: str) -> None:
+    lines = run.stderr.decode().splitlines()
+    assert run.returncode == 2, show(run)
+    assert run.stdout == b"", show(run)
+    assert len(lines) == 1, show(run)
+    assert lines[0].startswith(f"{program}: "), show(run)
+    assert told in lines[0], show(run)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_it_is_told_in_one_line(top: Path, name: str) -> None:
+    mistake = MISTAKES[name]
+    (job,) = os.listdir(top / "state/pcopy")
+    other = job[:-1] + ("0" if job[-1] != "0" else "1")
+    words = [word.replace("TOP", str(top)).replace("JOC", other) for word in mistake.words]
+    before = snapshot(top)
+    run = pcopy(*words, program=mistake.program, cwd=top, env=environment(top))
+    refused(run, mistake.program, mistake.told.replace("TOP", str(top)).replace("JOB", job))
+    assert [line for line in changes(before, snapshot(top)) if not line.startswith("atime ")] == []
+
+
+def test_a_place_where_nothing_can_be_made(area: Path) -> None:
+    """Root may write everywhere."""
+    (area / "source").mkdir()
+    (area / "closed/in").mkdir(parents=True)
+    if os.geteuid() != 0:
+        area.chmod(0o555)
+    run = pcopy(area / "source", area / "copy", user=NOBODY, env={"XDG_STATE_HOME": str(area / "state")})
+    refused(run, "pcopy", f"{area}/copy: cannot be made, since {area} may not be written by you (mode 0")
+    area.chmod(0o755)
+    (area / "closed").chmod(0)
+    run = pcopy(area / "closed/in", area / "copy", user=NOBODY)
+    refused(run, "pcopy", f"{area}/closed/in: cannot look at it: Permission denied; {area}/closed may not be entered")
+    run = pcopy(area / "source", area / "closed/in/copy", user=NOBODY)
+    refused(run, "pcopy", f"{area}/closed may not be entered")
+    (area / "closed").chmod(0o755)
+
+
+def test_a_file_system_that_is_read_only(area: Path) -> None:
+    require_root("mount")
+    (area / "source").mkdir()
+    (area / "point").mkdir()
+    mount = f'mount -t tmpfs -o ro none {area}/point && exec "$@"'
+    run = pcopy(area / "source", area / "point", wrap=["unshare", "--mount", "sh", "-c", mount, "sh"])
+    refused(
+        run, "pcopy", f"{area}/point/source: cannot be made, since {area}/point is on a file system that is mounted r"
+    )
+
+
+def test_several_new_names_beside_one_that_is_there(area: Path) -> None:
+    """What can be brought up to date is: only where nothing at all can be made a job is refused."""
+    for name in ("one", "two"):
+        (area / name).mkdir()
+    (area / "into/one").mkdir(parents=True)
+    for path in (area / "into/one", area / "one"):
+        os.utime(path, (1, 1))
+    (area / "into").chmod(0o555)
+    run = pcopy("--checkpoint", "none", area / "one", area / "two", area / "into", user=NOBODY)
+    assert run.returncode == 1, show(run)
+    assert b"two: mkdir: Permission denied" in run.stderr
+    (area / "into").chmod(0o755)
+
+
+def test_large_directories_are_not_listed(area: Path) -> None:
+    from pcopy.jobs import meant
+
+    (area / "large").mkdir()
+    for number in range(meant.MOST_NAMES + 1):
+        os.mknod(area / f"large/name{number:06}")
+    assert "name000001 does" not in meant.meant(os.fsencode(area / "large/mame000001"))
+    os.unlink(area / "large/name000000")
+    assert "name000001 does: was that meant?" in meant.meant(os.fsencode(area / "large/mame000001"))
+
+
+def test_names_in_advice_are_escaped(area: Path) -> None:
+    os.mkdir(os.fsencode(area) + b"/res\x1b[31m\nults")
+    run = pcopy(area / "results", area / "copy")
+    refused(run, "pcopy", "res\\x1b[31m\\nults does: was that meant?")
