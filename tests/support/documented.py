@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tty
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -143,6 +144,7 @@ class Sandbox:
             "HOME": str(top / "home"),
             "XDG_STATE_HOME": str(top / "state"),
             "TMPDIR": str(top / "tmp"),
+            "TERM": "dumb",  # no bar
         }
 
     def _script(self, name: str, line: str) -> None:
@@ -168,17 +170,13 @@ class Sandbox:
         if words[0] not in PROGRAMS:
             return self._run_shell(line, text, timeout)
         program, *arguments = words
-        process = start(
-            *arguments,
-            program=program,
-            env=self.environment,
-            cwd=self.work,
-            umask=0o022,
-            stderr=subprocess.STDOUT,
-        )
-        with process:
-            output, _ = process.communicate(timeout=timeout)
-        return Done(line, process.returncode, self._here(output))
+        terminal, far = _terminal()
+        with os.fdopen(far, "wb", buffering=0) as end:
+            process = start(
+                *arguments, program=program, env=self.environment, cwd=self.work, umask=0o022, stdout=end, stderr=end
+            )
+        output = _read(terminal)
+        return Done(line, process.wait(timeout), self._here(output))
 
     def _run_shell(self, line: str, text: str, timeout: float) -> Done:
         environment = {
@@ -189,17 +187,18 @@ class Sandbox:
             "PYTHONSAFEPATH": "1",
             "LC_ALL": "C.UTF-8",
         }
-        done = subprocess.run(
-            ["bash", "-c", text],
-            check=False,
-            cwd=self.work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-        )
-        return Done(line, done.returncode, self._here(done.stdout))
+        terminal, far = _terminal()
+        with os.fdopen(far, "wb", buffering=0) as end:
+            process = subprocess.Popen(
+                ["bash", "-c", text],
+                cwd=self.work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=end,
+                stderr=end,
+            )
+        output = _read(terminal)
+        return Done(line, process.wait(timeout), self._here(output))
 
     def _there(self, text: str) -> str:
         text = _PLACE.sub(f"{self.top}/", text).replace("ann:staff", f"{os.geteuid()}:{os.getegid()}")
@@ -207,6 +206,23 @@ class Sandbox:
 
     def _here(self, output: bytes) -> str:
         return output.decode(errors="backslashreplace").replace(f"{self.work}", "~").replace(f"{self.top}/", "/")
+
+
+def _terminal() -> tuple[int, int]:
+    """Both ends of a terminal, on which what two streams say is in order; it changes no bytes."""
+    ours, far = os.openpty()
+    tty.setraw(far)
+    return ours, far
+
+
+def _read(terminal: int) -> bytes:
+    told = []
+    with os.fdopen(terminal, "rb", buffering=0) as end:
+        while True:
+            try:
+                told.append(end.read(65536))
+            except OSError:  # how Linux tells that all have closed the other side
+                return b"".join(told)
 
 
 def is_script(text: str) -> bool:
