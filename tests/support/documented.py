@@ -34,7 +34,7 @@ JOB = "a1b2c3d4e5"
 
 _PLACES = ("archive", "backup", "data", "home", "lustre", "mnt", "new", "nfs", "old", "scratch", "srv", "var")
 _PLACE = re.compile(rf"(?<![\w./~$}}-])/(?=(?:{'|'.join(_PLACES)})(?![\w.-]))")
-_SHELL = re.compile(r"[|&;<>$()`*~]|^\s*(?:if|for|while|export|cd)\b|^\w+=")
+_SHELL = re.compile(r"[|&;<>$()`*~]|^\s*(?:if|for|while|export)\b|^\w+=")
 """What only a shell understands."""
 
 _LAUNCHER = re.compile(r"^(?:mpiexec(?:\.hydra)?|srun)\s+(?:--?\w[\w-]*(?:=\S+|\s+(?=\d)\d+)?\s+)*")
@@ -131,17 +131,17 @@ class Sandbox:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.work = top / "work"
+        self.work = top / "home" / "ann"
         self.job = ""
         self._programs = top / "bin"
-        for place in ("work", "bin", "state", "tmp", *_PLACES):
+        for place in ("bin", "state", "tmp", *_PLACES, "home/ann"):
             (top / place).mkdir(parents=True)
         for name in PROGRAMS:
             self._script(name, shlex.join([sys.executable, *RUN[name]]) + ' "$@"')
         for name in ("srun", "mpiexec"):
             self._script(name, 'while [ "${1#-}" != "$1" ]; do [ "$1" = -n ] && shift; shift; done; exec "$@"')
         self.environment = {
-            "HOME": str(top / "home"),
+            "HOME": str(self.work),
             "XDG_STATE_HOME": str(top / "state"),
             "TMPDIR": str(top / "tmp"),
             "TERM": "dumb",  # no bar
@@ -164,6 +164,9 @@ class Sandbox:
     def run(self, line: str, timeout: float = 60) -> Done:
         """Runs a line, or a script of several."""
         text = self._there(line)
+        if text.startswith("cd ") and "\n" not in text:
+            self.work /= text.split()[1]
+            return Done(line, 0, "")
         if _SHELL.search(_without_quoted(text)) or "\n" in text:
             return self._run_shell(line, text, timeout)
         words = shlex.split(without_launcher(text), comments=True)
@@ -205,7 +208,7 @@ class Sandbox:
         return text.replace(JOB, self.job) if self.job else text
 
     def _here(self, output: bytes) -> str:
-        return output.decode(errors="backslashreplace").replace(f"{self.work}", "~").replace(f"{self.top}/", "/")
+        return output.decode(errors="backslashreplace").replace(f"{self.top}/", "/")
 
 
 def _terminal() -> tuple[int, int]:
@@ -227,7 +230,7 @@ def _read(terminal: int) -> bytes:
 
 def is_script(text: str) -> bool:
     """Do the lines of a block depend on each other, so that one shell has to run them?"""
-    return re.search(r"^\s*(?:if|for|while|export|cd)\b|^\w+=", text, re.MULTILINE) is not None
+    return re.search(r"^\s*(?:if|for|while|export)\b|^\w+=", text, re.MULTILINE) is not None
 
 
 def _without_quoted(text: str) -> str:
@@ -237,11 +240,12 @@ def _without_quoted(text: str) -> str:
 
 def is_output(shown: str, real: str) -> bool:
     """Is what a page shows what was printed? ``…`` stands for anything in a line, alone in a line for any lines."""
+    shown, real = _alike(shown), _alike(real)
     pattern = "".join(
-        "(?:.*\n)*?" if line.strip() == "…" else ".*?".join(map(re.escape, _alike(line).split("…"))) + "\n"
+        "(?:.*\n)*?" if line.strip() == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n"
         for line in shown.rstrip("\n").split("\n")
     )
-    return re.fullmatch(pattern, "".join(f"{line}\n" for line in _alike(real).rstrip("\n").split("\n"))) is not None
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in real.rstrip("\n").split("\n"))) is not None
 
 
 def _alike(text: str) -> str:
@@ -253,6 +257,6 @@ def _alike(text: str) -> str:
 def copy_of(template: Sandbox, top: Path) -> Sandbox:
     """A sandbox with what is in another one."""
     sandbox = Sandbox(top)
-    for place in ("work", *_PLACES):
+    for place in _PLACES:
         shutil.copytree(template.top / place, top / place, symlinks=True, dirs_exist_ok=True)
     return sandbox
