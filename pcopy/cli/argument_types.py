@@ -91,7 +91,7 @@ at_least_1 = partial(integer, minimum=1)
 def ranks(text: str) -> int:
     """Raises ``ValueError``, which also says what else the letter n may have meant."""
     if not text.lstrip("-").isdigit():
-        raise ValueError("not a number of processes (--dry-run: not yet; cp's --no-clobber: --existing skip)")
+        raise ValueError("not a number of processes (rsync's -n: --dry-run; cp's --no-clobber: --existing skip)")
     return at_least_1(text)
 
 

@@ -18,7 +18,6 @@ NOT_YET = frozenset(
         "--backup",
         "--control",
         "--delete",
-        "--dry-run",
         "--force",
         "--max-delete",
         "--mirror",

@@ -106,7 +106,14 @@ exit status:
         from pcopy.launch.tool import Command
         from pcopy.tools.copy import COPY, CopyPreparation
 
-        return Command(COPY, lambda words: self.parse(words, partial(CopyPreparation, words)))
+        def prepare(words: Sequence[str], arguments: CopyArguments) -> CopyPreparation:
+            if not arguments.options.dry_run:
+                return CopyPreparation(words, arguments)
+            from pcopy.tools.dry_run import DryRunPreparation
+
+            return DryRunPreparation(words, arguments)
+
+        return Command(COPY, lambda words: self.parse(words, partial(prepare, words)))
 
     def configurable(self, given: Collection[str]) -> Collection[str] | None:
         """A job goes on as it began, and what is asked of stored jobs copies nothing."""
@@ -166,6 +173,7 @@ exit status:
                 files_from=_list_named(values),
                 nul_separated=values.nul_separated,
                 itemize=telling.itemizes,
+                dry_run=values.dry_run,
             ),
             telling=telling,
             is_kept=values.checkpoint != NO_CHECKPOINT,
@@ -286,6 +294,8 @@ def _add_everyday(parser: ArgumentParser) -> None:
     add("-L", "--dereference", action="store_true", help="follow symbolic links: copy what they lead to")
     add("-x", "--one-file-system", action="store_true",
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
+    add("--dry-run", action="store_true",
+        help="change nothing; list what would be done with each item, then totals, sizes, what is free")  # fmt: skip
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
         help=f"accepted, without effect, as are -{' -'.join(_ARCHIVE.replace('t', ''))}, and t "

@@ -28,6 +28,7 @@ CAP_CHOWN = 0
 CAP_DAC_OVERRIDE = 1
 CAP_FSETID = 4
 CAP_SYS_ADMIN = 21
+CAP_SYS_RESOURCE = 24
 CAP_SETFCAP = 31
 """Numbers of capabilities(7)."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.files import NOW, write
 
 SECOND = 10**9
-LARGE = 20 << 20
+LARGE = 6 << 20
 MIDDLING = 5 << 20
 
 
@@ -26,7 +26,7 @@ def mixed(source: Path, copy: Path) -> None:
         for number in range(6):
             write(source / place / f"small{number}", b"contents %d" % number)
     write(source / "same/middling", bytes(range(256)) * (MIDDLING // 256))
-    write(source / "other/large", b"large" * (LARGE // 5))
+    write(source / "other/large", bytes(LARGE))
     write(source / "other/grown", b"longer than there")
     write(source / "other/file-over-link", b"a file")
     write(source / "new/deep/middling", os.urandom(MIDDLING))
@@ -55,7 +55,7 @@ def mixed(source: Path, copy: Path) -> None:
     write(copy / "other/small1", b"contents 1", NOW + 100 * SECOND)
     write(copy / "other/small2", b"another size")
     write(copy / "other/grown", b"short")
-    write(copy / "other/large", b"large" * (LARGE // 5), NOW - 100 * SECOND)
+    write(copy / "other/large", bytes(LARGE), NOW - 100 * SECOND)
     write(copy / "other/only-there", b"only there")
     (copy / "other/link").unlink()
     (copy / "other/link").symlink_to("elsewhere")

@@ -27,6 +27,10 @@ class Action(IntEnum):
     FAIL = 5
 
 
+HARD_LINK = b"h"
+"""The type byte of a further name of an inode, for whoever is told of each item."""
+
+
 class How(NamedTuple):
     """An item was copied: which ``action`` that was, and for how many ``nanoseconds`` (0: nobody has measured it)."""
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pcopy.named import NamedTuple
 from pcopy.signature.items import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
-from pcopy.tasks.base.actions import Action, NobodyAsks
+from pcopy.tasks.base.actions import HARD_LINK, Action, NobodyAsks
 from pcopy.tasks.base.values import Place
 
 ITEMS_AT_ONCE = 1024
@@ -29,6 +29,7 @@ TYPES = {
     CHARACTER: "character",
     BLOCK: "block",
     b"s": "socket",
+    HARD_LINK: "hardlink",
 }
 """By type byte; of what has failed none may be known."""
 

@@ -13,6 +13,10 @@ NOWHERE = Identity(-1, -1)
 """The target of a directory that is only read; the source of one that nobody has looked at yet."""
 
 
+UNMADE = Identity(-2, -2)
+"""The target of a directory that a dry run does not make; so nothing is in it."""
+
+
 class Place(NamedTuple):
     """A directory of a root, on both sides: its path below the root, and the identities that it must have.
 

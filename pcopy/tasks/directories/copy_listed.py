@@ -218,7 +218,7 @@ class _Walk:
             result.found_directory(place)
             note_device(rank, result, place)
             finish = FinishDir(place, begun.attributes, True, -1, action=begun.action)
-            to_be_finished(result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
+            to_be_finished(rank, result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
         return None if scan.is_left_out(rank) else place
 
     def _leave_out(self, parent: bytes, name: bytes, span: tuple[int, int]) -> None:

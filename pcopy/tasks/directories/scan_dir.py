@@ -122,7 +122,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         if is_copied:
             entries = entries if rank.signs else -1
             finish = FinishDir(place, begun.attributes, complete, entries, action=begun.action)
-            to_be_finished(result, finish, finish_later)
+            to_be_finished(rank, result, finish, finish_later)
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
             if rank.job.copies:
@@ -149,10 +149,17 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             if not listing.number:
                 source = handle = self._still_there(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
-        target = None if reads else _make_target(self, rank, result, handle, status, made=made)
+        action = Action.COPY
+        if result.items.is_wanted and not reads:
+            from pcopy.tasks.directories.foreseen import action_of, target_of
+
+            action = action_of(self, rank, attributes)
+        if rank.options.dry_run and not reads:
+            target = target_of(self, rank, status, action)
+        else:
+            target = None if reads else _make_target(self, rank, result, handle, status, made=made)
         if target is None and not rank.signs and rank.job.copies:
             return None
-        action = _action(rank, target, attributes) if target is not None and result.items.is_wanted else Action.COPY
         return _Begun(target or self.only_read, attributes, source, listing, int(action))
 
     def as_mounted(self, rank: Rank) -> ScanDir:
@@ -295,10 +302,14 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
         result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
 
 
-def to_be_finished(result: Result, finish: FinishDir, finish_later: FinishLater) -> None:
+def to_be_finished(rank: Rank, result: Result, finish: FinishDir, finish_later: FinishLater) -> None:
     """The directory gets its metadata in a later phase. If it is not ``counted``, it has failed already."""
     assert finish.attributes is not None
-    if may_be_entered(finish.attributes):
+    if rank.options.dry_run:
+        from pcopy.tasks.directories.foreseen import foresee_finish
+
+        foresee_finish(result, finish)
+    elif may_be_entered(finish.attributes):
         finish_later(result, finish)
     else:  # once its owner can't enter it, nothing below it can be finished
         result.spawn(SealDir(finish), owner=0)
@@ -345,20 +356,6 @@ def _make_target(
     if fresh and (why := layout_at(rank, place).directory_made(handle, target)):
         result.other_layout(place, b"", why)
     return place
-
-
-def _action(rank: Rank, place: Place, attributes: Attributes) -> Action:
-    """What is told of a directory, before anything is put into it."""
-    if place.fresh:
-        return Action.COPY
-    from pcopy.fsio.mending import lacking
-
-    try:
-        target, options = rank.open_target(place), rank.options
-        lacks = lacking(target, status_of(target), attributes, options.preserve, options.modify_window)
-    except Problem:  # which is met again when it is finished
-        return Action.META
-    return Action.META if lacks.is_needed else Action.SKIP
 
 
 def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:

@@ -182,7 +182,7 @@ def _go_on(
         yield from visitor.settle()
         visitor.finish()
     if not is_plain:
-        to_be_finished(result, FinishDir(place, attributes, True, -1), finishes.add)
+        to_be_finished(rank, result, FinishDir(place, attributes, True, -1), finishes.add)
 
 
 def spawn_scan(result: Result, scan: ScanDirs) -> None:

@@ -54,6 +54,11 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """Plain cases go through the kernel, those that need care one by one after it."""
+        if rank.options.dry_run:
+            from pcopy.tasks.files.foreseen import foresee_files
+
+            yield from foresee_files(self, rank, result)
+            return
         place = self.place
         rows = self.found()
         try:

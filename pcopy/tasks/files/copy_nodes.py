@@ -21,7 +21,7 @@ from pcopy.tasks.base.result import Result, failed_or_retried
 from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends
 from pcopy.tasks.files.name_items import Waiting
-from pcopy.tasks.files.whole_file import Settled
+from pcopy.tasks.files.whole_file import Settled, would_be
 from pcopy.tasks.verify.read_items import skipped
 
 
@@ -57,8 +57,7 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
-    source, target = rank.open_source(place), rank.open_target(place)
-    new_name, options = rank.new_name(place, name), rank.options
+    source, new_name, options = rank.open_source(place), rank.new_name(place, name), rank.options
     status = source_status(source, name, follow=options.dereference)
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         raise changed("stat", "another item has taken its name")
@@ -68,6 +67,11 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
         stays = _stays(rank, result, item, present, source, status, linked=linked)
         if stays is not None:
             return stays
+    if options.dry_run:
+        known = Known(kind_of(status), 0, b"", Version.of(status))
+        result.copied(place, name, known, how=How.over(present))
+        return would_be(known)
+    target = rank.open_target(place)
     made_as = new_name if present is None and not rank.keeps else rank.temporary_names.next()
     is_alike = there is not None and stat.S_IFMT(there.st_mode) == stat.S_IFMT(status.st_mode)
     kept = present.kept_from(status) if present is not None and is_alike else None
@@ -130,7 +134,15 @@ def _gives_way(present: Existing, source: int, name: bytes, status: os.stat_resu
     is_link = stat.S_ISLNK(status.st_mode)
     if not present.may_replace(status):
         is_compared = present.rank.options.checksum and is_link
-        return is_compared and not same_link(source, name, present.directory, present.name)
+        return is_compared and not _is_same_link(present, source, name, status)
     if not (is_link and mends(present.rank)) or present.is_own() or not stat.S_ISLNK(present.status.st_mode):
         return True
-    return not same_link(source, name, present.directory, present.name)  # else its time alone is another
+    return not _is_same_link(present, source, name, status)  # else its time alone is another
+
+
+def _is_same_link(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:
+    """Raises ``Problem``. To read a link changes its access time, and that back its ctime: a dry run goes by length and
+    time."""
+    if present.rank.options.dry_run:
+        return alike(status, present.status, present.rank.options.modify_window)
+    return same_link(source, name, present.directory, present.name)

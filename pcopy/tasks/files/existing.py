@@ -40,7 +40,7 @@ from pcopy.fsio.temporary import REPLACED, is_undressed
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since
-from pcopy.tasks.base.values import Place
+from pcopy.tasks.base.values import UNMADE, Place
 from pcopy.tasks.files.layouts import layout_at
 
 _OTHERS_POWER = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
@@ -247,6 +247,8 @@ class Existing(NamedTuple):
 
 def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
     """What has the name in the target that ``name`` of the source is to get; raises ``Problem``."""
+    if place.target_id == UNMADE:
+        return None
     directory, new_name = rank.open_target(place), rank.new_name(place, name)
     status = look(directory, new_name)
     return None if status is None else Existing(rank, place, directory, new_name, status)
@@ -273,6 +275,8 @@ def _holds(source: int, name: bytes) -> bool:
 def looked_at_again(rank: Rank, place: Place) -> Place:
     """``place`` with what is made in its target directory inherits now: since it was scanned, it may have been finished
     and have got a default ACL. Raises ``Problem``."""
+    if place.target_id == UNMADE:
+        return place
     target = rank.open_target(place)
     return place._replace(inherits=may_inherit_acl(target, status_of(target).st_uid))
 

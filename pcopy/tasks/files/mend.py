@@ -50,6 +50,9 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
             return present, Action.SKIP
         if not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
             return None
+        if rank.options.dry_run:
+            result.count(counts.MENDED, 1, place)
+            return present, Action.META
         applied = mend(handle, before, attributes, preserve, lacks)
         has_changed = status_of(held).st_ctime_ns != before.st_ctime_ns
     result.applied(place, name, applied)

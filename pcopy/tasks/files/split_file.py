@@ -53,6 +53,9 @@ class SplitFile(OfItem, code=12, doing="copying", is_note=False):
         """Splits the file, or copies it whole if it is under one and a half chunks."""
         item = self.item
         try:
+            if rank.options.dry_run:
+                yield from copy_whole(rank, result, item, linked=True)
+                return
             in_turn = _in_turn(rank, item.place)
             if item.size > SMALL_FILE and 2 * item.size >= 3 * _chunk(rank, item.size, in_turn):
                 yield from _split(item, rank, result, in_turn=in_turn)

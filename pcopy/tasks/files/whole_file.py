@@ -20,7 +20,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import AFRESH, Action, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Item, Known, Unnamed
+from pcopy.tasks.base.values import UNMADE, Item, Known, Unnamed
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends, over_or_new
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
@@ -46,6 +46,11 @@ class Settled(NamedTuple):
         return self.unnamed is None and self.made is None
 
 
+def would_be(known: Known) -> Settled:
+    """What a dry run tells of an item that would be made."""
+    return Settled(known, UNMADE)
+
+
 def copy_whole(rank: Rank, result: Result, item: Item, *, linked: bool) -> Generator[None, None, Settled]:
     """Copies the file, by its first name, if it is wanted; raises ``Problem``, and leaves the old target then.
 
@@ -57,8 +62,12 @@ def copy_whole(rank: Rank, result: Result, item: Item, *, linked: bool) -> Gener
         stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
         if stays is not None:
             return stays
-        settled = yield from _write(rank, result, item, reading, status, present, linked=linked)
-    settled = settled._replace(how=How.over(present, time.monotonic_ns() - began))
+        if rank.options.dry_run:
+            settled = would_be(Known(FILE, status.st_size, b"", Version.of(status)))
+        else:
+            settled = yield from _write(rank, result, item, reading, status, present, linked=linked)
+    took = 0 if rank.options.dry_run else time.monotonic_ns() - began
+    settled = settled._replace(how=How.over(present, took))
     if settled.unnamed is None:
         result.copied(item.place, item.name, settled.known, alone=not item.links, how=settled.how)
     return settled

@@ -64,7 +64,11 @@ def copy_group(rank: Rank, result: Result, item: Item, first: Settled | Problem 
 
 def _link_others(rank: Rank, result: Result, item: Item, settled: Settled) -> Steps:
     """As ``after_settled``; a few links are made by this task."""
-    if settled.unnamed is None and settled.made is not None and not item.failed and 0 < len(item.links) <= AT_ONCE:
+    if rank.options.dry_run:
+        from pcopy.tasks.links.foreseen import foresee_links
+
+        yield from foresee_links(rank, result, item, settled)
+    elif settled.unnamed is None and settled.made is not None and not item.failed and 0 < len(item.links) <= AT_ONCE:
         yield from MakeLinks(item, copy_here(rank, settled.made, settled.known), False).run(rank, result)
     else:
         after_settled(rank, result, item, settled)
@@ -87,7 +91,7 @@ def _copied(
         raise changed("stat", "another item has taken its name")
     if not stat.S_ISREG(status.st_mode):
         return copy_one_node(rank, result, item, linked=True)
-    if item.size <= SMALL_FILE:
+    if item.size <= SMALL_FILE or rank.options.dry_run:
         return (yield from copy_whole(rank, result, item, linked=True))
     if rank.options.checksum:  # it is read once
         return None

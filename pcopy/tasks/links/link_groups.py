@@ -146,7 +146,7 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
 def _by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
     """By the directory of the first name, where nothing can have that name, and the kernel may make it."""
     places: dict[Place, list[Item]] = {}
-    if rank.options.reflink == "always":
+    if rank.options.reflink == "always" or rank.options.dry_run:
         return places
     for item in items:
         place = item.place

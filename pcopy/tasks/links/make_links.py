@@ -21,7 +21,7 @@ from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.fsio.source import Version, status_of
 from pcopy.fsio.temporary import remove
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import How
+from pcopy.tasks.base.actions import HARD_LINK, How
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.hashing import SOCKET, kind_of
 from pcopy.tasks.base.kind import Gone, OfItem, Steps
@@ -179,7 +179,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             there = Existing(rank, place, target, name, present)
             there.refuse_anothers()
             if not (linked and rank.job.run > 1 and rank.is_ours(place, before)):
-                if linked or not _may_relink(there, like):
+                if linked or not may_relink(there, like):
                     skipped(rank, result, place, source_name, self.copy.known)
                     return False
                 temporary = rank.temporary_names.next()
@@ -190,7 +190,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                     remove(target, temporary)
                     raise
         rank.succeeded()
-        result.items.did(How.over(present).action, place, source_name, self.copy.known.kind)
+        result.items.did(How.over(present).action, place, source_name, HARD_LINK)
         counter = counts.of_kind(self.copy.known.kind) if self._is_copied(place, source_name) else counts.HARDLINKS
         result.count(counter, 1, place)
         if counter == counts.FILES:
@@ -224,7 +224,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         return named
 
 
-def _may_relink(there: Existing, like: os.stat_result) -> bool:
+def may_relink(there: Existing, like: os.stat_result) -> bool:
     """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
     if there.rank.options.existing == "changed" and not there.place.fresh:
         return True

@@ -1,0 +1,77 @@
+"""What becomes of a directory, before anything is made of it: told with ``-vv`` and ``--log``; with ``--dry-run`` it is
+all that is done."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import DIRECTORY
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import NOWHERE, UNMADE, Place
+from pcopy.tasks.files.existing import Existing, look
+
+if TYPE_CHECKING:
+    from pcopy.tasks.directories.finish_dir import FinishDir
+    from pcopy.tasks.directories.scan_dir import ScanDir
+
+
+def action_of(task: ScanDir, rank: Rank, attributes: Attributes) -> Action:
+    """What is told of the directory, which is a copy of one with these ``attributes``. Raises ``Problem``."""
+    if task.parent is not None and task.parent.target_id == UNMADE:
+        return Action.COPY
+    present = _present(task, rank)
+    if present is not None and not stat.S_ISDIR(present.status.st_mode):
+        return Action.REPLACE
+    path = rank.below_target(task.root, task.path)
+    if path and present is None:
+        return Action.COPY
+    from pcopy.fsio.mending import lacking
+
+    options = rank.options
+    try:
+        target = rank.targets[task.root].open(path)
+        lacks = lacking(target, status_of(target), attributes, options.preserve, options.modify_window)
+    except Problem:  # which is met again, if it matters
+        return Action.META
+    return Action.META if lacks.is_needed else Action.SKIP
+
+
+def _present(task: ScanDir, rank: Rank) -> Existing | None:
+    """What has its name; None also for DST itself."""
+    path = rank.below_target(task.root, task.path)
+    if not path:
+        return None
+    name = path.rpartition(b"/")[2]
+    parent = rank.open_above(task.parent, task.root)
+    around = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
+    status = look(parent, name)
+    return None if status is None else Existing(rank, around, parent, name, status)
+
+
+def target_of(task: ScanDir, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
+    """For a dry run: the directory that exists, or one that is ``UNMADE``; None if something else is to stay. Raises
+    ``Problem``."""
+    if action == Action.REPLACE:
+        present = _present(task, rank)
+        if present is not None and not present.may_replace(source):
+            return None
+    if action in (Action.COPY, Action.REPLACE):
+        return Place(task.root, task.path, task.source_id, UNMADE, True, False, task.since)
+    path, targets = rank.below_target(task.root, task.path), rank.targets[task.root]
+    targets.open(path)
+    return Place(task.root, task.path, task.source_id, targets.identity(path), False, False, task.since)
+
+
+def foresee_finish(result: Result, finish: FinishDir) -> None:
+    """For a dry run: the directory would be finished."""
+    if finish.counted:
+        result.count(counts.DIRECTORIES, 1, finish.place)
+        result.items.did(Action(finish.action), finish.place, b"", DIRECTORY)

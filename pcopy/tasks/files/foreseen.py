@@ -1,0 +1,81 @@
+"""What would become of files (``--dry-run``): it is decided as for a copy, and nothing is made.
+
+Small files are decided about by their status, and not opened. The others go the way on which they are copied, up to the
+point where something would be made (``whole_file``, ``copy_nodes``).
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.fsio.kernel.batches import SYNC, Plan
+from pcopy.fsio.kernel.columns import DEVICE, pack_names, unpack_names
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, failed_or_retried
+from pcopy.tasks.base.values import UNMADE, Item, Known, Place
+from pcopy.tasks.files.deciding import plans_for
+from pcopy.tasks.files.existing import existing
+from pcopy.tasks.files.whole_file import copy_whole
+from pcopy.tasks.verify.read_items import skipped
+
+if TYPE_CHECKING:
+    from pcopy.tasks.files.copy_files import CopyFiles
+
+_MADE = frozenset(map(int, (Plan.NEW, Plan.TEMPORARY, Plan.REPLACE)))
+
+
+def foresee_files(task: CopyFiles, rank: Rank, result: Result) -> Steps:
+    """Of the small files of one directory."""
+    place, rows, names = task.place, task.found(), unpack_names(task.names)
+    if place.target_id == UNMADE:
+        _foresee_made(result, place, names, rows.size, Action.COPY)
+        return
+    rows.mask |= DEVICE
+    rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
+    try:
+        target = rank.open_target(place)
+    except Problem as problem:
+        for name, size in zip(names, rows.size, strict=True):
+            result.fail(place, name, problem, size)
+        return
+    new_names = pack_names(rank.new_name(place, name) for name in names)
+    plans = yield from plans_for(rank, place, target, new_names, rows)
+    made: dict[Action, list[int]] = {Action.COPY: [], Action.REPLACE: []}
+    for row, plan in enumerate(plans):
+        name, size = names[row], rows.size[row]
+        try:
+            if plan & ~SYNC in _MADE:
+                made[_made(rank, place, name, plan & ~SYNC)].append(row)
+            elif plan == Plan.SKIP:
+                skipped(rank, result, place, name, Known(FILE, size, b"", rows.version(row)))
+            elif plan == Plan.REFUSE:
+                raise Problem("create", errno.EEXIST)
+            else:
+                item = Item(place.source_id.mount, rows.inode[row], size, ((place, name),), task.attempt)
+                yield from copy_whole(rank, result, item, linked=False)
+        except Problem as problem:
+            failed_or_retried(result, place, name, problem, task.attempt, size)
+    for action, chosen in made.items():
+        sizes = array("Q", map(rows.size.__getitem__, chosen))
+        _foresee_made(result, place, [names[row] for row in chosen], sizes, action)
+
+
+def _made(rank: Rank, place: Place, name: bytes, plan: int) -> Action:
+    """What the plan would come to; raises ``Problem``."""
+    if plan == Plan.TEMPORARY:
+        return Action.COPY if existing(rank, place, name) is None else Action.REPLACE
+    return Action.COPY if plan == Plan.NEW else Action.REPLACE
+
+
+def _foresee_made(result: Result, place: Place, names: list[bytes], sizes: Sequence[int], action: Action) -> None:
+    result.count(counts.FILES, len(names))
+    result.count(counts.BYTES, sum(sizes))
+    result.items.did_files(action, place, names, array("Q", sizes))

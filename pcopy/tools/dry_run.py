@@ -1,0 +1,170 @@
+"""``pcopy --dry-run``: the same scan and the same decisions as those of a copy, and nothing is made.
+
+Each item has a line on standard output as soon as it is decided about; the totals come at the end. No job is kept, and
+neither a signature is computed nor a copy read back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from pcopy.errors import INCOMPLETE
+from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
+from pcopy.launch.tool import Ended
+from pcopy.launch.watch.signals import told
+from pcopy.named import NamedTuple
+from pcopy.report.streams import tell
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.itemized import WORDS, Itemized
+from pcopy.tasks.base.job import Failure, Sink, Totals
+from pcopy.text import counted, shown
+from pcopy.tools.arguments import CopyArguments
+from pcopy.tools.copy import CopyPreparation
+from pcopy.tools.summary import summary_of, sums_lines
+from pcopy.units import show_seconds, show_size
+
+_SMALLEST, _STEP = 4 << 10, 16
+"""The histogram of sizes: up to 4 KiB, and then sixteen times as much each, in bytes."""
+
+
+class Free(NamedTuple):
+    """What a file system has left for us: bytes, and inodes (-1: as many as there is room for)."""
+
+    bytes: int
+    inodes: int
+
+
+def free_on(path: bytes) -> Free:
+    """Raises ``OSError``."""
+    there = os.statvfs(path)
+    blocks = there.f_bfree if capable(CAP_SYS_RESOURCE) else there.f_bavail
+    return Free(blocks * there.f_frsize, there.f_favail if there.f_files else -1)
+
+
+class Sizes:
+    """How many files of which size, and their bytes, by powers."""
+
+    def __init__(self) -> None:
+        self._files: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+
+    def add(self, size: int) -> None:
+        end = _SMALLEST if size else 0
+        while end < size:
+            end *= _STEP
+        self._files[end] += 1
+        self._bytes[end] += size
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """The largest size, the number and the bytes of each row with any files."""
+        return [(end, self._files[end], self._bytes[end]) for end in sorted(self._files)]
+
+    def lines(self) -> list[str]:
+        rows = self.rows()
+        title = {end: f"up to {show_size(end)}" if end else "empty" for end, _, _ in rows}
+        return [f"    {title[end]}: {counted(files, 'file', 'files')}, {show_size(size)}" for end, files, size in rows]
+
+
+class Foreseen:
+    """Prints what would become of each item, and counts it. Fills ``Sink``, in front of another one."""
+
+    def __init__(self, sink: Sink, *, prints: bool) -> None:
+        self._sink = sink
+        self._prints = prints
+        self.items_by_action: Counter[int] = Counter()
+        self.sizes = Sizes()
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        self._sink.progress(phase, totals, silent)
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        self._sink.failures(failures)
+
+    def notice(self, text: str) -> None:
+        self._sink.notice(text)
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        for each in items:
+            self.items_by_action[each.action] += len(each.kinds)
+            is_made = each.action in (Action.COPY, Action.REPLACE)
+            lines = []
+            for item in each.each():
+                lines.append(f"{item.action} {shown(item.path)}\n")
+                if is_made and item.type == "file":
+                    self.sizes.add(item.bytes)
+            if self._prints and each.action != Action.FAIL:
+                sys.stdout.write("".join(lines))
+        self._sink.items(items)
+
+
+class DryRunPreparation(CopyPreparation):
+    def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
+        telling = arguments.telling._replace(verbose=min(arguments.telling.verbose, 1))
+        if sys.stdout.isatty() and telling.progress in ("auto", "bar"):
+            telling = telling._replace(progress="none")  # the lines would go through the bar
+        keeping = arguments.keeping._replace(directory=b"", at_start=False)
+        super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping))
+        options = self.job.options._replace(
+            signature=b"", manifest=b"", verify=False, repair=False, hash="", sync=False, fsync=False, itemize=True
+        )
+        self.job = self.job._replace(options=options)
+        self._foreseen: Foreseen | None = None
+
+    def sink(self, screen: Sink) -> Sink:
+        prints = not (self.telling.json or self.telling.quiet)
+        self._foreseen = Foreseen(super().sink(screen), prints=prints)
+        return self._foreseen
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        seconds = time.monotonic() - self.began
+        if ended.halted is not None:
+            tell("pcopy", told(ended.halted))
+        for remark in self._remarks:
+            tell("pcopy", remark)
+        self.values = summary_of(ended, seconds, ranks) | {"bytes_per_second": 0} | self._values()
+        if self.telling.json:
+            print(json.dumps(self.values), flush=True)
+        elif not self.telling.quiet or ended.status:
+            print("\n".join(self._lines(ended, seconds, ranks)), flush=True)
+        return ended.status
+
+    def _values(self) -> dict[str, object]:
+        assert self._foreseen is not None
+        free = self._free()
+        rows = self._foreseen.sizes.rows()
+        return {
+            "dry_run": True,
+            "actions": {WORDS[action]: self._foreseen.items_by_action[action] for action in Action},
+            "sizes": [{"up_to": end, "files": files, "bytes": size} for end, files, size in rows],
+            "free_bytes": free and free.bytes,
+            "free_inodes": None if free is None or free.inodes < 0 else free.inodes,
+        }
+
+    def _lines(self, ended: Ended, seconds: float, ranks: int) -> list[str]:
+        assert self._foreseen is not None
+        totals, by_action = ended.totals, self._foreseen.items_by_action
+        lines = sums_lines(totals, "would be copied", "would be skipped")
+        if totals.skipped_bytes:
+            lines.append(f"  would be skipped: {show_size(totals.skipped_bytes)}")
+        told_of = [f"{by_action[action]:,} {WORDS[action]}" for action in Action if by_action[action]]
+        lines.append(f"  {', '.join(told_of) or 'nothing'}")
+        if rows := self._foreseen.sizes.lines():
+            lines += ["  sizes of the files to be copied:", *rows]
+        if (free := self._free()) is not None:
+            inodes = f"{free.inodes:,} inodes" if free.inodes >= 0 else "no limit of inodes"
+            lines.append(f"  free on {shown(self.job.roots[0].target)}: {show_size(free.bytes)}, {inodes}")
+        lines.append(f"nothing was changed (--dry-run): {show_seconds(seconds)} with {counted(ranks, 'rank', 'ranks')}")
+        if ended.status == INCOMPLETE:
+            lines.append("incomplete: some items would fail, or could not be looked at (status 1)")
+        return lines
+
+    def _free(self) -> Free | None:
+        try:
+            return free_on(self.job.roots[0].target)
+        except OSError:
+            return None

@@ -1,0 +1,157 @@
+"""``--dry-run`` tells what a copy would do with each item, and changes nothing: not even a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show, summary
+from tests.support.files import NOW, write
+from tests.support.mixed import expected, mixed
+from tests.support.users import is_root
+from tests.support.walk import walk
+
+WORDS = {b"copy", b"replace", b"meta", b"delete", b"skip"}
+
+State = dict[bytes, tuple[object, ...]]
+
+
+def state(place: Path) -> State:
+    """All that the system tells of a tree and of each item in it, with all times."""
+    fields = [field for field in dir(os.lstat(place)) if field.startswith("st_")]
+    return {
+        entry.path: (*(getattr(entry.status, field) for field in fields), entry.xattrs())
+        for entry in walk(os.fsencode(place))
+    }
+
+
+def items(output: bytes) -> list[bytes]:
+    """The lines that tell of items, in order of their paths."""
+    return sorted(line for line in output.split(b"\n") if line.partition(b" ")[0] in WORDS)
+
+
+def agrees(area: Path, *words: Argument, ranks: int = 2, launcher: str | None = None, status: int = 0) -> Completed:
+    """The dry run changes nothing, and tells what the copy does that follows it."""
+    before = state(area)
+    dry = pcopy("--dry-run", *words, ranks=ranks, launcher=launcher, cwd=area)
+    assert dry.returncode == status, show(dry)
+    assert {path: (before[path], now) for path, now in state(area).items() if before.get(path) != now} == {}
+    run = pcopy("-vv", "--progress", "none", *words, ranks=ranks, cwd=area)
+    assert (run.returncode, items(dry.stdout)) == (status, items(run.stderr)), show(run)
+    return dry
+
+
+@pytest.mark.parametrize("policy", ["replace", "changed", "newer", "skip", "fail"])
+def test_it_tells_what_a_copy_then_does(area: Path, policy: str) -> None:
+    mixed(area / "source", area / "copy")
+    wanted = expected(area / "source", area / "copy", policy)
+    dry = agrees(area, "--existing", policy, "source/", "copy", ranks=3, status=1 if policy == "fail" else 0)
+    told = sorted(word for word in wanted.values() if word != "fail")
+    assert sorted(line.partition(b" ")[0].decode() for line in items(dry.stdout)) == told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--inplace",),
+        ("--checksum",),
+        ("--existing", "changed", "--modify-window", "200"),
+        ("--existing", "changed", "--chown", "1:1"),
+        ("--no-preserve", "all", "--existing", "newer"),
+        ("--no-preserve", "links"),
+        ("--exclude", "small*", "--larger-than", "3"),
+        ("--signature", "sig", "--verify"),
+    ],
+    ids=" ".join,
+)
+def test_it_decides_as_the_options_say(area: Path, words: tuple[str, ...]) -> None:
+    if "--chown" in words and not is_root():
+        pytest.skip("only root may give files away")
+    mixed(area / "source", area / "copy")
+    agrees(area, *words, "-T", "source", "copy")
+
+
+def test_what_is_not_there_is_all_copied(area: Path) -> None:
+    mixed(area / "source", area / "other")
+    (area / "source/new/deep").chmod(0o500)
+    dry = agrees(area, "source", "new")
+    assert {line.partition(b" ")[0] for line in items(dry.stdout)} == {b"copy"}
+    assert dry.stdout.startswith(b"source -> ")
+
+
+def test_things_of_another_type_are_in_the_way(area: Path) -> None:
+    for name in ("file", "directory/inside", "full/inside"):
+        write(area / "source" / name, b"contents")
+    write(area / "copy/directory", b"a file")
+    (area / "copy/file").mkdir()
+    agrees(area, "source/", "copy")
+
+
+def test_several_sources_and_single_files(area: Path) -> None:
+    write(area / "one", b"1")
+    write(area / "tree/two", b"22")
+    write(area / "copy/one", b"1", NOW - 10**10)
+    dry = agrees(area, "one", "tree", "copy")
+    assert items(dry.stdout) == [b"copy tree", b"copy tree/two", b"replace one"]
+    assert items(agrees(area, "one", "another").stdout) == [b"copy one"]
+    assert items(agrees(area, "-u", "one", "copy/one").stdout) == [b"skip one"]
+
+
+def test_under_a_launcher(area: Path) -> None:
+    mixed(area / "source", area / "copy")
+    agrees(area, "--existing", "changed", "source/", "copy", launcher="mpi", ranks=2)
+
+
+def test_totals_sizes_and_what_is_free(area: Path) -> None:
+    """The sizes are counted here once more; the keys are those of the summary."""
+    sizes = [0, 1, 4096, 4097, 65536, 65537, 3 << 20]
+    for number, size in enumerate(sizes):
+        write(area / f"source/{number}", bytes(size))
+    os.link(area / "source/1", area / "source/link")
+    dry = pcopy("--dry-run", "--json", "source", "copy", cwd=area)
+    told = summary(dry)
+    assert dry.stdout.count(b"\n") == 1 and told["dry_run"] is True
+    assert told["sizes"] == [
+        {"up_to": 0, "files": 1, "bytes": 0},
+        {"up_to": 4096, "files": 2, "bytes": 4097},
+        {"up_to": 65536, "files": 2, "bytes": 4097 + 65536},
+        {"up_to": 1 << 20, "files": 1, "bytes": 65537},
+        {"up_to": 16 << 20, "files": 1, "bytes": 3 << 20},
+    ]
+    free = os.statvfs(area)
+    assert abs(told["free_bytes"] - free.f_bfree * free.f_frsize) < 1 << 30
+    assert abs(told["free_inodes"] - free.f_ffree) < 1 << 16
+    real = summary(pcopy("--json", "source", "copy", cwd=area))
+    same = set(real) - {"seconds", "bytes_per_second", "layouts"}
+    assert {key: told[key] for key in same} == {key: real[key] for key in same}
+    shown = pcopy("--dry-run", "source", "other", cwd=area).stdout.decode()
+    assert "up to 4.00 KiB: 2 files, 4.00 KiB" in shown and "free on " in shown, shown
+
+
+def test_an_unreadable_directory_counts(area: Path) -> None:
+    """As another user, for whom there is one."""
+    write(area / "source/dark/file", b"contents")
+    write(area / "source/file", b"contents")
+    (area / "source/dark").chmod(0)
+    user = 65534 if is_root() else None
+    run = pcopy("--dry-run", "--json", area / "source", area / "copy", user=user)
+    assert run.returncode == 1 and b"dark" in run.stderr, show(run)
+    assert (summary(run)["failed"], summary(run)["found"]) == (1, 3)
+    (area / "source/dark").chmod(0o700)
+
+
+def test_no_job_is_kept_and_none_is_touched(area: Path) -> None:
+    write(area / "source/file", b"contents")
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    words = ("--checkpoint", area / "job", "--log", area / "log", area / "source", area / "copy")
+    run = pcopy("--dry-run", *words, env=env)
+    assert run.returncode == 0, show(run)
+    assert sorted(os.listdir(area)) == ["log", "source"]
+    assert [json.loads(line)["action"] for line in (area / "log").read_text().splitlines()] == ["copy", "copy"]
+    run = pcopy("--dry-run", "-q", area / "source", area / "copy", env=env)
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
+    run = pcopy("--resume", "--dry-run", env=env)
+    assert run.returncode == 2 and b"--dry-run cannot be given with --resume" in run.stderr, show(run)
