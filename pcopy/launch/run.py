@@ -202,7 +202,7 @@ def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: 
     """The job with what is mounted below its roots, which all hosts see alike."""
     with closing(Mounts(job, roots, targets=tool.writes)) as below:
         job = job._replace(mounts=agree_on_mounts(job, below, ranks))
-        if tool.writes:
+        if tool.writes and not job.options.dry_run:  # they do it by a file
             show_same_targets(ranks, below, job, roots[0].target)
     return job
 

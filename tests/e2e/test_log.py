@@ -72,7 +72,10 @@ def test_each_item_has_a_line(area: Path, policy: str) -> None:
     for path, line in by_path.items():
         kind = next((kind for kind, holds in TYPES.items() if holds(os.path.join(os.fsencode(source), path))), "fifo")
         kind = "symlink" if os.path.islink(os.path.join(os.fsencode(source), path)) else kind
-        assert line["type"] == (None if line["action"] == "fail" else kind), line
+        has_links = os.lstat(os.path.join(os.fsencode(source), path)).st_nlink > 1
+        kinds = (kind, "hardlink") if has_links and kind == "file" else (kind,)
+        assert line["type"] in ((None,) if line["action"] == "fail" else kinds), line
+    assert sum(line["type"] == "hardlink" and line["action"] != "skip" for line in told) == totals["hardlinks"]
 
 
 def test_a_single_file_and_several_sources(area: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY
@@ -18,12 +19,23 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, UNMADE, Place
 from pcopy.tasks.files.existing import Existing, look
 
-if TYPE_CHECKING:
-    from pcopy.tasks.directories.finish_dir import FinishDir
-    from pcopy.tasks.directories.scan_dir import ScanDir
+
+class Scan(Protocol):
+    """What is known of the directory: the fields of ``ScanDir``."""
+
+    @property
+    def root(self) -> int: ...
+    @property
+    def path(self) -> bytes: ...
+    @property
+    def source_id(self) -> Identity: ...
+    @property
+    def parent(self) -> Place | None: ...
+    @property
+    def since(self) -> tuple[int, int]: ...
 
 
-def action_of(task: ScanDir, rank: Rank, attributes: Attributes) -> Action:
+def action_of(task: Scan, rank: Rank, attributes: Attributes) -> Action:
     """What is told of the directory, which is a copy of one with these ``attributes``. Raises ``Problem``."""
     if task.parent is not None and task.parent.target_id == UNMADE:
         return Action.COPY
@@ -44,7 +56,7 @@ def action_of(task: ScanDir, rank: Rank, attributes: Attributes) -> Action:
     return Action.META if lacks.is_needed else Action.SKIP
 
 
-def _present(task: ScanDir, rank: Rank) -> Existing | None:
+def _present(task: Scan, rank: Rank) -> Existing | None:
     """What has its name; None also for DST itself."""
     path = rank.below_target(task.root, task.path)
     if not path:
@@ -56,7 +68,7 @@ def _present(task: ScanDir, rank: Rank) -> Existing | None:
     return None if status is None else Existing(rank, around, parent, name, status)
 
 
-def target_of(task: ScanDir, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
+def target_of(task: Scan, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
     """For a dry run: the directory that exists, or one that is ``UNMADE``; None if something else is to stay. Raises
     ``Problem``."""
     if action == Action.REPLACE:
@@ -70,8 +82,7 @@ def target_of(task: ScanDir, rank: Rank, source: os.stat_result, action: Action)
     return Place(task.root, task.path, task.source_id, targets.identity(path), False, False, task.since)
 
 
-def foresee_finish(result: Result, finish: FinishDir) -> None:
+def foresee_finish(result: Result, place: Place, action: int) -> None:
     """For a dry run: the directory would be finished."""
-    if finish.counted:
-        result.count(counts.DIRECTORIES, 1, finish.place)
-        result.items.did(Action(finish.action), finish.place, b"", DIRECTORY)
+    result.count(counts.DIRECTORIES, 1, place)
+    result.items.did(Action(action), place, b"", DIRECTORY)

@@ -308,7 +308,8 @@ def to_be_finished(rank: Rank, result: Result, finish: FinishDir, finish_later: 
     if rank.options.dry_run:
         from pcopy.tasks.directories.foreseen import foresee_finish
 
-        foresee_finish(result, finish)
+        if finish.counted:
+            foresee_finish(result, finish.place, finish.action)
     elif may_be_entered(finish.attributes):
         finish_later(result, finish)
     else:  # once its owner can't enter it, nothing below it can be finished

@@ -57,7 +57,7 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
         if rank.options.dry_run:
             from pcopy.tasks.files.foreseen import foresee_files
 
-            yield from foresee_files(self, rank, result)
+            yield from foresee_files(rank, result, self.place, unpack_names(self.names), self.found())
             return
         place = self.place
         rows = self.found()

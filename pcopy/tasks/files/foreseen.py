@@ -9,10 +9,9 @@ from __future__ import annotations
 import errno
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pcopy.fsio.kernel.batches import SYNC, Plan
-from pcopy.fsio.kernel.columns import DEVICE, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import DEVICE, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
@@ -26,15 +25,11 @@ from pcopy.tasks.files.existing import existing
 from pcopy.tasks.files.whole_file import copy_whole
 from pcopy.tasks.verify.read_items import skipped
 
-if TYPE_CHECKING:
-    from pcopy.tasks.files.copy_files import CopyFiles
-
 _MADE = frozenset(map(int, (Plan.NEW, Plan.TEMPORARY, Plan.REPLACE)))
 
 
-def foresee_files(task: CopyFiles, rank: Rank, result: Result) -> Steps:
-    """Of the small files of one directory."""
-    place, rows, names = task.place, task.found(), unpack_names(task.names)
+def foresee_files(rank: Rank, result: Result, place: Place, names: list[bytes], rows: Rows) -> Steps:
+    """Of the small files ``names`` of one directory, as a scan has found them."""
     if place.target_id == UNMADE:
         _foresee_made(result, place, names, rows.size, Action.COPY)
         return
@@ -59,10 +54,10 @@ def foresee_files(task: CopyFiles, rank: Rank, result: Result) -> Steps:
             elif plan == Plan.REFUSE:
                 raise Problem("create", errno.EEXIST)
             else:
-                item = Item(place.source_id.mount, rows.inode[row], size, ((place, name),), task.attempt)
+                item = Item(place.source_id.mount, rows.inode[row], size, ((place, name),), result.attempt)
                 yield from copy_whole(rank, result, item, linked=False)
         except Problem as problem:
-            failed_or_retried(result, place, name, problem, task.attempt, size)
+            failed_or_retried(result, place, name, problem, result.attempt, size)
     for action, chosen in made.items():
         sizes = array("Q", map(rows.size.__getitem__, chosen))
         _foresee_made(result, place, [names[row] for row in chosen], sizes, action)
