@@ -136,6 +136,7 @@ def test_an_unreadable_directory_counts(area: Path) -> None:
     write(area / "source/dark/file", b"contents")
     write(area / "source/file", b"contents")
     (area / "source/dark").chmod(0)
+    area.chmod(0o777)
     user = 65534 if is_root() else None
     run = pcopy("--dry-run", "--json", area / "source", area / "copy", user=user)
     assert run.returncode == 1 and b"dark" in run.stderr, show(run)
