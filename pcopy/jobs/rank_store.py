@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from _thread import allocate_lock
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -63,6 +64,7 @@ class RankStore:
         self._keeper = keeper
         self._writer = SegmentWriter(keeping.directory, run, rank)
         self.lock: Lock | None = None
+        self._taking = allocate_lock()
 
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
         from pcopy.checkpoint.resume import begin
@@ -83,8 +85,10 @@ class RankStore:
                 self._keeper.note_targets()
 
     def take_lock(self) -> None:
-        """Raises ``Refused``."""
-        self.lock = hold(self._keeping.directory, self._rank)
+        """Unless it is held; by the rank's own thread or the journal's. Raises ``Refused``."""
+        with self._taking:
+            if self.lock is None:
+                self.lock = hold(self._keeping.directory, self._rank)
 
     def withdraw(self) -> None:
         if self._keeper is not None:

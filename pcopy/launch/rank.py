@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -235,6 +236,7 @@ class _Running:
         self._in_flight = in_flight_of(setup, self._rank, self._node)
         self._pulse = Pulse()
         self._advice = setup.advice
+        self._unlocked = self._store if setup.hosts and self._rank.number else None
 
     def run(self) -> Ended:
         setup, journal, kernel = self._setup, self._journal, self._rank.kernel
@@ -273,6 +275,8 @@ class _Running:
 
     def _run(self, task: Task) -> Slices:
         node = self._node
+        if self._unlocked is not None:
+            self._lock_early(self._unlocked)
         try:
             return (yield from self._run_task(task))
         except NotPutAside as trouble:
@@ -282,6 +286,13 @@ class _Running:
         while node.halted is None:  # which is work that is dropped, and not done
             yield None
         return Outcome(held=True)
+
+    def _lock_early(self, store: RankStore) -> None:
+        """Before it writes anything: while a host that nobody can reach any more lives on, nobody else is to go on with
+        the job. (On one host all ranks end together.)"""
+        self._unlocked = None
+        with suppress(Refused, OSError):  # the first record tells why
+            store.take_lock()
 
     def _stop_reason(self) -> Halt | None:
         """Asked between slices."""

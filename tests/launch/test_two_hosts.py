@@ -49,11 +49,12 @@ class Cluster:
             yield run
 
     def await_all_ranks(self, run: Run) -> None:
-        """Until each has written what some files hold, on the host where it belongs."""
-        assert wait_until(lambda: len(ranks_of(run)) == len(RANKS))
+        """Until each has written what some files hold, on the host where it belongs, since the first files came."""
+        assert wait_until(self.desk.copied, 30), "nothing is copied"
         ranks = ranks_of(run)
+        before = {pid: written(pid) for pid in ranks.values()}
         assert list(RANKS) == [self.host_of(ranks[rank]) for rank in range(len(RANKS))]
-        assert wait_until(lambda: all(written(pid) > 20_000 for pid in ranks.values()), 30)
+        assert wait_until(lambda: all(written(pid) > before[pid] + 10_000 for pid in before), 30)
 
     def host_of(self, pid: int) -> str:
         (name,) = (name for name in ("h1", "h2") if self.hosts[name].has(pid))
@@ -104,18 +105,23 @@ def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
 def test_a_host_that_cannot_be_reached_is_told_of_and_waited_for(
     launchers: Launchers, area: Path, tmp_path: Path
 ) -> None:
-    """Its ranks may still write, so nobody goes on with the job before they have ended."""
+    """It has recorded nothing yet. Its ranks may still write: so nobody goes on with the job before they have ended."""
     wrap = [sys.executable, f"{REPOSITORY}/tests/support/impatient.py", "0.2,30,1.5,2"]
-    with cluster(launchers, area, tmp_path, files=FILES, wrap=wrap, options=OFTEN) as both:
+    with cluster(
+        launchers, area, tmp_path, wrap=wrap, files=FILES, milliseconds=60, options=["--progress=none"]
+    ) as both:
         desk = both.desk
         with both.copying() as run:
-            assert wait_until(lambda: all((desk.job / f"lock-{rank}").exists() for rank in range(len(RANKS))))
+            both.await_all_ranks(run)
             both.hosts.cut("h2")
             assert run.process.stdout is not None
             said = ""
-            while said.count("has not answered") < 2:
-                said += run.process.stdout.readline().decode()
+            for line in iter(run.process.stdout.readline, b""):
+                said += line.decode()
+                if said.count("has not answered") == 2:
+                    break
             run.process.send_signal(signal.SIGUSR1)
+            desk.be_quick()  # some time before: hosts remember what is there for a second
             time.sleep(3)  # twice what a rank that hangs would take to say so
             assert run.process.poll() is None
             run.process.send_signal(signal.SIGINT)
@@ -130,7 +136,6 @@ def test_a_host_that_cannot_be_reached_is_told_of_and_waited_for(
                 assert early.process.returncode == 2
                 assert re.search(r"rank [23] on h2 .* still work", refused), refused
             both.hosts["h2"].die()
-            desk.be_quick()
             with both.resumed("h1") as late:
                 log = late.process.communicate(timeout=GRACE)[0].decode()
                 assert late.process.returncode == 0, log
