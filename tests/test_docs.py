@@ -262,6 +262,7 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
             "-0",
             "--from0",
             "--exclude-from",
+            "--max-delete",
         ):  # -h stands alone; the others want a word that fits
             parse([option, "SRC", "DST"])
         return

@@ -17,10 +17,7 @@ NOT_YET = frozenset(
     (
         "--backup",
         "--control",
-        "--delete",
         "--force",
-        "--max-delete",
-        "--mirror",
         "--report",
     )
 )
@@ -52,6 +49,8 @@ HABITS: Mapping[str, str] = {
     "--min-size": "write --larger-than SIZE",
     "--max-size": "write --smaller-than SIZE",
     **dict.fromkeys(("--filter", "-F"), "write --exclude P, --include P; the last one that matches decides"),
+    "--delete-after": "write --delete",
+    **dict.fromkeys(("--delete-before", "--delete-during", "--del", "--delete-delay"), "write --delete"),
     "-b": "--backup is not yet in this version",
     "-c": "write --checksum; for stripes on Lustre, --stripe COUNT",
     **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),

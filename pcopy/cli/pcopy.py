@@ -19,6 +19,7 @@ from pcopy.cli.argument_types import (
 )
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
+from pcopy.cli.mirror_options import add_mirror_options, deletion_of
 from pcopy.cli.mistakes import OF_PCOPY
 from pcopy.cli.program import (
     Program,
@@ -143,7 +144,7 @@ exit status:
             in_flight=in_flight_of(values),
             options=Options(
                 preserve=_preserved(values.preserve or [])._replace(chown=values.chown),
-                existing=_existing(values.existing, values.checksum),
+                existing=_existing(values),
                 modify_window=values.modify_window,
                 chunk_size=values.chunk_size,
                 block_size=values.block_size,
@@ -174,6 +175,7 @@ exit status:
                 nul_separated=values.nul_separated,
                 itemize=telling.itemizes,
                 dry_run=values.dry_run,
+                **deletion_of(values, paths),
             ),
             telling=telling,
             is_kept=values.checkpoint != NO_CHECKPOINT,
@@ -200,6 +202,7 @@ exit status:
         add("-0", "--from0", dest="nul_separated", action="store_true",
             help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
         parser._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
+        add_mirror_options(parser)
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)
@@ -227,10 +230,11 @@ def _hash(values: Namespace) -> str:
     return str(values.hash)
 
 
-def _existing(asked: str | None, checksum: bool) -> str:
+def _existing(values: Namespace) -> str:
     """The policy; contents are compared where size and time would be otherwise. Raises ``Refused``."""
-    if not checksum:
-        return asked or Options().existing
+    asked = values.existing
+    if not values.checksum:
+        return str(asked or ("changed" if values.mirror else Options().existing))
     if asked not in (None, "changed"):
         raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
     return "changed"

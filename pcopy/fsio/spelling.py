@@ -23,7 +23,7 @@ class Spellings:
 
     def others(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:
         """The other names under which an item is listed that was found as ``name``; raises ``Problem``."""
-        if not _answers_to_another(directory, name, present):
+        if not answers_to_another(directory, name, present):
             return []
         status = status_of(directory)
         identity = status.st_dev, status.st_ino
@@ -35,7 +35,7 @@ class Spellings:
         return [] if name in self._names else [spelled for spelled, inode in found if inode == present.st_ino]
 
 
-def _answers_to_another(directory: int, name: bytes, present: os.stat_result) -> bool:
+def answers_to_another(directory: int, name: bytes, present: os.stat_result) -> bool:
     """Does another spelling of ``name`` lead to the same item?"""
     for other in _spellings(name):
         with suppress(OSError):  # it does not
@@ -43,6 +43,12 @@ def _answers_to_another(directory: int, name: bytes, present: os.stat_result) ->
             if (status.st_dev, status.st_ino) == (present.st_dev, present.st_ino):
                 return True
     return False
+
+
+def fold(name: bytes) -> bytes:
+    """What names have in common that such a directory may take for one."""
+    text = unicodedata.normalize("NFD", name.decode("utf-8", "surrogateescape")).casefold()
+    return unicodedata.normalize("NFD", text).encode("utf-8", "surrogateescape")
 
 
 def _spellings(name: bytes) -> set[bytes]:

@@ -78,6 +78,10 @@ class CopyPreparation(Preparation):
             refuse_unwritable(roots)
             options = arguments.options._replace(umask=_umask())
             check_outputs(roots, options, arguments.telling)
+            if options.delete:
+                from pcopy.tools.mirror import check_mirror
+
+                check_mirror(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
@@ -168,6 +172,11 @@ class CopyPreparation(Preparation):
         if self.kept and (own := places_in(self.kept.keeping.directory, self.job.roots)):
             self.job = self.job._replace(own=own)
             self._hints.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
+        if self.job.options.delete:
+            from pcopy.tools.mirror import spared_in
+
+            kept = self.kept.keeping.directory if self.kept else b""
+            self.job = self.job._replace(spared=spared_in((kept,), self.job.roots, self.job.options))
 
     def _hand_over_list(self) -> None:
         from pcopy.jobs.files_from import kept_in, path_of
@@ -232,7 +241,8 @@ class CopyPreparation(Preparation):
             tell("pcopy", remark)
         if self.job.options.signs and self._signature is None and not self._unwritten:
             print("pcopy: no signature or manifest was written, since not everything is there", file=sys.stderr)
-        goes_on = ended.status != OK and self.kept is not None and self.kept.is_stored
+        is_done = ended.status == OK or lacks_only_deletion(self.job, ended.totals)
+        goes_on = not is_done and self.kept is not None and self.kept.is_stored
         job = self.job.name if goes_on else None
         self.values = summary_of(ended, seconds, ranks, signature=self._signature, job=job, before=before)
         if self.telling.json:
@@ -247,6 +257,8 @@ class CopyPreparation(Preparation):
         options, lines = self.job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before)
         if self._unwritten:
             lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
+        elif lacks_only_deletion(self.job, ended.totals):
+            lines[-1] = "incomplete: everything is copied, but nothing was deleted (status 1)"
         if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
             were = counted(kept, "item was", "items were")
             lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
@@ -257,7 +269,8 @@ class CopyPreparation(Preparation):
         return lines
 
     def _tell_of_job(self, ended: Ended) -> None:
-        if ended.status == OK and self._earlier.superseded:
+        status = OK if ended.status == INCOMPLETE and lacks_only_deletion(self.job, ended.totals) else ended.status
+        if status == OK and self._earlier.superseded:
             from pcopy.jobs.chosen import discard_superseded
             from pcopy.jobs.leftovers import remove_temporaries
 
@@ -267,13 +280,13 @@ class CopyPreparation(Preparation):
             return
         patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
         try:
-            for remark in self.kept.end(ended.status, ended.totals, patience):
+            for remark in self.kept.end(status, ended.totals, patience):
                 tell("pcopy", remark)
         except Refused as refused:
             tell("pcopy", refused)
         except OSError as error:
             tell("pcopy", f"the job's directory may be left: {hindrance(error)}")
-        if ended.status != OK:
+        if status != OK:
             self._tell_command()
 
     def tell_how_to_go_on(self) -> None:
@@ -304,6 +317,11 @@ class CopyPreparation(Preparation):
             return ""
         words = ["pcopy", "--no-target-directory", *(for_shell(os.fsencode(word)) for word in self._words)]
         return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
+
+
+def lacks_only_deletion(job: Job, totals: Totals) -> bool:
+    """Is all copied, and what the source lacks more than may be deleted? There is nothing to go on with then."""
+    return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
 
 def _useless(job: Job) -> str:

@@ -27,6 +27,7 @@ from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.tasks.files.layouts import Layouts
+from pcopy.text import counted
 
 
 def _copied(totals: Totals) -> Done:
@@ -86,7 +87,15 @@ class JobDirector:
             return [*map(self._root_task, range(len(self._job.roots))), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
             return _for_each(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFiles(None))
+        if phase in (Phase.COUNT, Phase.DELETE):
+            return [self._deletion(number, phase) for number, root in enumerate(self._job.roots) if not root.item]
         return self._signing_tasks(phase) if phase >= Phase.SIGN else []
+
+    def _deletion(self, number: int, phase: int) -> Spawn:
+        from pcopy.tasks.remove.delete_extra import DeleteExtra
+
+        place = Place(number, b"", NOWHERE, NOWHERE, False, False)
+        return Spawn(phase, encode(DeleteExtra(place)), SCAN_COST, True)
 
     def _manifest_task(self) -> list[Spawn]:
         if not self._job.against:
@@ -149,6 +158,8 @@ class JobDirector:
             Phase.LINK: sums.for_link,
             Phase.STORE: sums.for_name and options.sync,
             Phase.NAME: sums.for_name,
+            Phase.COUNT: options.max_delete >= 0 and self._may_delete(sums),
+            Phase.DELETE: self._may_delete(sums),
             Phase.FINISH: sums.for_finish,
             Phase.SEAL: sums.for_seal,
             Phase.SYNC: options.sync,
@@ -161,6 +172,9 @@ class JobDirector:
             Phase.SIGN: self._rank.signs and not sums.failed,
         }
         return next((int(later) for later, wanted in due.items() if later > phase and wanted), None)
+
+    def _may_delete(self, sums: Totals) -> bool:
+        return False
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         sums = Totals(*totals)
@@ -189,12 +203,33 @@ class RepeatableDirector(JobDirector):
 
 
 class CopyDirector(JobDirector):
+    """Nothing is deleted unless all is there that is to be copied, and none of it if it is more than may be."""
+
     failed_status = errors.INCOMPLETE
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        following = super().next_phase(phase, totals)
+        if self._job.options.delete and phase < Phase.DELETE and (following is None or following > Phase.DELETE):
+            self._rank.tell((), (f"nothing was deleted: {self._why_not(Totals(*totals))}",))
+        return following
+
+    def _may_delete(self, sums: Totals) -> bool:
+        return self._job.options.delete and not (sums.failed or self._are_too_many(sums))
+
+    def _are_too_many(self, sums: Totals) -> bool:
+        return 0 <= self._job.options.max_delete < sums.to_delete
+
+    def _why_not(self, sums: Totals) -> str:
+        if sums.failed:
+            return f"{counted(sums.failed, 'item has', 'items have')} failed"
+        items = counted(sums.to_delete, "item", "items")
+        return f"the source lacks {items}, which is more than --max-delete {self._job.options.max_delete:,}"
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is None:
             self._remove_leftovers()
-        return super()._status(sums, halted)
+        status = super()._status(sums, halted)
+        return self.failed_status if status == errors.OK and self._are_too_many(sums) else status
 
     def _remove_leftovers(self) -> None:
         """Single items lie in a directory that no task finishes: the same one, if there are several."""

@@ -214,7 +214,6 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
     [
         ([], "SRC and DST are missing"),
         (["a"], "DST is missing after a"),
-        (["--delete", "a", "b"], "--delete: not yet"),
         (["-0", "a", "b"], "-0 says how the paths in --files-from end"),
         (["--exlude", "a", "b"], "unknown option --exlude; the nearest is --exclude;"),
         (["--verfy", "a", "b"], "unknown option --verfy; the nearest is --verify;"),

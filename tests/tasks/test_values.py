@@ -129,7 +129,7 @@ def test_a_code_that_nobody_has_is_named(value: Any) -> None:
 def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
     """A kind is known once it is loaded; these run in processes that may have loaded nothing else.
 
-    What prm and pstripe run is never stored: only these programs load it.
+    What pstripe runs is never stored: only this program loads it.
     """
     program = (
         f"import {module}\nfrom pcopy.tasks.base.codec import LATER\nfrom pcopy.tasks.base.kind import KINDS\n"
@@ -154,7 +154,7 @@ def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
 
 
 def test_other_programs_know_all_kinds_that_they_run() -> None:
-    assert len(of_others()) == len(written_kinds("remove")) + len(written_kinds("stripe")) > 3
+    assert len(of_others()) == len(written_kinds("stripe")) > 1
     assert set(written_kinds()) == KINDS.keys()
 
 
@@ -171,8 +171,8 @@ def written_kinds(folder: str = "") -> list[int]:
 
 
 def of_others() -> set[int]:
-    """What only prm and pstripe run."""
-    return {*written_kinds("remove"), *written_kinds("stripe")}
+    """What only pstripe runs."""
+    return {*written_kinds("stripe")}
 
 
 @given(st.binary(max_size=200).filter(lambda garbage: LONG_BINPUT not in garbage))

@@ -29,6 +29,8 @@ LATER = {
     **dict.fromkeys((14, 20), "pcopy.tasks.files.copy_chunk"),
     23: "pcopy.tasks.directories.copy_listed",
     **dict.fromkeys((41, 42), "pcopy.tasks.verify.verify_items"),
+    **dict.fromkeys((80, 81, 83), "pcopy.tasks.remove.remove_tree"),
+    **dict.fromkeys((84, 85), "pcopy.tasks.remove.delete_extra"),
     **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
     **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),
     **dict.fromkeys((71, 72), "pcopy.tasks.tell_items"),

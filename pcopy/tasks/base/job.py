@@ -95,6 +95,9 @@ class Options(NamedTuple):
     """Is rank 0 told what becomes of each item?"""
     bwlimit: int = 0
     oplimit: int = 0
+    delete: bool = False
+    max_delete: int = -1
+    delete_all: bool = False
 
     @property
     def compares(self) -> bool:
@@ -122,7 +125,7 @@ class Job(NamedTuple):
     job's own although they lie in a source: they are no items of it. ``mounts`` are all that have to be there below the
     roots, on every host and in every run. ``cut_short``: an earlier run was killed, and may have left a file with its
     final name that is not whole. ``listed``: where rank 0 finds the list of the paths that are copied
-    (``pcopy.jobs.files_from``), if not all are.
+    (``pcopy.jobs.files_from``), if not all are. ``spared`` are what is not deleted from targets, as ``own``.
     """
 
     name: str
@@ -137,6 +140,7 @@ class Job(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     cut_short: bool = False
     listed: bytes = b""
+    spared: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def writer(self) -> str:
@@ -158,6 +162,8 @@ class Totals(NamedTuple):
     once); ``verified`` those that were found right, with files of ``confirmed_bytes``, and ``refuted`` those that were
     not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
     again. ``mended`` are those of the skipped items that got metadata of their sources.
+    ``deleted`` are items that the source lacks, and ``to_delete`` those that were counted beforehand: both were never
+    found.
     """
 
     found: int = 0
@@ -193,6 +199,7 @@ class Totals(NamedTuple):
     extra: int = 0
     confirmed_bytes: int = 0
     mended: int = 0
+    to_delete: int = 0
 
     @property
     def copied(self) -> int:

@@ -8,8 +8,9 @@ from enum import IntEnum
 class Phase(IntEnum):
     """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied. Where nothing
     that exists may be replaced unasked, STORE brings to stable storage what is under temporary names, and NAME gives it
-    its final ones. FINISH gives directories their metadata; SEAL does so for those that their owner could not enter
-    afterwards; SYNC brings everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed
+    its final ones. COUNT counts what the source lacks, if no more than some items may be deleted, and DELETE deletes
+    it. FINISH gives directories their metadata; SEAL does so for those that their owner could not enter afterwards;
+    SYNC brings everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed
     again, and its links, directories, sync and verification come after it. SIGN brings the entries to the owners of
     their directories; then each LEVEL of directories is digested, the deepest first, in a phase of its own; the
     manifest is written in the last one."""
@@ -18,17 +19,19 @@ class Phase(IntEnum):
     LINK = 1
     STORE = 2
     NAME = 3
-    FINISH = 4
-    SEAL = 5
-    SYNC = 6
-    VERIFY = 7
-    REPAIR = 8
-    REPAIR_LINK = 9
-    REPAIR_FINISH = 10
-    REPAIR_SYNC = 11
-    REPAIR_VERIFY = 12
-    SIGN = 13
-    LEVEL = 14
+    COUNT = 4
+    DELETE = 5
+    FINISH = 6
+    SEAL = 7
+    SYNC = 8
+    VERIFY = 9
+    REPAIR = 10
+    REPAIR_LINK = 11
+    REPAIR_FINISH = 12
+    REPAIR_SYNC = 13
+    REPAIR_VERIFY = 14
+    SIGN = 15
+    LEVEL = 16
 
 
 def phase_name(phase: int) -> str:

@@ -65,12 +65,13 @@ def status_there(rank: Rank, place: Place, name: bytes) -> os.stat_result | None
 
 
 def mends(rank: Rank) -> bool:
-    """Does what is there, and stays, get the metadata of its source? ``--checksum`` alone asks for contents only.
-
-    (What is repaired is copied.)
+    """Does what is there, and stays, get the metadata of its source? ``--checksum`` asks for contents only, but where
+    all is to be equal. (What is repaired is copied.)
     """
     options = rank.options
-    return options.compares and not options.checksum and rank.job.copies and rank.phase < Phase.REPAIR
+    return (
+        options.compares and (options.delete or not options.checksum) and rank.job.copies and rank.phase < Phase.REPAIR
+    )
 
 
 def owners(rank: Rank) -> int:

@@ -25,35 +25,40 @@ from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
+from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, unpack_numbers
+from pcopy.tasks.remove.protected import without_protected
+from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.tasks.remove.visitor import RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import visit
 
-NOBODY = (-1, -1)
+NOBODY = (-1, -1, -1)
 """A PATH of the command line: nobody waits for it."""
 
-_ELSEWHERE = "something is mounted here: it stays"
+ELSEWHERE = "something is mounted here: it stays"
 
 
 class _Part(OfPlace):
-    """A part of the directory ``place``, or all of it, for whose end a rank may wait."""
+    """A part of the directory ``place``, or all of it, for whose end a rank may wait: that rank, a number under which
+    it does, and the run. In a later run nobody waits any more: who has waited begins anew then."""
 
-    awaited: tuple[int, int]
+    awaited: tuple[int, int, int]
 
-    def settled(self, result: Result, *, left: bool) -> None:
+    def settled(self, rank: Rank, result: Result, *, left: bool) -> None:
         """All that was found in it has gone, on whatever rank, or something is ``left``."""
-        self.end(result, left=left)
+        self.end(rank, result, left=left)
 
-    def end(self, result: Result, *, left: bool) -> None:
-        if self.awaited != NOBODY:
-            owner, number = self.awaited
-            result.spawn(PartRemoved(number, left), owner=owner)
+    def end(self, rank: Rank, result: Result, *, left: bool) -> None:
+        owner, number, run = self.awaited
+        if run == rank.job.run:
+            result.spawn(PartRemoved(number, left, run), owner=owner)
 
 
 class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
@@ -73,14 +78,15 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
             directory, device = _enter(rank, self.place)
         except Problem as problem:
             has_gone = problem.errno == errno.ENOENT
+            tally = RemovalCounts(rank, result)
             for name in () if has_gone else unpack_names(self.names):
-                result.count(counts.FOUND)
-                result.fail(self.place, name, problem, retry=Tried.NEVER)
-            self.end(result, left=not has_gone)
+                tally.found()
+                tally.failed(self.place, name, problem)
+            self.end(rank, result, left=not has_gone)
             return
         listed = Listed(Verdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
         if (yield from _remove_names(rank, result, directory, device, listed, self)):
-            self.end(result, left=False)
+            self.end(rank, result, left=False)
 
 
 class RemoveDir(_Part, code=81, doing="removing", is_note=False):
@@ -94,7 +100,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         unread = None
         if not self.is_empty:
-            result.count(counts.UNSCANNED, -1)
+            RemovalCounts(rank, result).unread(-1)
             try:
                 directory, device = _enter(rank, self.place)
                 listing = yield from begin_list(rank.kernel, directory, detailed=True)
@@ -104,28 +110,28 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
                 yield from rank.throttle.spend(operations=2 * listing.number)
             except Problem as problem:
                 if problem.errno != errno.EACCES:
-                    self._failed(result, problem)
+                    self._failed(rank, result, problem)
                     return
                 unread = problem  # what can't be read may be empty
             else:
                 if not (yield from _remove_names(rank, result, directory, device, listing.listed, self)):
                     return
         if self.stays and unread is None:
-            self._stays(result)
+            self._stays(rank, result)
             return
-        problem_met = unread if rank.options.dry_run else (yield from self._remove(rank))
+        problem_met = unread if only_looks(rank) else (yield from self._remove(rank))
         if problem_met is None:
-            result.count(counts.DIRECTORIES)
-            self.end(result, left=False)
+            result.items.did(Action.DELETE, self.place, b"", DIRECTORY)
+            RemovalCounts(rank, result).gone((counts.DIRECTORIES,))
+            self.end(rank, result, left=False)
         else:
-            self._failed(result, unread if unread and problem_met.errno == errno.ENOTEMPTY else problem_met)
+            self._failed(rank, result, unread if unread and problem_met.errno == errno.ENOTEMPTY else problem_met)
 
     def _remove(self, rank: Rank) -> Stepwise[Problem | None]:
         place, parent = self.place, self.parent
-        sources = rank.sources[place.root]
-        sources.forget(place.path)
+        forget(rank, place)
         try:
-            around = sources.open(parent.path, parent.source_id)
+            around = opened(rank, parent)
         except Problem as problem:
             return problem
         rows = Rows(1, MODE | INODE)
@@ -133,35 +139,40 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
         removed = yield from remove_batch(rank, around, os.path.basename(place.path), rows)
         return problem_of(removed.verdicts, 0)
 
-    def _stays(self, result: Result) -> None:
+    def _stays(self, rank: Rank, result: Result) -> None:
         """Which is no failure of its own."""
-        result.count(counts.SKIPPED)
-        self.end(result, left=True)
+        RemovalCounts(rank, result).stays()
+        self.end(rank, result, left=True)
 
-    def _failed(self, result: Result, problem: Problem) -> None:
+    def _failed(self, rank: Rank, result: Result, problem: Problem) -> None:
         """It could not be removed, unless it has gone by itself."""
         has_gone = problem.errno == errno.ENOENT
         if has_gone:
-            result.count(counts.FOUND, -1)
+            RemovalCounts(rank, result).found(-1)
+        elif rank.options.delete and problem.strerror == ELSEWHERE:
+            result.warn(self.place, b"", ELSEWHERE)
         else:
-            result.fail(self.place, b"", problem, retry=Tried.NEVER)
-        self.end(result, left=not has_gone)
+            RemovalCounts(rank, result).failed(self.place, b"", problem)
+        self.end(rank, result, left=not has_gone)
 
-    def settled(self, result: Result, *, left: bool) -> None:
+    def settled(self, rank: Rank, result: Result, *, left: bool) -> None:
         if left or self.stays:
-            self._stays(result)
+            self._stays(rank, result)
         else:
             result.spawn(self._replace(is_empty=True))
 
 
 class PartRemoved(Note, code=83, doing="noting what is removed"):
-    """Tells the rank that waits under ``number`` that a part is settled; ``left``: something of it stays."""
+    """Tells the rank that waits under ``number`` that a part is settled; ``left``: something of it stays. Nobody waits
+    in another run than that ``of_run``."""
 
     number: int
     left: bool
+    of_run: int
 
     def run(self, rank: Rank, result: Result) -> None:
-        rank.own(PartLedger).take(self.number, self, result)
+        if self.of_run == rank.job.run:
+            rank.own(PartLedger).take(self.number, self, result)
 
 
 class _Waiting(NamedTuple):
@@ -178,29 +189,49 @@ class PartLedger(Ledger[int, _Waiting, PartRemoved]):
         super().__init__(rank)
         self._numbers = count()
 
-    def wait(self, part: _Part, parts: int, result: Result, *, left: bool = False) -> tuple[int, int]:
-        """From now on so many ``parts`` of ``part`` are awaited: by this rank, and under the number that it returns."""
+    def wait(self, part: _Part, parts: int, result: Result, *, left: bool = False) -> tuple[int, int, int]:
+        """From now on so many ``parts`` of ``part`` are awaited, by this rank; returns what they have to know."""
         number = next(self._numbers)
         self.open(number, _Waiting(part, left), parts, result)
-        return self._rank.number, number
+        return self._rank.number, number, self._rank.job.run
 
     def noted(self, awaited: Awaited[_Waiting], note: PartRemoved) -> None:
         if note.left:
             awaited.opened = awaited.opened._replace(left=True)
 
     def ended(self, awaited: Awaited[_Waiting], result: Result) -> None:
-        awaited.opened.part.settled(result, left=awaited.opened.left)
+        awaited.opened.part.settled(self._rank, result, left=awaited.opened.left)
+
+
+def opened(rank: Rank, place: Place) -> int:
+    """The directory of which something is removed: of a copy job that of the target, which has the ``source_id`` of
+    such a place; raises ``Problem``."""
+    if rank.options.delete:
+        return rank.targets[place.root].open(rank.below_target(place.root, place.path), place.source_id)
+    return rank.sources[place.root].open(place.path, place.source_id)
+
+
+def forget(rank: Rank, place: Place) -> None:
+    """It is not kept open any more."""
+    if rank.options.delete:
+        rank.targets[place.root].forget(rank.below_target(place.root, place.path))
+    else:
+        rank.sources[place.root].forget(place.path)
+
+
+def is_within(rank: Rank, place: Place, directory: int) -> bool:
+    """Does the open directory lie on the mount of its root? Raises ``Problem``."""
+    top = rank.descriptors[place.root]
+    with failing("open"):
+        return mount_number(directory) == mount_number(top.target if rank.options.delete else top.source)
 
 
 def _enter(rank: Rank, place: Place) -> tuple[int, int]:
     """The directory, open, and its device; raises ``Problem`` if another one is there, or another mount."""
-    sources = rank.sources[place.root]
-    directory = sources.open(place.path, place.source_id)
-    with failing("open"):
-        is_within = mount_number(directory) == mount_number(rank.descriptors[place.root].source)
-    if not is_within:
-        sources.forget(place.path)
-        raise Problem("open", 0, text=_ELSEWHERE)
+    directory = opened(rank, place)
+    if not is_within(rank, place, directory):
+        forget(rank, place)
+        raise Problem("open", 0, text=ELSEWHERE)
     return directory, status_of(directory).st_dev
 
 
@@ -209,17 +240,20 @@ def _remove_names(
 ) -> Stepwise[bool]:
     """Removes what is no directory at once; the directories among the names are waited for. Has all gone now?"""
     visitor = RemoveVisitor(rank, result, part.place, directory, device)
+    if rank.options.delete:
+        listed = without_protected(rank, result, part.place, listed)
+        visitor.left = listed.number < 0
     packed = listed.names
-    if listed.kinds and not rank.options.dry_run and not visitor.selected.anything:
+    if listed.kinds and not (only_looks(rank) or result.items.is_wanted) and not visitor.selected.anything:
         packed = yield from visitor.remove_plain(listed)
     yield from visit(rank.kernel, directory, packed, visitor, follow=False)
     if visitor.below:
         awaited = rank.own(PartLedger).wait(part, len(visitor.below), result, left=visitor.left)
         for place in visitor.below:
             result.spawn(RemoveDir(place, awaited, part.place, stays=place in visitor.staying), SCAN_COST, expands=True)
-            result.count(counts.UNSCANNED)
+        RemovalCounts(rank, result).unread(len(visitor.below))
     elif visitor.left:
-        part.settled(result, left=True)
+        part.settled(rank, result, left=True)
     return not (visitor.below or visitor.left)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -18,15 +17,17 @@ from pcopy.fsio.kernel.item_rows import Removing
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.walk.visitor import Found
 
 _REPLACED = "another item has taken its name since it was found: it stays"
-_OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
+OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
 
 
 def remove_batch(rank: Rank, directory: int, packed: bytes, rows: Rows) -> Stepwise[Removed]:
@@ -64,10 +65,13 @@ class RemoveVisitor:
         self._result = result
         self._place = place
         self._directory = directory
+        self._tally = RemovalCounts(rank, result)
         self.device: int | None = device
         self.selected = rank.own(Selected)
-        self._below_path = place.path.partition(b"/")[2]
-        """The directory's path below the PATH of the command line."""
+        self._is_path = not (rank.options.delete or place.path)
+        """Are these the PATHs of prm's command line?"""
+        self._below_path = place.path if rank.options.delete else place.path.partition(b"/")[2]
+        """The directory's path below the root of a copy, or below such a PATH."""
         self.below: list[Place] = []
         self.staying: set[Place] = set()
         """Those among them of which only the contents may go."""
@@ -77,8 +81,8 @@ class RemoveVisitor:
     def failed(self, name: bytes, problem: Problem) -> None:
         if problem.errno == errno.ENOENT:
             return
-        self._result.count(counts.FOUND)
-        if self._place.path and self.selected.excludes_in_any_case(os.path.join(self._below_path, name)):
+        self._tally.found()
+        if not self._is_path and self.selected.excludes_in_any_case(os.path.join(self._below_path, name)):
             self._leave(1)
         else:
             self._fail(name, problem)
@@ -86,11 +90,11 @@ class RemoveVisitor:
     def _leave(self, items: int) -> None:
         """So many are not selected."""
         self.left = True
-        self._result.count(counts.SKIPPED, items)
+        self._tally.stays(items)
 
     def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
         self.left = True
-        self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
+        self._tally.failed(self._place, name, problem, size)
 
     def chosen(self, found: Found) -> Iterable[int]:
         if not self.selected.anything:
@@ -100,23 +104,23 @@ class RemoveVisitor:
         ]
         others = len(found) - len(found.problems) - sum(row not in found.problems for row in rows)
         if others:
-            self._result.count(counts.FOUND, others)
+            self._tally.found(others)
             self._leave(others)
         return rows
 
     def _is_chosen(self, found: Found, selected: set[int], row: int) -> bool:
         """A directory that is a PATH itself is; by its size only a file."""
         mode = found.rows.mode[row]
-        if stat.S_ISDIR(mode) and not self._place.path:
+        if stat.S_ISDIR(mode) and self._is_path:
             return True
         return row in selected and not (self.selected.select.by_size and stat.S_IFMT(mode) not in _SIZED)
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
-        self._result.count(counts.FOUND, len(rows))
+        self._tally.found(len(rows))
         for row in rows:
             name = found.names[row]
             if found.rows.device[row] != self.device:
-                self._fail(name, Problem("stat", 0, text=_OTHER_DEVICE))
+                self._mounted(name, Problem("stat", 0, text=OTHER_DEVICE))
                 continue
             path = os.path.join(self._place.path, name)
             identity = Identity(self._place.source_id.mount, found.rows.inode[row])
@@ -124,6 +128,14 @@ class RemoveVisitor:
             self.below.append(below)
             if not self.selected.may_remove_directory(found.rows.mtime[row]):
                 self.staying.add(below)
+
+    def _mounted(self, name: bytes, problem: Problem) -> None:
+        """What a copy job would delete stays without a failure: that is what users are promised."""
+        if self._rank.options.delete:
+            self.left = True
+            self._result.warn(self._place, name, OTHER_DEVICE)
+        else:
+            self._fail(name, problem)
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         self._items.append((found, rows))
@@ -156,12 +168,9 @@ class RemoveVisitor:
         removed = yield from remove_batch(self._rank, self._directory, names, rows)
         verdicts, sizes = removed.verdicts, removed.seen.size
         done = verdicts.rows(Code.DONE)
-        result, size = self._result, sum(map(sizes.__getitem__, done))
-        result.count(counts.FOUND, len(done))
-        result.count(counts.FOUND_BYTES, size)
-        result.count(counts.BYTES, size)
-        for kind, number in Counter(map(kinds.__getitem__, done)).items():
-            result.count(_PLAIN[kind], number)
+        size = sum(map(sizes.__getitem__, done))
+        self._tally.found(len(done), size)
+        self._tally.gone(map(_PLAIN.__getitem__, map(kinds.__getitem__, done)), size)
         if len(done) == len(rows):
             return others
         each, left = unpack_names(names), [others] if others else []
@@ -173,25 +182,25 @@ class RemoveVisitor:
         return pack_names(left)
 
     def _remove(self, packed: bytes, rows: Rows) -> Steps:
-        result = self._result
         kinds = [type_of(mode) for mode in rows.mode]
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
-        result.count(counts.FOUND, len(rows))
-        result.count(counts.FOUND_BYTES, sum(sizes))
+        self._tally.found(len(rows), sum(sizes))
         problems: dict[int, Problem] = {}
-        if not self._rank.options.dry_run:
+        if not only_looks(self._rank):
             verdicts = (yield from remove_batch(self._rank, self._directory, packed, rows)).verdicts
             problems = {row: problem for row in range(len(rows)) if (problem := problem_of(verdicts, row)) is not None}
         for row, problem in problems.items():
             if problem.errno == errno.ENOENT:
-                result.count(counts.FOUND, -1)
-                result.count(counts.FOUND_BYTES, -sizes[row])
+                self._tally.found(-1, -sizes[row])
             else:
                 self._fail(unpack_names(packed)[row], problem, sizes[row])
         gone = [row for row in range(len(rows)) if row not in problems] if problems else range(len(rows))
-        result.count(counts.BYTES, sum(map(sizes.__getitem__, gone)))
-        for kind, number in Counter(map(kinds.__getitem__, gone)).items():
-            result.count(counts.of_kind(kind), number)
+        if self._result.items.is_wanted:
+            names = unpack_names(packed)
+            for row in gone:
+                self._result.items.did(Action.DELETE, self._place, names[row], kinds[row], sizes[row])
+        counters = (counts.of_kind(kinds[row]) for row in gone)
+        self._tally.gone(counters, sum(map(sizes.__getitem__, gone)))
 
     def finish(self) -> None:
         """What was handed over has gone."""

@@ -1,0 +1,41 @@
+"""Options that make DST equal to SRC: what the source lacks is deleted there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pcopy.cli.argument_types import at_least_0, taking
+from pcopy.errors import Refused
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def add_mirror_options(parser: ArgumentParser) -> None:
+    words = "SRC is a directory with a trailing slash, or -T is given"
+    add = parser.add_argument_group("mirroring", words).add_argument
+    add("--mirror", action="store_true",
+        help="make DST equal to SRC: the same as --existing changed --delete")  # fmt: skip
+    add("--delete", action="store_true",
+        help="delete from DST what SRC lacks, when all is copied; nothing if anything has failed")  # fmt: skip
+    add("--max-delete", metavar="N", type=taking(at_least_0), default=None,
+        help="delete nothing if it were more than N items")  # fmt: skip
+    add("--delete-all", action="store_true",
+        help="delete also if SRC is empty, which is refused otherwise: its file system may not be mounted")  # fmt: skip
+
+
+def deletion_of(values: Namespace, paths: tuple[bytes, ...]) -> dict[str, Any]:
+    """What these options mean, as fields of ``Options``; raises ``Refused``."""
+    delete = values.delete or values.mirror
+    asked = "--mirror" if values.mirror else "--delete"
+    for given, option in ((values.max_delete is not None, "--max-delete"), (values.delete_all, "--delete-all")):
+        if given and not delete:
+            raise Refused(f"{option} is for --delete and --mirror: give one of these, too; see pcopy --help")
+    if values.mirror and values.existing not in (None, "changed"):
+        raise Refused(f"--mirror means --existing changed: leave out --existing {values.existing}, or write --delete")
+    if delete and len(paths) > 2:
+        raise Refused(f"{asked} takes one SRC: what one lacks another may have; mirror them one after the other")
+    if delete and values.files_from is not None:
+        raise Refused(f"{asked} cannot be given with --files-from, which does not tell what SRC lacks: leave one out")
+    max_delete = -1 if values.max_delete is None else values.max_delete
+    return {"delete": delete, "max_delete": max_delete, "delete_all": values.delete_all}

@@ -1,0 +1,175 @@
+"""DeleteExtra and DeleteAmong: what a target directory has and its source lacks is deleted (``--delete``).
+
+Both sides are listed anew, when all that is to be copied is there. What is deleted becomes ``RemoveNames``, as in prm.
+
+Rules:
+- A name is deleted only if the source directory, which is open and is the one that was found, was asked for it and has
+  none. What can't be read on either side has failed, and of that directory nothing is deleted.
+- Nothing is deleted in a job of which anything has failed when the phase begins (``CopyDirector``).
+- A directory of the target is entered only if it is the one that was listed, and never what is mounted there.
+- A name that the target takes for another one of the source (it folds case) stays.
+- What the job itself has made since it began holds nothing that the source lacks: nobody looks into it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from pcopy.fsio.directories import list_names
+from pcopy.fsio.identity import Identity, birth_of
+from pcopy.fsio.kernel.batches import Listed, Stat
+from pcopy.fsio.kernel.columns import INODE, Code, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.spelling import answers_to_another, fold
+from pcopy.named import NamedTuple
+from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
+from pcopy.tasks.directories.finish_dir import finish_again
+from pcopy.tasks.files.existing import look
+from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
+from pcopy.tasks.remove.remove_tree import ELSEWHERE, NOBODY, RemoveNames, forget, is_within
+from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
+
+EMPTY = "nothing was deleted: the source is empty (--delete-all deletes all the same)"
+
+_OTHERS = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.ESTALE)
+"""What is told of a directory that is another item by now, or no directory."""
+
+
+class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
+    """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both have.
+
+    The ``source_id`` is NOWHERE: whatever is there now is the source. In COUNT what would go is counted.
+    """
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        try:
+            sides = _enter(rank, result, self.place)
+            if sides is None:
+                return
+            ours = yield from begin_list(rank.kernel, sides.source)
+            there = yield from begin_list(rank.kernel, sides.target, detailed=True)
+            if not (ours.number or self.place.path or rank.options.delete_all):
+                raise Problem("readdir", 0, on_source=True, text=EMPTY)
+            if ours.is_large or there.is_large:
+                yield from self._spread(rank, result, there, sides.place)
+                return
+        except Problem as problem:
+            RemovalCounts(rank, result).failed(self.place, b"", problem)
+            return
+        _sort(rank, result, sides, there.listed, frozenset(unpack_names(ours.names, ours.number)))
+
+    def _spread(self, rank: Rank, result: Result, listing: Listing, place: Place) -> Steps:
+        spool = NamesSpool(rank.open_spool)
+        yield from spread(listing, spool)
+        tasks = (DeleteAmong(place, *each) for each in map(unpack_listed, spool))
+        result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+
+
+class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
+    """As ``DeleteExtra``, of these ``names`` of a large directory, with ``kinds`` and ``inodes`` as in ``Listed``."""
+
+    names: bytes
+    kinds: bytes
+    inodes: bytes
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        try:
+            source, target = rank.open_source(self.place), rank.open_target(self.place)
+            batch = Stat(source, self.names, INODE, on_source=True)
+            stated = yield from waited(rank.kernel, rank.kernel.submit(batch))
+            names, verdicts = unpack_names(self.names), stated.verdicts
+            for row, code in enumerate(verdicts.codes):
+                if code != Code.DONE and verdicts.errnos[row] != errno.ENOENT:
+                    raise verdicts.problem(row)
+        except Problem as problem:
+            RemovalCounts(rank, result).failed(self.place, b"", problem)
+            return
+        ours = frozenset(names[row] for row in verdicts.rows(Code.DONE))
+        listed = Listed(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
+        _sort(rank, result, _Sides(self.place, source, target), listed, ours)
+
+
+class _Sides(NamedTuple):
+    """A directory that is open on both sides; ``place`` has both identities."""
+
+    place: Place
+    source: int
+    target: int
+
+
+def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
+    """None if nothing in it is to be deleted; raises ``Problem``."""
+    try:
+        here = _identified(rank, place)
+        target = rank.open_target(here)
+    except Problem as problem:
+        if not place.path or problem.errno not in _OTHERS:
+            raise
+        if problem.errno == errno.ESTALE:
+            result.warn(place, b"", ELSEWHERE)
+        return None  # it is no directory any more, or was none
+    if not is_within(rank, here, target):
+        if not place.path:
+            raise Problem("open", 0, text=ELSEWHERE)
+        forget(rank, here)
+        result.warn(place, b"", ELSEWHERE)
+        return None
+    is_left_out = here.source_id.mount != rank.sources[place.root].identity(b"").mount
+    is_new = rank.job.began and birth_of(target) > rank.job.began
+    if is_new or (is_left_out and rank.options.one_file_system):  # of a mount point nothing is copied but itself
+        return None
+    return _Sides(here, rank.open_source(here), target)
+
+
+def _identified(rank: Rank, place: Place) -> Place:
+    """With the identities of what is there, as far as they are not known; raises ``Problem``."""
+    target_id = place.target_id
+    if target_id == NOWHERE:
+        target_id = rank.targets[place.root].identity(rank.below_target(place.root, place.path))
+    return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
+
+
+def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: frozenset[bytes]) -> None:
+    """Of what is ``there`` in the target, names that are not ``ours`` go; directories that are, are looked into."""
+    place, selected = sides.place, rank.own(Selected)
+    followed = b"fl?" if rank.options.dereference else b""
+    extra: list[int] = []
+    names = unpack_names(there.names, len(there.names))
+    for row, name in enumerate(names):
+        if name not in ours:
+            extra.append(row)
+        elif there.kinds[row] in b"d?" or there.kinds[row] in followed:
+            path = os.path.join(place.path, name)
+            if selected.anything and not selected.takes_directory(path):
+                continue
+            target_id = Identity(place.target_id.mount, there.inodes[row])
+            below = Place(place.root, path, NOWHERE, target_id, False, False)
+            result.spawn(DeleteExtra(below), SCAN_COST, expands=True)
+    try:
+        extra = [row for row in extra if not _is_ours(sides, names[row])]
+    except Problem as problem:
+        RemovalCounts(rank, result).failed(place, b"", problem)
+        return
+    if not extra:
+        return
+    if not only_looks(rank):
+        finish_again(rank, result, place, result.phase)
+    at = place._replace(source_id=place.target_id, target_id=NOWHERE)
+    packed, kinds = pack_names(names[row] for row in extra), bytes(there.kinds[row] for row in extra)
+    inodes = b"".join(there.inodes[row : row + 1].tobytes() for row in extra)
+    result.spawn(RemoveNames(at, NOBODY, packed, kinds, inodes), len(extra) * CALL_COST, expands=True)
+
+
+def _is_ours(sides: _Sides, name: bytes) -> bool:
+    """Does the target take it for another name, which the source has? Raises ``Problem``."""
+    present = look(sides.target, name)
+    if present is None or not answers_to_another(sides.target, name, present):
+        return False
+    folded = fold(name)
+    return any(fold(other) == folded for other in list_names(sides.source))

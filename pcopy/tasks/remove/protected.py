@@ -1,0 +1,50 @@
+"""What a copy job never deletes, whatever the source lacks: what belongs to jobs, and what is spared by name.
+
+Patterns, sizes and ages protect, too: ``RemoveVisitor`` asks for these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+
+from pcopy.fsio.half_written import SIDECAR
+from pcopy.fsio.kernel.batches import Listed
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.temporary import PREFIX
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place
+
+_OF_JOBS = re.compile(
+    rb"%b(?:[0-9a-f]+-\d+-\d+\.\d+|[0-9a-f]+-exchanged-\d+-[0-9a-f]{8}|%b[0-9a-f]+)"
+    % (re.escape(PREFIX), re.escape(SIDECAR[len(PREFIX) :]))
+)
+"""Names of temporary files (``pcopy.fsio.temporary``), and of marks beside files (``pcopy.fsio.half_written``)."""
+
+_IS_OF_A_JOB = "a temporary file of a pcopy job, which may be running: it was not deleted"
+
+
+def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
+    """By its name: is it neither a temporary file of any job, nor spared?"""
+    if name.startswith(PREFIX) and _OF_JOBS.fullmatch(name):
+        return False
+    return not rank.job.spared or (place.root, os.path.join(place.path, name)) not in rank.job.spared
+
+
+def without_protected(rank: Rank, result: Result, place: Place, listed: Listed) -> Listed:
+    """What may be deleted of names that a target directory ``place`` has. If anything stays, their number is -1."""
+    packed = listed.names
+    if b"/" + PREFIX not in b"/" + packed and not rank.job.spared:
+        return listed
+    names = unpack_names(packed, len(packed))
+    rows = [row for row, name in enumerate(names) if may_be_deleted(rank, place, name)]
+    if len(rows) == len(names):
+        return listed
+    for name in {*names}.difference(names[row] for row in rows):
+        if name.startswith(PREFIX):
+            result.warn_once(place, name, _IS_OF_A_JOB)
+    kinds = bytes(listed.kinds[row] for row in rows) if listed.kinds else b""
+    inodes = array("Q", [listed.inodes[row] for row in rows]) if listed.inodes else listed.inodes
+    return Listed(listed.verdicts, pack_names(names[row] for row in rows), -1, kinds, inodes)

@@ -1,0 +1,84 @@
+"""What is refused before anything is deleted, and what is spared (``--delete``): rank 0 looks at it at the start."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from pcopy.errors import Refused
+from pcopy.jobs.paths import lies_in, target_of
+from pcopy.tasks.base.job import Options, Root
+from pcopy.text import for_shell, shown
+from pcopy.tools.arguments import CopyArguments
+
+
+def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
+    """Raises ``Refused`` if more might be deleted than the user means; ``option`` is how he has said it."""
+    (source,), root = arguments.sources, roots[0]
+    if root.item:
+        return
+    if not (arguments.no_target_directory or _is_contents(source)):
+        destination = for_shell(arguments.destination)
+        inside = for_shell(os.path.join(arguments.destination, os.path.basename(source)))
+        raise Refused(
+            f"{shown(source)}: with {option} a trailing slash says what is to be equal to it. "
+            f"For {destination} itself: pcopy {option} {for_shell(source + b'/')} {destination}; "
+            f"for a directory in it: pcopy {option} {for_shell(source + b'/')} {inside}"
+        )
+    target = target_of(root)
+    if lies_in(root.source, target) or _identity(target) in _identities_upwards(root.source):
+        raise Refused(f"{shown(source)}: lies in {shown(target)}, so that {option} would delete it; name another DST")
+    if not arguments.options.delete_all and _is_empty(root.source):
+        raise Refused(
+            f"{shown(source)}: is empty, and {option} would delete all that is in {shown(target)}: is its file system "
+            "mounted? --delete-all says that it is meant"
+        )
+
+
+def _is_contents(path: bytes) -> bool:
+    return path.endswith(b"/") or os.path.basename(path) in (b".", b"..") or not stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:  # which is told where it is opened
+        return 0
+
+
+def _is_empty(directory: bytes) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is None
+    except OSError:  # it fails, and nothing is deleted then
+        return False
+
+
+def _identity(path: bytes) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:  # it is not there yet
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
+    """Of a real path, and of all directories above it."""
+    yield _identity(directory)
+    while (parent := os.path.dirname(directory)) != directory:
+        directory = parent
+        yield _identity(directory)
+
+
+def spared_in(directories: Sequence[bytes], roots: Sequence[Root], options: Options) -> tuple[tuple[int, bytes], ...]:
+    """Where ``directories`` lie in the targets: (number of the root, path below it)."""
+    if not options.delete:
+        return ()
+    found = []
+    for number, root in enumerate(roots):
+        tree = os.path.realpath(target_of(root))
+        for real in map(os.path.realpath, filter(None, directories)):
+            if not root.item and real != tree and lies_in(real, tree):
+                found.append((number, os.path.relpath(real, tree)))
+    return tuple(found)

@@ -1,0 +1,78 @@
+"""A mirror that is killed while it deletes is gone on with, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.chaos.unfinished import check_equal, listed, stopped
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import READS, Fault
+from tests.support.files import write
+
+DIRECTORIES, FILES = 12, 25
+
+
+@pytest.fixture
+def trees(area: Path) -> Path:
+    """Three times as much as in the source is in the copy."""
+    for number in range(DIRECTORIES):
+        for file in range(FILES):
+            write(area / f"source/{number}/{file}", b"content")
+    succeed(f"{area}/source/", area / "copy")
+    for number in range(DIRECTORIES):
+        for file in range(FILES):
+            write(area / f"copy/{number}/extra {file}", b"extra")
+            write(area / f"copy/{number}/extra/{file % 5}/{file}", b"extra")
+    return area
+
+
+def extras(copy: Path) -> int:
+    walked = ((top, [*directories, *files]) for top, directories, files in os.walk(copy))
+    return sum("extra" in f"{top[len(str(copy)) :]}/{name}" for top, names in walked for name in names)
+
+
+@pytest.mark.parametrize(("first", "then", "kills"), [(1, 3, 1), (3, 1, 1), (3, 2, 3)])
+def test_killed_while_it_deletes(trees: Path, first: int, then: int, kills: int) -> None:
+    env = {"XDG_STATE_HOME": str(trees / "state")}
+    copy, random = trees / "copy", Random(first * 10 + kills)
+    words: list[Argument] = ["--mirror", f"{trees}/source/", copy]
+    all_extras = left = extras(copy)
+    for kill in range(kills):
+        limit = left - random.randrange(20, left // 2)
+        name = stopped(
+            trees,
+            env,
+            *words,
+            ranks=first,
+            number=signal.SIGKILL,
+            until=lambda limit=limit: extras(copy) < limit,  # type: ignore[misc]
+            slow=("unlinkat", 8),
+        )
+        left = extras(copy)
+        assert 0 < left < all_extras
+        if kill + 1 < kills:
+            pcopy("--discard", name, env=env)
+    told = summary(succeed("--json", "--resume", name, ranks=then, env=env))
+    check_equal(trees / "source", copy)
+    assert told["failed"] == 0 and left <= told["deleted"] <= all_extras
+    assert told["found"] == told["copied"] + told["skipped"]
+    assert listed(env) == []
+
+
+def test_what_had_failed_keeps_all_until_a_resume_has_healed_it(trees: Path) -> None:
+    env = {"XDG_STATE_HOME": str(trees / "state")}
+    copy, before = trees / "copy", extras(trees / "copy")
+    write(trees / "source/3/new", b"new")
+    fault = Fault(trees / "trace", READS, trees / "source/3/new", "EIO")
+    run = pcopy("--mirror", f"{trees}/source/", copy, env=env, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == 1 and extras(copy) == before, show(run)
+    assert b"nothing was deleted: 1 item has failed" in run.stderr, show(run)
+    told = summary(succeed("--json", "--resume", env=env))
+    check_equal(trees / "source", copy)
+    assert told["deleted"] == before

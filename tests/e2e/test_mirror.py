@@ -1,0 +1,303 @@
+"""``--delete`` and ``--mirror``: DST becomes equal to SRC, and nothing goes that should not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import READS, Fault
+from tests.support.files import NOW, write
+from tests.support.filesystems import Place, mounted
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.preload import preloaded
+from tests.support.trees import random_tree
+from tests.support.users import NOBODY, require_root
+
+MIB = 1 << 20
+FOLDING = Path(__file__).parents[1] / "chaos/folding.c"
+
+
+def mirror(area: Path, *options: Argument, **more: Any) -> dict[str, Any]:
+    return summary(succeed("--json", "--mirror", *options, f"{area}/source/", area / "copy", **more))
+
+
+@pytest.fixture
+def trees(area: Path) -> Path:
+    """``source`` and its copy, which has 7 items more: a link, a file, and a directory with four items in it."""
+    for number in range(5):
+        write(area / f"source/{number}/file", b"content")
+        write(area / f"source/{number}/inner/file", b"content")
+    succeed(f"{area}/source/", area / "copy")
+    write(area / "outside/precious", b"precious")
+    (area / "copy/link").symlink_to(area / "outside")
+    write(area / "copy/2/inner/extra", b"extra")
+    write(area / "copy/extra/deep/file", b"extra")
+    os.mkfifo(area / "copy/extra/fifo")
+    (area / "copy/extra/link").symlink_to(area / "outside/precious")
+    return area
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("options", [[], ["--checkpoint", "none"], ["--checksum"]], ids=["", "none", "checksum"])
+def test_what_the_source_lacks_goes(trees: Path, ranks: int, options: list[Argument]) -> None:
+    outside = snapshot(trees / "outside")
+    told = mirror(trees, *options, ranks=ranks)
+    assert (told["deleted"], told["skipped"], told["failed"], told["found"]) == (7, 10, 0, 21)
+    assert differences(trees / "source", trees / "copy") == []
+    assert changes(outside, snapshot(trees / "outside")) == []
+    assert mirror(trees, *options, ranks=ranks)["deleted"] == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_random_trees_become_equal(area: Path, ranks: int) -> None:
+    """Each is full of what the other lacks, with names that mean other things on both sides."""
+    random_tree(area / "source", 21, files=120, directories=25, largest=MIB)
+    random_tree(area / "copy", 22, files=120, directories=25, largest=MIB)
+    for name in ("a", "b", "c"):
+        write(area / "source" / name, b"file")
+        (area / "copy" / name).mkdir()
+        write(area / "source/d" / name, b"file")
+        (area / "copy" / name).chmod(0o700)
+    (area / "copy/d").symlink_to("nowhere")
+    mirror(area, ranks=ranks)
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("names", [300, 5000])
+def test_many_names_in_one_directory(area: Path, names: int) -> None:
+    """They are not held in memory, on neither side."""
+    for number in range(names):
+        write(area / f"source/{number}", b"")
+    succeed("-T", area / "source", area / "copy")
+    for number in range(0, names, 2):
+        (area / f"source/{number}").unlink()
+        write(area / f"copy/extra {number}", b"")
+    told = mirror(area, ranks=3)
+    assert told["deleted"] == names // 2 * 2
+    assert differences(area / "source", area / "copy") == []
+
+
+def test_delete_goes_with_every_policy(trees: Path) -> None:
+    write(trees / "copy/1/file", b"changed there", NOW + 10**12)
+    told = summary(succeed("--json", "--delete", "--existing", "skip", "-T", trees / "source", trees / "copy"))
+    assert (told["deleted"], told["skipped"]) == (7, 10)
+    assert (trees / "copy/1/file").read_bytes() == b"changed there"
+
+
+def test_nothing_goes_without_the_option(trees: Path) -> None:
+    told = summary(succeed("--json", "--existing", "changed", "-T", trees / "source", trees / "copy"))
+    assert told["deleted"] == 0 and (trees / "copy/extra/deep/file").exists()
+
+
+# Nothing is deleted where something went wrong.
+
+
+def refused_to_delete(trees: Path, *options: Argument, **more: Any) -> dict[str, Any]:
+    run = pcopy("--json", "--mirror", *options, f"{trees}/source/", trees / "copy", **more)
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert told["deleted"] == 0 and b"nothing was deleted" in run.stderr, show(run)
+    for name in ("link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"):
+        assert os.path.lexists(trees / "copy" / name), name
+    return told
+
+
+def test_nothing_goes_after_a_failure_of_a_file(trees: Path) -> None:
+    write(trees / "source/3/new", b"content")
+    fault = Fault(trees / "trace", READS, trees / "source/3/new", "EIO")
+    told = refused_to_delete(trees, wrap=fault.wrap())
+    fault.check()
+    assert told["failed"] == 1
+
+
+def test_nothing_goes_if_a_directory_cannot_be_read(trees: Path) -> None:
+    fault = Fault(trees / "trace", ("getdents64",), trees / "source/3/inner", "EIO")
+    told = refused_to_delete(trees, wrap=fault.wrap())
+    fault.check()
+    assert told["failed"] == 1
+
+
+def test_nothing_goes_if_a_directory_may_not_be_read(trees: Path) -> None:
+    require_root("become somebody else")
+    for path in [trees / "copy", *(trees / "copy").rglob("*")]:
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    (trees / "source/3/inner").chmod(0o700)
+    told = refused_to_delete(trees, user=NOBODY)
+    assert told["failed"] == 1
+
+
+def test_nothing_goes_if_the_source_is_empty(trees: Path) -> None:
+    shutil.rmtree(trees / "source")
+    (trees / "source").mkdir()
+    before = snapshot(trees / "copy")
+    run = pcopy("--mirror", f"{trees}/source/", trees / "copy")
+    assert run.returncode == 2 and b"is empty" in run.stderr and b"--delete-all" in run.stderr, show(run)
+    assert changes(before, snapshot(trees / "copy")) == []
+    assert mirror(trees, "--delete-all")["deleted"] == 27
+    assert os.listdir(trees / "copy") == []
+
+
+@pytest.mark.parametrize(("most", "deleted"), [(0, 0), (6, 0), (7, 7), (8, 7)])
+def test_no_more_than_so_many(trees: Path, most: int, deleted: int) -> None:
+    if deleted:
+        assert mirror(trees, "--max-delete", str(most))["deleted"] == deleted
+        assert differences(trees / "source", trees / "copy") == []
+        return
+    env = {"XDG_STATE_HOME": str(trees / "state")}
+    run = pcopy("--json", "--mirror", "--max-delete", str(most), f"{trees}/source/", trees / "copy", env=env)
+    assert run.returncode == 1, show(run)
+    assert (
+        f"nothing was deleted: the source lacks 7 items, which is more than --max-delete {most}".encode() in run.stderr
+    )
+    assert summary(run)["deleted"] == 0 and summary(run)["job"] is None
+    assert b"--resume" not in run.stderr
+    (trees / "copy/link").unlink()
+    (trees / "copy/extra/fifo").unlink()
+    assert differences(trees / "source", trees / "copy") != []
+    listed = pcopy("--jobs", env=env)
+    assert b"no unfinished jobs" in listed.stdout + listed.stderr, show(listed)
+
+
+def test_what_cannot_be_deleted_fails(trees: Path) -> None:
+    """The others go."""
+    require_root("become somebody else")
+    for path in [trees / "copy", *(trees / "copy").rglob("*")]:
+        if path.name != "extra" or not path.is_dir():
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    errors = trees / "outside/errors"
+    errors.touch()
+    os.chown(errors, NOBODY, NOBODY)
+    words: list[Argument] = [
+        "--json",
+        "--mirror",
+        "--checkpoint",
+        "none",
+        "--errors",
+        errors,
+        f"{trees}/source/",
+        trees / "copy",
+    ]
+    run = pcopy(*words, user=NOBODY)
+    assert run.returncode == 1, show(run)
+    told = summary(run)
+    assert (told["deleted"], told["failed"], told["found"]) == (3, 3, 24)
+    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    lines = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert {(line["path"], line["errno"]) for line in lines} == {
+        (f"{trees}/copy/extra/{name}", errno.EACCES) for name in ("fifo", "link", "deep")
+    }
+    assert sorted(os.listdir(trees / "copy/extra")) == ["deep", "fifo", "link"]
+
+
+# What is protected.
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (["--exclude", "extra"], ["2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"]),
+        (["--exclude", "/extra/deep"], ["extra/deep/file"]),
+        (["--exclude", "fifo"], ["extra/fifo"]),
+        (["--exclude", "link"], ["link", "extra/link"]),
+        (["--exclude", "/2"], ["2/inner/extra"]),
+    ],
+)
+def test_what_filters_exclude_stays(trees: Path, options: list[Argument], kept: list[str]) -> None:
+    told = mirror(trees, *options)
+    extra = {"link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"}
+    assert {name for name in extra if os.path.lexists(trees / "copy" / name)} == set(kept)
+    directories = sum(any(name.startswith(each) for name in kept) for each in ("extra/", "extra/deep/"))
+    assert told["deleted"] == 7 - len(kept) - directories
+
+
+def test_mounts_stay(on: Place) -> None:
+    require_root("mount")
+    area = on("ext4")
+    write(area / "source/file", b"content")
+    (area / "copy/extra/mounted").mkdir(parents=True)
+    write(area / "elsewhere/precious", b"precious")
+    subprocess.run(["mount", "--bind", area / "elsewhere", area / "copy/extra/mounted"], check=True)
+    try:
+        run = pcopy("--json", "--mirror", f"{area}/source/", area / "copy")
+        assert run.returncode == 0 and b"mounted" in run.stderr, show(run)
+        assert (area / "elsewhere/precious").read_bytes() == b"precious"
+        assert summary(run)["warnings"] == 1 and summary(run)["deleted"] == 0
+    finally:
+        subprocess.run(["umount", area / "copy/extra/mounted"], check=True)
+    assert mirror(area)["deleted"] == 2
+
+
+def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
+    temporary = ".pcopy-0123456789-1-0.7"
+    write(trees / "copy/2" / temporary, b"of a job that runs elsewhere")
+    write(trees / "copy/extra" / temporary, b"of a job that runs elsewhere")
+    write(trees / "copy/2/.pcopy-not-ours", b"a name of the user's")
+    env = {"XDG_STATE_HOME": str(trees / "copy/state")}
+    words: list[Argument] = ["--json", "--mirror", "--checkpoint-interval", "0.01", f"{trees}/source/", trees / "copy"]
+    run = pcopy(*words, env=env)
+    assert run.returncode == 0, show(run)
+    assert (trees / "copy/2" / temporary).exists() and (trees / "copy/extra" / temporary).exists()
+    assert not (trees / "copy/2/.pcopy-not-ours").exists() and not (trees / "copy/extra/fifo").exists()
+    assert summary(run)["warnings"] == 2 and b"temporary file" in run.stderr, show(run)
+
+
+def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_scratch: Path) -> None:
+    """It keeps the old spelling of a name that is there under another one."""
+    require_root("mount file systems")
+    write(area / "source/NAME", b"content")
+    with mounted("tmpfs", session_scratch, size=64 * MIB) as place:
+        write(place / "copy/name", b"content")
+        write(place / "copy/other", b"extra")
+        env = {**preloaded(FOLDING), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
+        told = summary(succeed("--json", "--mirror", f"{area}/source/", place / "copy", env=env))
+        assert (os.listdir(place / "copy"), told["deleted"], told["skipped"]) == (["name"], 1, 1)
+        assert (place / "copy/name").read_bytes() == b"content"
+
+
+REFUSALS: dict[str, tuple[Callable[[Path], list[Argument]], bytes]] = {
+    "no slash": (lambda area: ["--mirror", area / "source", area / "copy"], b"a trailing slash says"),
+    "no slash, absent": (lambda area: ["--delete", area / "source", area / "new"], b"a trailing slash says"),
+    "several": (lambda area: ["--delete", f"{area}/source/", f"{area}/outside/", area / "copy"], b"one SRC"),
+    "in DST": (lambda area: ["--mirror", f"{area}/copy/2/", area / "copy"], b"lies in"),
+    "a list": (
+        lambda area: ["--mirror", "--files-from", area / "outside/precious", f"{area}/source/", area / "copy"],
+        b"--files-from",
+    ),
+    "alone": (lambda area: ["--max-delete", "3", f"{area}/source/", area / "copy"], b"--max-delete is for"),
+    "alone, too": (lambda area: ["--delete-all", f"{area}/source/", area / "copy"], b"--delete-all is for"),
+    "another policy": (lambda area: ["--mirror", "-u", f"{area}/source/", area / "copy"], b"--existing newer"),
+    "a number": (lambda area: ["--mirror", "--max-delete", "-1", f"{area}/source/", area / "copy"], b"--max-delete"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused(trees: Path, case: str) -> None:
+    words, why = REFUSALS[case]
+    before = snapshot(trees)
+    run = pcopy(*words(trees))
+    assert run.returncode == 2 and why in run.stderr, show(run)
+    assert len(run.stderr.splitlines()) == 1, show(run)
+    assert changes(before, snapshot(trees)) == []
+
+
+def test_a_source_below_dst_by_a_bind_mount_is_refused(on: Place) -> None:
+    require_root("mount")
+    area = on("ext4")
+    write(area / "copy/inner/file", b"content")
+    (area / "source").mkdir()
+    subprocess.run(["mount", "--bind", area / "copy", area / "source"], check=True)
+    try:
+        run = pcopy("--mirror", f"{area}/source/inner/", area / "copy")
+        assert run.returncode == 2 and b"lies in" in run.stderr, show(run)
+    finally:
+        subprocess.run(["umount", area / "source"], check=True)
+    assert (area / "copy/inner/file").exists()
