@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from pcopy import __version__  # noqa: E402
 from pcopy.cli.configuration import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
+from pcopy.cli.job_options import MAY_CHANGE  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
@@ -138,12 +140,18 @@ def option_of(
     if text is None:
         text = prose(parser._get_formatter()._expand_help(action))
     else:
-        text = text.replace("{program}", program.name)
+        text = text.replace("{program}", program.name).replace("{may_change}", may_change(parser))
         missing = [choice for choice in action.choices or () if f"`{choice}`" not in text]
         if missing:
             sys.exit(f"{program.name}: the text of {spellings[-1]} does not tell of {', '.join(missing)}")
     long = [name for name in spellings if name.startswith("--")]
     return Option((long or list(spellings))[0], spellings, value_of(action), text)
+
+
+def may_change(parser: argparse.ArgumentParser) -> str:
+    """The options that may be given with --resume."""
+    found = [name_of(action) for action in parser._actions if action.dest in MAY_CHANGE - {"archive"}]
+    return textwrap.fill(", ".join(f"`--{name}`" for name in found), 118, break_on_hyphens=False)
 
 
 def value_of(action: argparse.Action) -> str:
