@@ -45,6 +45,7 @@ complete -c pcopy -l errors -r -F -d 'write all failures to FILE, one JSON objec
 complete -c pcopy -l log -r -F -d 'write to FILE what becomes of each item, one JSON object a line'
 complete -c pcopy -l json -d 'the summary as JSON'
 complete -c pcopy -l metrics -r -F -d 'write what is counted to FILE, for Prometheus'
+complete -c pcopy -l report -r -F -d 'write what was done, how fast and by whom to FILE when the job has ended'
 complete -c pcopy -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pcopy -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pcopy -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'

@@ -18,7 +18,6 @@ NOT_YET = frozenset(
         "--backup",
         "--control",
         "--force",
-        "--report",
     )
 )
 """Options of pcopy that are planned and not built."""

@@ -294,6 +294,9 @@ def add_told(
     add("--metrics", metavar="FILE",
         help="write what is counted to FILE, for Prometheus (the textfile collector of node_exporter), anew every 15 "
         "seconds or each --progress-interval")  # fmt: skip
+    add("--report", metavar="FILE", action="append", default=[],
+        help="write what was done, how fast and by whom to FILE when the job has ended; its name ends in .html (a "
+        "page) or .json; may be given for both")  # fmt: skip
     add("--progress", choices=PROGRESS, metavar="HOW", nargs="?", const=PROGRESS[0], default=PROGRESS[0],
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
@@ -304,7 +307,14 @@ def add_told(
     add("-h", "--help", action="store_true", help="print this help and exit")
 
 
+ENDINGS = (".json", ".html")
+"""Of the files of ``--report``: they say what is in them."""
+
+
 def telling_of(values: Namespace) -> Telling:
+    """Raises ``Refused`` for what cannot be."""
+    if values.metrics and getattr(values, "dry_run", False):
+        raise Refused("--metrics tells what was done, and when that ended well; --dry-run does nothing: leave one out")
     from pcopy.report.screen import Telling
 
     errors, log = getattr(values, "errors", None), getattr(values, "log", None)
@@ -317,16 +327,22 @@ def telling_of(values: Namespace) -> Telling:
         verbose=values.verbose,
         metrics=_written_to("metrics", values.metrics),
         log=None if log is None else os.fsencode(log),
+        reports=tuple(_written_to("report", word, ENDINGS) for word in values.report),
     )
 
 
-def _written_to(option: str, word: str | None) -> bytes:
-    """The file that an option names, empty if it was not given; raises ``Refused`` if that can be no file."""
+def _written_to(option: str, word: str | None, endings: tuple[str, ...] = ("",)) -> bytes:
+    """The file that an option names, empty if it was not given; raises ``Refused`` if that can be no file.
+
+    Its name has to have one of the ``endings``.
+    """
     if word is None:
         return b""
     if os.path.basename(word) in {"", ".", ".."}:
         what = f"{shown(os.fsencode(word))}: is a directory, as it is written" if word else "the empty string"
         raise Refused(f"--{option} {what}; name a file")
+    if not word.endswith(endings):
+        raise Refused(f"--{option} {shown(os.fsencode(word))}: write a name that ends in {' or '.join(endings)}")
     return os.fsencode(word)
 
 

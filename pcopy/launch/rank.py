@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -57,7 +58,8 @@ class RankSetup(NamedTuple):
 
     A job with ``keeping`` can be gone on with. The directories of its ``roots`` are open; one of the ``leaders`` is on
     each host. ``hosts`` names each rank's, and is empty if all ranks are on one; ``notices`` lead to rank 0 then. The
-    user wants so many operations ``in_flight`` (0: automatic). Only rank 0 has the rest. ``settle`` is asked at the end
+    user wants so many operations ``in_flight`` (0: automatic). Each rank ``gathers`` what a report
+    tells of it. Only rank 0 has the rest. ``settle`` is asked at the end
     of a job whose items are all there. ``kept`` makes the job's directory before the first task. ``advice`` is told
     once there is a record, if the ranks may all be killed without a word.
     """
@@ -72,6 +74,7 @@ class RankSetup(NamedTuple):
     signals: StopSignals
     notices: NoticePipe | None = None
     in_flight: int = 0
+    gathers: bool = False
     sink: Sink | None = None
     settle: Settle = lambda rank, totals: OK
     kept: KeptJob | None = None
@@ -101,7 +104,7 @@ def make_rank(setup: RankSetup) -> Rank:
         options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
     )
     kernel = make_kernel(settings)
-    return Rank(
+    rank = Rank(
         setup.job,
         setup.transport.rank,
         setup.transport.size,
@@ -113,6 +116,8 @@ def make_rank(setup: RankSetup) -> Rank:
         hosts=setup.hosts,
         open_spool=spool_in(setup.keeping.spool),
     )
+    rank.gathers = setup.gathers
+    return rank
 
 
 def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankStore | None]:
@@ -237,10 +242,15 @@ class _Running:
         self._pulse = Pulse()
         self._advice = setup.advice
         self._unlocked = self._store if setup.hosts and self._rank.number else None
+        self._driver: Driver | None = None
+        self._began = time.monotonic()
+        self._begun_with = tuple(self._node.counters)
+        if setup.gathers:
+            self._node.barrier.last_words = self._last_words
 
     def run(self) -> Ended:
         setup, journal, kernel = self._setup, self._journal, self._rank.kernel
-        driver = Driver(
+        driver = self._driver = Driver(
             self._node,
             setup.transport,
             self._run,
@@ -271,7 +281,7 @@ class _Running:
             watchdog.stop()
             self._end()
         self._rank.close()
-        return self._director.ended._replace(status=status)
+        return self._director.ended._replace(status=status, gathered=self._node.barrier.words)
 
     def _run(self, task: Task) -> Slices:
         node = self._node
@@ -293,6 +303,25 @@ class _Running:
         self._unlocked = None
         with suppress(Refused, OSError):  # the first record tells why
             store.take_lock()
+
+    def _last_words(self, below: Sequence[bytes]) -> bytes:
+        """What this rank has done in this run, and all those below it in the tree."""
+        from pcopy.tasks.base.rank_sums import RankSums, RankWork
+
+        assert self._driver is not None
+        now, before = Totals(*self._node.counters), Totals(*self._begun_with)
+        items = sum(getattr(now, name) - getattr(before, name) for name in ("copied", "skipped", "failed"))
+        moved = sum(getattr(now, name) - getattr(before, name) for name in ("moved", "verified_bytes"))
+        seconds, work = time.monotonic() - self._began, self._node.under_way
+        busy = max(0.0, seconds - self._driver.idle)
+        sums = self._rank.own(RankSums)
+        row = RankWork(
+            self._rank.number, items, moved, work.ended, round(busy, 3), round(seconds, 3), work.taken, work.given
+        )
+        sums.ranks.append(row)
+        for words in below:
+            sums.merge(words)
+        return sums.words()
 
     def _stop_reason(self) -> Halt | None:
         """Asked between slices."""

@@ -12,8 +12,7 @@ from pcopy.launch.group import Group, kernels
 from pcopy.launch.rank import RankSetup
 from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
-from pcopy.report.metrics import Metrics
-from pcopy.report.recorder import End, Facts, Records
+from pcopy.report.recorder import End, Facts, Recorder, Records
 from pcopy.report.screen import Screen, Telling
 from pcopy.tasks.base.job import Sink, Totals
 
@@ -21,7 +20,16 @@ from pcopy.tasks.base.job import Sink, Totals
 class Recording:
     def __init__(self, telling: Telling) -> None:
         """Raises ``Refused`` if a file cannot be made."""
-        self._records = Records([Metrics(telling.metrics, telling.umask, telling.interval)])
+        recorders: list[Recorder] = []
+        if telling.metrics:
+            from pcopy.report.metrics import Metrics
+
+            recorders.append(Metrics(telling.metrics, telling.umask, telling.interval))
+        if telling.reports:
+            from pcopy.report.report import JobReport
+
+            recorders.append(JobReport(telling.reports, telling.umask))
+        self._records = Records(recorders)
 
     def begin(self, screen: Screen, setup: RankSetup, preparation: Preparation, group: Group) -> Sink:
         """The job begins: what is told to this is told to ``screen``, and to all recorders."""
@@ -36,6 +44,8 @@ class Recording:
             kernels(group.hellos),
             time.time() - (time.monotonic() - preparation.began),
             Totals(*preparation.keeping.counts) if preparation.keeping.resumed else Totals(),
+            preparation.words,
+            tool.meanings,
         )
         self._records.begin(facts, screen.notice)
         return self._records.before(screen)
@@ -43,7 +53,7 @@ class Recording:
     def end(self, preparation: Preparation, ended: Ended, status: int) -> None:
         """The job has ended, and its user was told."""
         halted = told(ended.halted) if ended.halted is not None else ""
-        self._records.end(End(status, ended.totals, halted, preparation.values))
+        self._records.end(End(status, ended.totals, halted, preparation.values, ended.gathered))
 
     def end_in_disorder(self, status: int) -> None:
         self._records.end_in_disorder(status)

@@ -66,12 +66,14 @@ class Ranks(Group):
 
 
 class _Begun(NamedTuple):
-    """The job as it is on all ranks, how many they are, and what the user wants each to keep under way."""
+    """The job as it is on all ranks, how many they are, what the user wants each to keep under way, and whether each is
+    to gather what a report tells."""
 
     job: Job
     keeping: Keeping
     size: int
     in_flight: int
+    gathers: bool
 
 
 def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
@@ -96,6 +98,7 @@ def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
 def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparation:
     try:
         preparation = command.prepare(words)
+        preparation.words = words
     except ImportError as error:  # all ranks end in order, with one status
         if text := missing_package(error):
             raise Refused(text) from None
@@ -105,7 +108,7 @@ def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparatio
 
 
 def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> int:
-    job, keeping, size, in_flight = _begin(preparation, ranks, signals)
+    job, keeping, size, in_flight, gathers = _begin(preparation, ranks, signals)
     roots = on_all(
         ranks, partial(open_roots, job, compare_devices=ranks.hellos[ranks.rank].place == ranks.hellos[0].place)
     )
@@ -128,7 +131,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
             raise
         hosts = [hello.host for hello in ranks.hellos] if len(ranks.hellos) > 1 else []
         first = leaders(ranks.hellos)
-        setup = RankSetup(tool, job, keeping, transport, roots, first, hosts, signals, notices, in_flight)
+        setup = RankSetup(tool, job, keeping, transport, roots, first, hosts, signals, notices, in_flight, gathers)
         if transport.rank == 0 and preparation and screen:
             setup = _of_root(setup, preparation, screen, recording, ranks)
         try:
@@ -152,7 +155,7 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
 def _opened(tool: Tool, telling: Telling, stack: ExitStack) -> tuple[Screen, Recording | None]:
     """On rank 0: all that the user has asked to be told by. Raises ``Refused``."""
     screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, telling, sys.stderr)))
-    if not telling.metrics:
+    if not (telling.metrics or telling.reports):
         return screen, None
     from pcopy.launch.recording import Recording
 
@@ -179,15 +182,16 @@ def _begin(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) 
     if ranks.broadcast(preparation is not None and preparation.kept is not None):
         signals.install()
         ranks.gather(None)
-    size, in_flight, job, keeping = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
+    told = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
+    size, in_flight, gathers, job, keeping = told
     if len(ranks.hellos) > 1:
         signals.install()  # while ranks meet none may be killed by what others are about to heed
     roots = tuple(Root(**root) for root in job["roots"])
     options = options_from_primitives(job["options"])
-    return _Begun(Job(**{**job, "roots": roots, "options": options}), Keeping(**keeping), size, in_flight)
+    return _Begun(Job(**{**job, "roots": roots, "options": options}), Keeping(**keeping), size, in_flight, gathers)
 
 
-def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[int, int, Any, Any]:
+def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[int, int, bool, Any, Any]:
     assert preparation is not None
     size = ranks.number(preparation.ranks)
     begin = partial(preparation.begin, size)
@@ -195,7 +199,7 @@ def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) 
     job = preparation.job
     plain = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
     plain["options"] = options_as_primitives(job.options)
-    return size, preparation.in_flight, plain, preparation.keeping._asdict()
+    return size, preparation.in_flight, bool(preparation.telling.reports), plain, preparation.keeping._asdict()
 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: Ranks) -> Job:

@@ -7,12 +7,14 @@ ranks knows this class, and no program.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from pcopy.engine.messages import Halt
 from pcopy.engine.phase_end import Director
 from pcopy.engine.task import Task
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.named import NamedTuple
 from pcopy.report.gauge import Stages
@@ -33,6 +35,8 @@ class Ended(NamedTuple):
     halted: Halt | None
     layouts: tuple[tuple[str, int], ...] = ()
     """How many files have got which layout, as people read it; empty where there are no layouts."""
+    gathered: bytes = b""
+    """What all ranks have said of themselves (``pcopy.tasks.base.rank_sums``), if that was wanted."""
 
 
 class JobDirector(Director, Protocol):
@@ -60,6 +64,16 @@ class Tool:
     """How progress is measured."""
     done = "copied"
     """What has been done to an item that counts as ``Totals.copied``."""
+    meanings: Mapping[int, str] = MappingProxyType(
+        {
+            OK: "all done",
+            INCOMPLETE: "finished, but not everything is as it should be",
+            REFUSED: "something could not be read",
+            INTERNAL: "internal error",
+            STOPPED: "stopped early",
+        }
+    )
+    """What the exit statuses mean, for people."""
     director: Callable[[Rank, Settle, int], JobDirector]
     """Made with ``unfinished``, too."""
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
@@ -102,6 +116,8 @@ class Preparation:
         self.in_flight = in_flight
         self.telling = telling
         self.kept: KeptJob | None = None
+        self.words: Sequence[str] = ()
+        """The command line, without the program."""
         self.values: dict[str, object] = {}
         """What ``--json`` shows, once the end was told."""
 

@@ -32,19 +32,25 @@ class Facts(NamedTuple):
     started: float
     before: Totals = Totals()
     """What earlier runs of the job have counted."""
+    words: Sequence[str] = ()
+    """The command line, without the program."""
+    meanings: Mapping[int, str] = {}
+    """What exit statuses mean."""
 
 
 class End(NamedTuple):
     """How a job has ended: as its user was told, with the values of ``--json``.
 
     Of a job that ended in disorder the ``totals`` are those that were heard last, and ``summary`` is empty. ``halted``
-    is the reason to stop early, if there was one.
+    is the reason to stop early, if there was one; ``gathered`` what all ranks have said of themselves
+    (``pcopy.tasks.base.rank_sums``), if they could.
     """
 
     status: int
     totals: Totals
     halted: str = ""
     summary: Mapping[str, Any] = {}
+    gathered: bytes = b""
 
 
 class Recorder:

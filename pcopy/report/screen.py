@@ -39,15 +39,19 @@ def failure_line(failure: Failure, program: str = "pcopy") -> str:
 
 def failure_json(failure: Failure) -> str:
     """One JSON object on one line."""
+    return json.dumps(failure_values(failure))
+
+
+def failure_values(failure: Failure) -> dict[str, object]:
+    """For programs: ``path`` as it is shown, ``path_b64`` its exact bytes."""
     from pcopy.report.lines_file import path_values  # few jobs need it
 
-    values = {
+    return {
         **path_values(failure.path),
         "operation": _operation(failure),
         "errno": failure.errno,
         "message": _reason(failure),
     }
-    return json.dumps(values)
 
 
 def _operation(failure: Failure) -> str:
@@ -77,7 +81,7 @@ class Telling(NamedTuple):
     """How much the user wants to be told of a job; ``json``: at its end, for programs.
 
     ``errors`` is the file for all failures, made with ``umask`` (None: the process's own); ``interval`` is in seconds.
-    ``metrics`` is a file, too, or empty.
+    ``metrics`` is a file, too, or empty, and so are ``reports``.
     """
 
     quiet: bool = False
@@ -90,6 +94,7 @@ class Telling(NamedTuple):
     metrics: bytes = b""
     log: bytes | None = None
     """The file that tells of each item, made as ``errors`` is."""
+    reports: tuple[bytes, ...] = ()
 
     @property
     def itemizes(self) -> bool:

@@ -187,9 +187,7 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
         result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
     if result.items.is_wanted:
-        from pcopy.tasks.tell_items import tell_items
-
-        tell_items(rank, result)
+        _hand_on_items(result, rank)
     if result.failures or result.notices or result.unknown or result.once:
         failures = tuple(tuple(failure) for failure in result.failures)
         retries = tuple(retry._replace(task=_packed(again)) for again, retry in result.failed)
@@ -198,6 +196,18 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn(note, owner=0)
     rank.ended()
     return result.outcome()
+
+
+def _hand_on_items(result: Result, rank: Rank) -> None:
+    """To the report, and to whoever wants to hear of each."""
+    if rank.gathers:
+        from pcopy.tasks.base.rank_sums import RankSums
+
+        rank.own(RankSums).add(result.items.packed())
+    if rank.options.itemize:
+        from pcopy.tasks.tell_items import tell_items
+
+        tell_items(rank, result)
 
 
 def _store_entries(result: Result, rank: Rank) -> None:

@@ -61,7 +61,11 @@ def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, 
 
 def _told(telling: Telling) -> dict[str, bytes]:
     """What tells of a job while it runs, or when it has ended; an empty path stands for nothing."""
-    return {"errors": telling.errors or b"", "log": telling.log or b"", "metrics": telling.metrics}
+    reports = {f"report ({number})": path for number, path in enumerate(telling.reports, 1)}
+    if len(telling.reports) == 1:
+        reports = {"report": telling.reports[0]}
+    told = {"errors": telling.errors or b"", "log": telling.log or b"", "metrics": telling.metrics}
+    return {**told, **reports}
 
 
 def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
@@ -123,6 +127,7 @@ def _check_output(what: str, path: bytes) -> None:
 def _is_older(path: bytes, what: str) -> bool:
     """Is the file an older one of its kind, or empty?"""
     from pcopy.report.metrics import begins_as_metrics
+    from pcopy.report.report import begins_as_report
     from pcopy.signature.manifest import begins_as_manifest
     from pcopy.signature.signature_file import LOOK, begins_as_signature
 
@@ -135,8 +140,9 @@ def _is_older(path: bytes, what: str) -> bool:
         "signature": begins_as_signature,
         "manifest": begins_as_manifest,
         "metrics": begins_as_metrics,
+        "report": begins_as_report,
     }
-    return not beginning or begins[what](beginning)
+    return not beginning or begins[what.partition(" ")[0]](beginning)
 
 
 def _is_stream(path: bytes) -> bool:

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from types import MappingProxyType
 
 from pcopy.errors import OK, REFUSED, Refused
 from pcopy.jobs.paths import absolute, root_read, unlookable
@@ -47,6 +48,7 @@ class Verify(Tool):
     spool_advice = SET_ANOTHER
     stages = STAGES
     done = "read"
+    meanings = MappingProxyType({**Tool.meanings, OK: "the same", DIFFERENT: "different"})
     director = JobDirector
     visitor = staticmethod(visitor_of)
 

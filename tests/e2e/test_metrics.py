@@ -183,6 +183,7 @@ def test_it_is_refused_where_it_cannot_or_must_not_be(area: Path, source: Path, 
     assert "does not exist" in _refused("none/m", "--metrics", area / "none/m", source, copy)
     assert "the same file" in _refused("prom", "--metrics", prom, "--errors", prom, source, copy)
     assert "empty string" in _refused("--metrics", "--metrics", "", source, copy)
+    assert "--dry-run does nothing" in _refused("--metrics", "--metrics", prom, "--dry-run", source, copy)
     assert "is a directory" in _refused("node", "--metrics", f"{prom.parent}/", source, copy)
     assert "is removed" in _refused("source/m", "--yes", "--metrics", source / "m", source, program="prm")
     assert "which is read" in _refused("source/m", "--metrics", source / "m", source, copy, program="pverify")

@@ -46,12 +46,18 @@ class Itemized(NamedTuple):
     sizes: bytes
     nanoseconds: bytes
 
+    def path_of(self, row: int) -> bytes:
+        """Of one of them."""
+        return self._path(self.names.split(b"/")[row])
+
+    def _path(self, name: bytes) -> bytes:
+        around = self.path if self.path in (b"", b"/") else self.path + b"/"
+        return around + name if name else self.path
+
     def each(self) -> Iterator[ItemLine]:
         numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
-        around = self.path if self.path in (b"", b"/") else self.path + b"/"
         for name, kind, (size, took) in zip(self.names.split(b"/"), self.kinds, numbers, strict=True):
-            path = around + name if name else self.path
-            yield ItemLine(WORDS[self.action], path, TYPES.get(bytes((kind,)), ""), size, took / 10**9)
+            yield ItemLine(WORDS[self.action], self._path(name), TYPES.get(bytes((kind,)), ""), size, took / 10**9)
 
 
 class ItemLine(NamedTuple):

@@ -98,6 +98,9 @@ class Running:
 
 
 class Rank:
+    gathers = False
+    """Does it gather what a report tells of it?"""
+
     def __init__(
         self,
         job: Job,

@@ -362,7 +362,7 @@ class Result:
 
 
 def _items_of(rank: Rank) -> NobodyAsks:
-    if not rank.options.itemize:
+    if not (rank.options.itemize or rank.gathers):
         return NOBODY
     from pcopy.tasks.base.itemized import Itemizer
 

@@ -37,7 +37,14 @@ def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
     job, options = rank.job, rank.options
     if not (rank.kernel.enters and job.copies and job.run == 1) or place.target_id == NOWHERE:
         return False  # what an earlier run has left is looked at with care
-    if rank.signs or options.verify or options.itemize or options.dereference or options.preserve.chown != (-1, -1):
+    if (
+        rank.signs
+        or options.verify
+        or options.itemize
+        or rank.gathers
+        or options.dereference
+        or options.preserve.chown != (-1, -1)
+    ):
         return False
     if job.roots[place.root].item:
         return False

@@ -260,7 +260,7 @@ def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Co
 
 def _needs_names(rank: Rank) -> bool:
     options = rank.options
-    return rank.keeps or options.inplace or rank.signs or options.verify or options.itemize
+    return rank.keeps or options.inplace or rank.signs or options.verify or options.itemize or rank.gathers
 
 
 def _itemize(place: Place, result: Result, batch: Copy, verdicts: Verdicts) -> None:

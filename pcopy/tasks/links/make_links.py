@@ -190,11 +190,13 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                     remove(target, temporary)
                     raise
         rank.succeeded()
-        result.items.did(How.over(present).action, place, source_name, HARD_LINK)
         counter = counts.of_kind(self.copy.known.kind) if self._is_copied(place, source_name) else counts.HARDLINKS
         result.count(counter, 1, place)
+        size = self.copy.known.size if counter == counts.FILES else 0
         if counter == counts.FILES:
-            result.count(counts.BYTES, self.copy.known.size, place)
+            result.count(counts.BYTES, size, place)
+        kind = HARD_LINK if counter == counts.HARDLINKS else self.copy.known.kind
+        result.items.did(How.over(present).action, place, source_name, kind, size)
         if self.copy.known.digest:
             result.digested(place, source_name, self.copy.known, counter, verify=False)
         elif (rank.signs or rank.verifies_skipped) and self.copy.known.kind != SOCKET and not self.item.failed:

@@ -1,0 +1,215 @@
+"""Charts of the page: SVG that is stretched to the width there is, and labels beside it in HTML, which are not.
+
+Each has its values as titles, which browsers show under the pointer without a script, and a table next to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from pcopy.named import NamedTuple
+from pcopy.report.page.markup import Markup, element, joined
+
+MOST_BINS = 96
+"""Columns of a chart over time: some of 10 pixels on a desktop, of 3 on a phone."""
+
+_WIDTH, _HEIGHT = 1000, 100
+"""The coordinates of a chart, before it is stretched."""
+
+_LEAST = 0.8
+"""The least height of a column, in these coordinates, and the least part of a band, in hundredths."""
+
+_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 500, 600, 800)
+"""What a scale may end at, below the next unit."""
+
+Show = Callable[[float], str]
+
+
+class Bin(NamedTuple):
+    """From ``start`` to ``end``, in seconds, so much per second."""
+
+    start: float
+    end: float
+    rate: float
+
+
+class Series(NamedTuple):
+    """A curve: what it is called, its class in the style sheet, and its bins."""
+
+    title: str
+    kind: str
+    bins: Sequence[Bin]
+
+
+def binned(times: Sequence[float], sums: Sequence[float], most: int = MOST_BINS) -> list[Bin]:
+    """Rates in equal spans of time, of what had been summed up at these times; between two it grows evenly.
+
+    Samples come irregularly: two that are a millisecond apart would make a peak that never was.
+    """
+    start, end = times[0], times[-1]
+    number = min(most, len(times) - 1)
+    if number < 1 or end <= start:
+        return []
+    width = (end - start) / number
+    edges = [start + width * each for each in range(number)] + [end]
+    at = _interpolated(times, sums, edges)
+    return [Bin(edges[each], edges[each + 1], max(0.0, (at[each + 1] - at[each]) / width)) for each in range(number)]
+
+
+def _interpolated(times: Sequence[float], sums: Sequence[float], edges: Sequence[float]) -> list[float]:
+    """What had been summed up at these ``edges``; both rise."""
+    values, after = [], 1
+    for edge in edges:
+        while after < len(times) - 1 and times[after] < edge:
+            after += 1
+        span = times[after] - times[after - 1]
+        share = (edge - times[after - 1]) / span if span > 0 else 1.0
+        values.append(sums[after - 1] + min(1.0, max(0.0, share)) * (sums[after] - sums[after - 1]))
+    return values
+
+
+def scale(most: float, base: int) -> float:
+    """A round number that is ``most`` or a little more; ``base`` is 1024 for bytes."""
+    unit = 1.0
+    while most > _STEPS[-1] * unit * (1.28 if base == 1024 else 1.25) - 1e-9:
+        unit *= base
+    return next((step * unit for step in _STEPS if step * unit >= most), unit * base)
+
+
+def over_time(series: Sequence[Series], show: Show, base: int, title: str, clock: Show) -> Markup:
+    """Curves of one unit, one above the other's foot; nothing if all of them are flat."""
+    most = max((each.rate for curve in series for each in curve.bins), default=0.0)
+    if most <= 0:
+        return joined()
+    top = scale(most, base)
+    end = series[0].bins[-1].end
+    curves = [_curve(curve, top, end) for curve in series if any(each.rate for each in curve.bins)]
+    drawing = element(
+        "svg",
+        _grid(),
+        *curves,
+        *_hints(series, end, show, clock),
+        view_box=f"0 0 {_WIDTH} {_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=f"{title} over time, at most {show(most)}",
+    )
+    shown = [curve for curve in series if any(each.rate for each in curve.bins)]
+    return figure(title, drawing, [(each.title, each.kind) for each in shown], _labels(top, show), _times(end, clock))
+
+
+def figure(
+    title: str, drawing: Markup, keys: Sequence[tuple[str, str]], labels: Markup | None, axis: Markup | None
+) -> Markup:
+    """A drawing with a caption, what its colours mean, and the labels of its axes."""
+    legend = [element("span", element("i", class_=kind), name, class_="key") for name, kind in keys if len(keys) > 1]
+    caption = element("figcaption", element("b", title), *legend)
+    return element("figure", caption, element("div", labels, drawing, class_="plot"), axis, class_="chart")
+
+
+def _labels(top: float, show: Show) -> Markup:
+    """They are round numbers, but for the last digits that others need."""
+    shown = (re.sub(r"(\.\d*?)0+(?= |/|$)", r"\1", show(each)).replace(". ", " ") for each in (top, top / 2))
+    return element("div", *(element("span", text) for text in (*shown, "0")), class_="scale")
+
+
+def _times(end: float, clock: Show) -> Markup:
+    return element("div", *(element("span", clock(end * each / 4)) for each in range(5)), class_="axis")
+
+
+def _grid() -> Markup:
+    lines = [
+        element("line", x1=0, x2=_WIDTH, y1=height, y2=height, class_="grid") for height in (0, _HEIGHT // 2, _HEIGHT)
+    ]
+    return joined(*lines)
+
+
+def _curve(curve: Series, top: float, end: float) -> Markup:
+    """Steps: within a bin nothing more is known. Where there is nothing, no line hides the other curve's."""
+    path, is_drawn = [], False
+    for each in curve.bins:
+        if each.rate and not is_drawn:
+            path.append(f"M{_number(_WIDTH * each.start / end)} {_HEIGHT}")
+        if each.rate:
+            path.append(f"V{_number(_HEIGHT - _HEIGHT * each.rate / top)}H{_number(_WIDTH * each.end / end)}")
+        elif is_drawn:
+            path.append(f"V{_HEIGHT}")
+        is_drawn = each.rate > 0
+    steps = "".join(path) + (f"V{_HEIGHT}" if is_drawn else "")
+    return joined(
+        element("path", d=steps, class_=f"area {curve.kind}"), element("path", d=steps, class_=f"line {curve.kind}")
+    )
+
+
+def _hints(series: Sequence[Series], end: float, show: Show, clock: Show) -> list[Markup]:
+    """What a pointer over a bin shows."""
+    hints = []
+    for number, each in enumerate(series[0].bins):
+        rates = [f"{curve.title} {show(curve.bins[number].rate)}" for curve in series]
+        text = f"{clock(each.start)} to {clock(each.end)}: {', '.join(rates)}"
+        left, width = _WIDTH * each.start / end, _WIDTH * (each.end - each.start) / end
+        hints.append(element("rect", element("title", text), class_="hint", **_box(left, width)))
+    return hints
+
+
+def columns(groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str], titles: Sequence[str]) -> Markup:
+    """Columns that are parts of one on top of another: each group's (value, class), with its title."""
+    most = max((sum(value for value, _ in group) for group in groups), default=0) or 1
+    width = _WIDTH / max(1, len(groups))
+    drawn: list[Markup] = []
+    for number, (group, title) in enumerate(zip(groups, titles, strict=True)):
+        foot = float(_HEIGHT)
+        for value, kind in _visible(group, most * _LEAST / _HEIGHT):
+            height = _HEIGHT * value / most
+            foot -= height
+            box = _box(width * (number + 0.1), width * 0.8, max(0.0, foot), height)
+            drawn.append(element("rect", class_=kind, **box))
+        drawn.append(element("rect", element("title", title), class_="hint", **_box(width * number, width)))
+    return element(
+        "svg", _grid(), *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img",
+        aria_label=kinds[0],
+    )  # fmt: skip
+
+
+def _visible(group: Sequence[tuple[float, str]], least: float) -> list[tuple[float, str]]:
+    """Little is not to be taken for nothing: a column has at least that height, and then one colour."""
+    whole, most = sum(value for value, _ in group), max(group, default=(0.0, ""))
+    return [(least, most[1])] if 0 < whole < least else [each for each in group if each[0]]
+
+
+def band(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
+    """Parts of a whole in one bar: (value, class, title)."""
+    whole = sum(value for value, _, _ in parts) or 1.0
+    widths = [max(_LEAST / _HEIGHT, value / whole) if value else 0.0 for value, _, _ in parts]
+    drawn, left = [], 0.0
+    for share, (_, kind, title) in zip(widths, parts, strict=True):
+        width = _WIDTH * share / (sum(widths) or 1.0)
+        if share:
+            drawn.append(element("rect", element("title", title), class_=kind, **_box(left, width)))
+        left += width
+    return element(
+        "svg", *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img", class_="band",
+        aria_label=label,
+    )  # fmt: skip
+
+
+def bar(share: float) -> Markup:
+    """A short bar in a cell of a table; the number stands beside it."""
+    percent = f"{max(0.0, min(1.0, share)) * 100:.1f}%"
+    return element(
+        "svg",
+        element("rect", width="100%", height="100%", class_="rest"),
+        element("rect", width=percent, height="100%", class_="a"),
+        class_="bar",
+        aria_hidden="true",
+    )
+
+
+def _box(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
+    return {"x": _number(left), "y": _number(top), "width": _number(width), "height": _number(height)}
+
+
+def _number(value: float) -> str:
+    """A coordinate, without digits that nobody could see."""
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,99 @@
+"""The whole page: one file that asks the network for nothing, and runs no script.
+
+Its policy (Content-Security-Policy) allows its own style sheet only, by the digest of that: whatever a name of a file
+would bring in does nothing, even if it got past the escaping.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pcopy.errors import INTERNAL, OK
+from pcopy.report.page import sections
+from pcopy.report.page.markup import Markup, element, joined, path
+from pcopy.text import counted
+from pcopy.units import show_seconds, show_size
+
+_STYLE = Path(__file__).with_name("style.css")
+
+
+def page_of(values: Mapping[str, Any]) -> str:
+    """The page of a report, from its values for programs."""
+    style = _STYLE.read_text("utf-8")
+    digest = b2a_base64(sha256(style.encode()).digest(), newline=False).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", f"{values['program']}: {_what(values)}: {values['meaning']}"),
+        element("style", Markup(style)),
+    )
+    told = (
+        _heading(values), _tiles(values), sections.items(values), sections.over(values), sections.sizes(values),
+        sections.ranks(values), sections.slowest(values), sections.failures(values), sections.layouts(values),
+        sections.job(values), _foot(values),
+    )  # fmt: skip
+    body = element("body", element("main", *told))
+    return (
+        f"<!doctype html>\n<!-- {values['format']} {values['version']} -->\n{element('html', head, body, lang='en')}\n"
+    )
+
+
+def _what(values: Mapping[str, Any]) -> str:
+    sources = values["job"]["sources"]
+    source = sources[0]["path"] if len(sources) == 1 else counted(len(sources), "source", "sources")
+    target = values["job"]["destination"]
+    return f"{source} to {target['path']}" if target else str(source)
+
+
+def _heading(values: Mapping[str, Any]) -> Markup:
+    sources, target = values["job"]["sources"], values["job"]["destination"]
+    source = path(sources[0]["path"]) if len(sources) == 1 else counted(len(sources), "source", "sources")
+    names = (source, element("span", "→", class_="to"), path(target["path"])) if target else (source,)
+    status = values["exit_status"]
+    kind, sign = ("good", "✓") if status == OK else ("bad", "✕") if status == INTERNAL else ("warn", "!")
+    state = f"{sign} {values['meaning'][:1].upper()}{values['meaning'][1:]} (status {status})"
+    failed, is_dry = values["totals"]["failed"], values["dry_run"]
+    link = element("a", f"{counted(failed, 'failure', 'failures')} below", href="#failures") if failed else None
+    return element(
+        "header",
+        element("p", f"{values['program']} report", class_="over"),
+        element("h1", *names),
+        element("span", state, class_=f"state {kind}"),
+        element("p", values["halted"]) if values["halted"] else None,
+        element("p", f"A dry run: nothing was changed. What is {values['done']} here would be.") if is_dry else None,
+        element("p", link) if link else None,
+    )
+
+
+def _tiles(values: Mapping[str, Any]) -> Markup:
+    totals, run, seconds = values["totals"], values["this_run"], values["seconds"]
+    is_first = values["job"]["run"] == 1
+    done = values["done"]
+    pace = run["items"] / seconds if seconds > 0 else 0.0
+    tiles = [
+        (f"Bytes {done}", show_size(totals["bytes"]), f"of {show_size(totals['found_bytes'])} found"),
+        (f"Items {done}", f"{totals['copied']:,}", f"of {totals['found']:,} found"),
+        ("Duration", show_seconds(seconds), f"{values['started'][:16].replace('T', ' ')} UTC"),
+        ("Mean rate", sections.show_rate(run["bytes_per_second"]), f"{pace:,.0f} items/s"),
+        ("Failed", f"{totals['failed']:,}", f"{totals['skipped']:,} skipped"),
+    ]
+    boxes = [
+        element("div", element("dt", name), element("dd", value, element("small", note))) for name, value, note in tiles
+    ]
+    if not is_first:
+        text = f"Duration and rates are of this run, number {values['job']['run']} of the job; sums are of all runs."
+        return joined(element("dl", *boxes, class_="tiles"), element("p", text, class_="soft"))
+    return element("dl", *boxes, class_="tiles")
+
+
+def _foot(values: Mapping[str, Any]) -> Markup:
+    text = f"Made by {values['program']} {values['program_version']} at {values['ended']}. Sizes are in powers of 1024."
+    return element("footer", text)

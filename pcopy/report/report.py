@@ -1,0 +1,192 @@
+"""``--report``: what a job was and how it went, in a file for people or for programs (docs/formats/report.md).
+
+It is gathered while the job runs, and written when it has ended, however it did, as long as rank 0 can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from binascii import b2a_base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pcopy import __version__
+from pcopy.errors import STOPPED
+from pcopy.report.history import FailureSums, History, Sample
+from pcopy.report.output_file import OutputFile
+from pcopy.report.recorder import End, Facts, Notice, Recorder
+from pcopy.tasks.base.job import Failure, Job, Options, Totals
+from pcopy.tasks.base.rank_sums import POWERS, RankSums
+from pcopy.text import for_shell, shown
+
+FORMAT, VERSION = "pcopy-report", 1
+
+_UNTOLD = frozenset(("umask", "itemize"))
+"""Options that are not the user's."""
+
+
+class JobReport(Recorder):
+    """The report of one job, in one file or several."""
+
+    def __init__(
+        self,
+        paths: Sequence[bytes],
+        umask: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``wall`` counts seconds from 1970. Raises ``Refused``."""
+        self._files = [OutputFile(path, umask) for path in paths]
+        self._clock = clock
+        self._wall = wall
+        self._failures = FailureSums()
+
+    def begin(self, facts: Facts, notice: Notice) -> None:
+        self._facts = facts
+        self._notice = notice
+        self._history = History(self._clock(), facts.before)
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        self._history.add(self._clock(), phase, totals)
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        self._failures.add(failures)
+
+    def end(self, end: End) -> None:
+        self._history.add(self._clock(), "", end.totals)
+        values = self._values(end)
+        for file in self._files:
+            try:
+                file.replace(_contents(file.name, values), durable_contents=end.status != STOPPED)
+            except OSError as error:
+                self._notice(f"{shown(file.path)}: cannot write the report: {error.strerror}")
+            file.close()
+
+    def _values(self, end: End) -> dict[str, Any]:
+        facts, history = self._facts, self._history
+        sums = RankSums.heard(end.gathered)
+        seconds = end.summary.get("seconds", history.samples[-1].seconds)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "program": facts.program,
+            "program_version": __version__,
+            "kernel": facts.kernel,
+            "done": facts.done,
+            "command": " ".join([facts.program, *(for_shell(os.fsencode(word)) for word in facts.words)]),
+            "dry_run": facts.job.options.dry_run,
+            "job": _job_values(facts),
+            "hosts": [{"host": host, "ranks": facts.hosts.count(host)} for host in dict.fromkeys(facts.hosts)],
+            "started": _iso(facts.started),
+            "ended": _iso(self._wall()),
+            "seconds": seconds,
+            "exit_status": end.status,
+            "meaning": facts.meanings.get(end.status, f"ended with status {end.status}"),
+            "halted": end.halted,
+            "summary": dict(end.summary),
+            "totals": _totals_values(end.totals),
+            "this_run": _run_values(history.samples[-1], end, facts.before, seconds),
+            "phases": [phase._asdict() for phase in history.phases()],
+            "history": {"columns": Sample._fields, "rows": history.samples},
+            "sizes": _sizes_values(sums),
+            "ranks": [{**work._asdict(), "host": facts.hosts[work.rank]} for work in sorted(sums.ranks)],
+            "slowest": [_slow_values(*slow) for slow in sums.slowest],
+            "failures": self._failures.values(),
+        }
+
+
+def _iso(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+def _path_values(path: bytes) -> dict[str, str]:
+    return {"path": shown(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
+
+
+def _job_values(facts: Facts) -> dict[str, Any]:
+    job = facts.job
+    return {
+        "name": job.name,
+        "run": job.run,
+        "sources": [_path_values(root.source_shown) for root in job.roots],
+        "destination": _path_values(job.roots[0].target_shown) if facts.writes and job.roots else None,
+        "options": _options_values(job),
+    }
+
+
+def _options_values(job: Job) -> dict[str, Any]:
+    """Those that differ from the defaults, by their names in ``Options``."""
+    differ = _differing(job.options, Options())
+    return {name: value for name, value in differ.items() if name not in _UNTOLD}
+
+
+def _differing(values: Any, defaults: Any) -> dict[str, Any]:
+    differ = {}
+    for name, value in values._asdict().items():
+        default = getattr(defaults, name)
+        if value != default:
+            differ[name] = _differing(value, default) if hasattr(value, "_asdict") else _plain(value)
+    return differ
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return shown(value)
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def _totals_values(totals: Totals) -> dict[str, int]:
+    """Without those that only tell which phases are due."""
+    sums = {name: number for name, number in totals._asdict().items() if not name.startswith("for_")}
+    return {"copied": totals.copied, **sums}
+
+
+def _run_values(last: Sample, end: End, before: Totals, seconds: float) -> dict[str, Any]:
+    copied = max(0, end.totals.bytes - before.bytes)
+    rate = end.summary.get("bytes_per_second", round(copied / seconds) if seconds > 0 else 0)
+    settled = {key: value for key, value in last._asdict().items() if key != "seconds"}
+    return {**settled, "bytes": copied, "bytes_per_second": rate}
+
+
+def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
+    """From the least to the largest size that there was: files of at least ``from`` bytes, and fewer than ``below``."""
+    met = [power for power in range(POWERS) if any(sizes.files[power] for sizes in sums.sizes.values())]
+    rows = []
+    for power in range(met[0], met[-1] + 1) if met else ():
+        row: dict[str, Any] = {"from": 1 << power >> 1, "below": 1 << power}
+        for what, sizes in sorted(sums.sizes.items()):
+            row[what] = {"files": sizes.files[power], "bytes": sizes.bytes[power]}
+        rows.append(row)
+    return rows
+
+
+def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
+    seconds = nanoseconds / 10**9
+    return {
+        **_path_values(path),
+        "seconds": round(seconds, 6),
+        "bytes": size,
+        "bytes_per_second": round(size / seconds) if seconds > 0 else 0,
+    }
+
+
+def _contents(name: bytes, values: Mapping[str, Any]) -> bytes:
+    if not name.endswith(b".html"):
+        return as_json(values).encode()
+    from pcopy.report.page.page import page_of
+
+    return page_of(values).encode()
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """A line for each key, so that one can find one's way in it."""
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+def begins_as_report(beginning: bytes) -> bool:
+    """Is it what some program's ``--report`` has written?"""
+    return re.match(rb'\{\n"format": "pcopy-report",|<!doctype html>\n<!-- pcopy-report ', beginning) is not None

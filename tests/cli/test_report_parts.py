@@ -1,0 +1,189 @@
+"""What a report is made of, part by part: samples in bounded memory, curves, sums of many ranks, markup."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from array import array
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pcopy.report.history import FIRST_FAILURES, MOST_KINDS, FailureSums, History
+from pcopy.report.metrics import begins_as_metrics
+from pcopy.report.page.charts import MOST_BINS, binned, scale
+from pcopy.report.page.markup import Markup, element, joined
+from pcopy.report.recorder import End, Facts
+from pcopy.report.report import JobReport, as_json, begins_as_report
+from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
+from pcopy.tasks.base.rank_sums import SLOWEST, RankSums, RankWork
+from pcopy.tools.director import STAGES
+
+
+@pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (5000, 600)])
+def test_samples_are_few_and_lose_nothing(samples: int, most: int) -> None:
+    random = Random(1)
+    before = Totals(found=5, files=5, moved=1000)
+    history, now, moved = History(100.0, before, most), 100.0, 1000
+    for number in range(samples):
+        now += random.choice((0.001, 0.5, 0.5, 2.0))
+        moved += random.randrange(1000)
+        history.add(now, "copy" if number < samples / 2 else "verify", Totals(files=5 + number, moved=moved))
+    rows = history.samples
+    assert len(rows) <= most and (samples < most or len(rows) > most / 3)
+    assert (rows[0].items, rows[0].moved) == (0, 0)
+    assert (rows[-1].seconds, rows[-1].items, rows[-1].moved) == (round(now - 100, 3), samples - 1, moved - 1000)
+    assert all(one.seconds <= other.seconds and one.moved <= other.moved for one, other in itertools.pairwise(rows))
+    phases = history.phases()
+    assert [phase.phase for phase in phases] == ["copy", "verify"]
+    assert sum(phase.seconds for phase in phases) == pytest.approx(now - 100, abs=0.01)
+
+
+def test_samples_stay_evenly_spread() -> None:
+    history = History(0.0, Totals(), 100)
+    for number in range(1, 20_001):
+        history.add(number * 0.5, "copy", Totals(moved=number))
+    gaps = [other.seconds - one.seconds for one, other in itertools.pairwise(history.samples[1:-1])]
+    assert max(gaps) <= 2.1 * min(gaps)
+
+
+def test_kinds_of_failures_are_counted_within_bounds() -> None:
+    sums = FailureSums()
+    for number in range(MOST_KINDS + 50):
+        sums.add([Failure(b"path-%d" % number, f"setxattr user.{number:04}", 95, "")] * 2)
+    sums.add([Failure(b"other", "setxattr user.0007", 95, "")])
+    kinds = sums.kinds()
+    assert len(kinds) == MOST_KINDS and sums.others == 100 and len(sums.first) == FIRST_FAILURES
+    assert (kinds[0].operation, kinds[0].number, kinds[0].example.path) == ("setxattr user.0007", 3, b"path-7")
+    assert sum(kind.number for kind in kinds) + sums.others == 2 * (MOST_KINDS + 50) + 1
+
+
+@pytest.mark.parametrize("number", [2, 3, 50, 1000])
+def test_a_curve_holds_all_that_was_summed_up(number: int) -> None:
+    random = Random(number)
+    times = [0.0, *itertools.accumulate(random.choice((0.0005, 0.5, 3.0)) for _ in range(number - 1))]
+    sums = [0, *itertools.accumulate(random.randrange(10**9) for _ in range(number - 1))]
+    bins = binned(times, sums)
+    assert 1 <= len(bins) <= MOST_BINS
+    assert sum(each.rate * (each.end - each.start) for each in bins) == pytest.approx(sums[-1])
+    assert (bins[0].start, bins[-1].end) == (0.0, times[-1])
+
+
+def test_a_curve_of_nothing() -> None:
+    assert binned([0.0], [5]) == [] and binned([1.0, 1.0], [0, 5]) == []
+
+
+@pytest.mark.parametrize("base", [1000, 1024])
+def test_a_scale_ends_a_little_above(base: int) -> None:
+    for power in range(150):
+        most = 1.2**power
+        assert most <= scale(most, base) <= 1.7 * most, most
+
+
+def of_rank(rank: int, random: Random) -> tuple[RankSums, list[tuple[int, int, bytes]], list[tuple[int, int]]]:
+    """A rank that has done something, the files that it has timed, and (action, size) of all its files."""
+    sums, timed, sized = RankSums(), [], []
+    sums.ranks.append(RankWork(rank, rank + 1, 10 * rank, 3, 0.5, 1.0, rank, 0))
+    for action, number in itertools.product(Action, range(5)):
+        sizes = [random.choice((0, 1, random.randrange(1 << 40))) for _ in range(random.randrange(8))]
+        times = [random.randrange(1, 10**9) if action == Action.COPY else 0 for _ in sizes]
+        names = [b"file-%d-%d-%d" % (rank, number, each) for each in range(len(sizes))]
+        directory = b"d%d" % action
+        if sizes:
+            columns = array("Q", sizes).tobytes(), array("Q", times).tobytes()
+            sums.add([Itemized(int(action), directory, b"/".join(names), b"f" * len(names), *columns)])
+        timed += [
+            (took, size, directory + b"/" + name) for took, size, name in zip(times, sizes, names, strict=True) if took
+        ]
+        sized += [(int(action), size) for size in sizes]
+    return sums, timed, sized
+
+
+@pytest.mark.parametrize("fan_out", [1, 2, 7])
+def test_what_ranks_say_is_the_same_whichever_way_it_goes(fan_out: int) -> None:
+    random = Random(fan_out)
+    made = [of_rank(rank, random) for rank in range(23)]
+
+    def words(rank: int) -> bytes:
+        sums = made[rank][0]
+        for child in range(fan_out * rank + 1, min(fan_out * rank + fan_out, len(made) - 1) + 1):
+            sums.merge(words(child))
+        return sums.words()
+
+    heard = RankSums.heard(words(0))
+    assert [work.rank for work in sorted(heard.ranks)] == list(range(23))
+    timed = sorted((each for _, some, _ in made for each in some), reverse=True)
+    assert [tuple(each) for each in heard.slowest] == timed[:SLOWEST]
+    outcomes = {"copied": (0, 1), "skipped": (2, 4), "failed": (5,)}
+    for what, actions in outcomes.items():
+        sizes = [size for _, _, some in made for action, size in some if action in actions]
+        for power in range(65):
+            there = [size for size in sizes if (0 if size == 0 else len(f"{size:b}")) == power]
+            assert (heard.sizes[what].files[power], heard.sizes[what].bytes[power]) == (len(there), sum(there))
+
+
+def test_further_names_and_what_is_no_file_have_no_size() -> None:
+    sums = RankSums()
+    numbers = array("Q", [0, 0, 0, 7, 9]).tobytes()
+    kinds = b"d" + HARD_LINK + b"l" + b"f" + b"\0"
+    sums.add([Itemized(int(Action.COPY), b"d", b"a/b/c/d/e", kinds, numbers, array("Q", [9] * 5).tobytes())])
+    assert sum(sums.sizes["copied"].files) == 2 and sum(sums.sizes["copied"].bytes) == 16
+    assert [each.path for each in sums.slowest] == [b"d/d"]
+
+
+class _Reader(HTMLParser):
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("text", ["<b>\"&'", "</p><script>", "&lt;", '" onload="x', "<!-- -->", "]]>"])
+def test_text_is_escaped_everywhere(text: str) -> None:
+    read = _Reader(element("p", text, title=text, class_=None, data_x=1))
+    assert read.found == [("p", {"title": text, "data-x": "1"})] and read.text == text
+    assert joined(Markup("<b>"), None, text, 7).startswith("<b>&") or "<" not in text[:1]
+
+
+ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
+
+
+def test_what_differs_from_the_defaults_is_told(tmp_path: Path) -> None:
+    options = Options(existing="changed", umask=0o27, signature=b"/a\xff")
+    options = options._replace(preserve=options.preserve._replace(acl=False, chown=(5, -1)))
+    file = tmp_path / "r.json"
+    report = JobReport([bytes(file)], 0o022, lambda: 0.0, lambda: 1.5e9)
+    words = ["a b", "$HOME", "--existing=changed"]
+    report.begin(
+        Facts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, options), ["h"], "kernel c", 1.5e9, words=words),
+        print,
+    )
+    report.end(End(75, Totals(found=3), "stopped by SIGTERM"))
+    values = json.loads(file.read_text())
+    assert values["job"]["options"] == {
+        "existing": "changed",
+        "signature": r"/a\xff",
+        "preserve": {"acl": False, "chown": [5, -1]},
+    }
+    assert values["command"] == "pcopy 'a b' '$HOME' --existing=changed"
+    assert (values["started"], values["halted"]) == ("2017-07-14T02:40:00Z", "stopped by SIGTERM")
+    assert values["meaning"] == "ended with status 75" and values["ranks"] == values["sizes"] == []
+    assert begins_as_report(file.read_bytes()[:100]) and not begins_as_metrics(file.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", as_json({"a": 1})])
+def test_what_is_no_report_is_known(text: str) -> None:
+    assert not begins_as_report(text.encode())
