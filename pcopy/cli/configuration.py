@@ -51,7 +51,7 @@ _AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
 )
 """Options of which one side cannot be had with the other: what a higher place says counts, the other one gives way."""
 
-_NEEDS = {"stripe-table": ("stripe=auto",)}
+_NEEDS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
 """Options that a file may set for those commands only that have one of the others."""
 
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
@@ -195,6 +195,8 @@ def explaining(settings: Sequence[Setting]) -> Iterator[None]:
     except Refused as refused:
         text = str(refused)
         about = [setting for setting in settings if _is_about(text, setting)]
+        if not about:
+            raise
         where = "".join(f" ({setting.name}: {setting.origin})" for setting in about)
         raise Refused(f"{text}{where}", refused.status) from None
 
