@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import age, taking
+from pcopy.jobs.meant import meant
 from pcopy.units import parse_size
 from pcopy.walk.selection import Select, line_of, lines_in
 
@@ -92,7 +93,8 @@ def _from_file(text: str) -> Sequence[bytes]:
         with open(path, "rb") as file:
             contents = file.read(_LARGEST_FILE + 1)
     except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None
+        advice = meant(path) if isinstance(error, FileNotFoundError) else ""
+        raise ValueError(f"cannot be read: {error.strerror}{advice and f'; {advice}'}") from None
     if len(contents) > _LARGEST_FILE:
         raise ValueError("too large for a file of patterns")
     return [line for _, line in lines_in(contents)]

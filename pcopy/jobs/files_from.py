@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from pcopy.checkpoint.layout import FILES_FROM
 from pcopy.errors import HINDRANCES, Refused, hindrance
+from pcopy.jobs.meant import meant
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
@@ -57,6 +58,8 @@ def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, 
 def _opened(file: bytes) -> BinaryIO:
     if file == STANDARD_INPUT:
         return open(0, "rb", closefd=False)
+    if not os.path.lexists(file):
+        raise Refused(f"--files-from {shown(file)}: does not exist; {meant(file) or 'check the name'}")
     if stat.S_ISDIR(os.stat(file).st_mode):
         raise Refused(f"--files-from {shown(file)}: is a directory; name a file that lists paths, or - to read them")
     return open(file, "rb")

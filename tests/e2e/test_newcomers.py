@@ -104,6 +104,11 @@ MISTAKES = {
     "a file that is no signature": Mistake(
         ["--signature", "file", "data", "new"], "file: is there already, and is no s"
     ),
+    "a slip in a file of paths": Mistake(
+        ["--files-from", "fiel", "data/", "new"],
+        "--files-from TOP/fiel: does not exist; TOP/file does: was that meant?",
+    ),
+    "a slip in a file of patterns": Mistake(["--exclude-from", "fiel", "data", "new"], "file does: was that meant?"),
     "a slip in --config": Mistake(["--config", "optoins.yaml", "file", "new"], "options.yaml does: was that meant?"),
     "a manifest as a signature": Mistake(["data.man", "data"], "pverify --manifest data.man data", "pverify"),
     "a signature as a manifest": Mistake(["--manifest", "data.sig", "data"], "pverify data.sig data", "pverify"),
