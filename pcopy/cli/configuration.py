@@ -34,6 +34,7 @@ BY_HAND = frozenset(
     (
         *("help", "version", "config", "show-config", "resume", "jobs", "discard", "control"),
         *("dry-run", "yes", "force", "delete", "delete-all", "mirror", "signature", "create", "files-from"),
+        "from0",
     )
 )
 """Options that no file sets."""
@@ -47,6 +48,7 @@ PATTERNS = frozenset(("exclude", "include", "exclude-from"))
 _AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
     (("no-sync",), ("verify", "repair")),
     (("hash=none",), ("verify", "repair", "signature", "manifest")),
+    (("dry-run",), ("metrics",)),
     (("existing", "update", "checksum", "mirror"), ("existing", "update", "checksum", "mirror")),
 )
 """Options of which one side cannot be had with the other: what a higher place says counts, the other one gives way."""

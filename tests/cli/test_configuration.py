@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pcopy.cli import program as cli_program
+from pcopy.cli.configuration import BY_HAND, BY_HAND_OF
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
@@ -320,6 +321,75 @@ class TestJobs:
         files(user="ranks: 3\nmax-errors: 4\n")
         monkeypatch.setenv("PMI_SIZE", "2")
         assert (parse().ranks, parse().options.max_errors) == (0, 4)
+
+
+SAMPLES = {
+    "SIZE": "1M",
+    "RATE": "1M",
+    "N": "3",
+    "SECONDS": "5",
+    "WHEN": "7d",
+    "LIST": "mode",
+    "P": "x",
+    "FILE": "f.json",
+}
+SAMPLES |= {"DIR": "dir", "TABLE": "1,1G=8", "USER:GROUP": "':0'", "WHAT": "changed", "HOW": "4"}
+"""A value for each kind of option, by what the help calls it."""
+
+ANYHOW: tuple[list[str], ...] = (
+    *(
+        [],
+        ["--verify"],
+        ["--repair"],
+        ["--checksum"],
+        ["-u"],
+        ["--existing", "skip"],
+        ["--no-sync"],
+        ["--hash", "none"],
+    ),
+    *(["--dry-run"], ["--mirror"], ["--delete"], ["--stripe", "auto"], ["--stripe", "4"], ["--inplace"], ["-q", "-vv"]),
+    *(
+        ["--resume", "j"],
+        ["--jobs"],
+        ["--discard", "j"],
+        ["--discard", "--older-than", "3d"],
+        ["--control", "j", "pause"],
+    ),
+)
+"""What users write while files set whatever can be set."""
+
+
+def all_keys(program: Program, *without: str) -> str:
+    """A file with each key that the program takes, but for some."""
+    lines = []
+    for action in program.parser()._actions:
+        name = next((option[2:] for option in action.option_strings if option.startswith("--")), "")
+        if not name or name in (*BY_HAND, *BY_HAND_OF.get(program.name, ()), *without):
+            continue
+        value = "true" if action.nargs == 0 else list(action.choices or [])[-1:] or [SAMPLES[str(action.metavar)]]
+        lines.append(f"{name}: {value if isinstance(value, str) else value[0]}\n")
+    return "".join(lines)
+
+
+class TestAnyCommand:
+    @pytest.mark.parametrize("words", ANYHOW, ids=" ".join)
+    @pytest.mark.parametrize("without", [("verify", "repair", "existing"), ("no-sync", "hash", "checksum")])
+    def test_is_understood_whatever_files_set(
+        self, files: Files, area: Path, words: list[str], without: tuple[str, ...]
+    ) -> None:
+        """Files set what is usual. What is given by hand is wanted now, and never refused for their sake."""
+        (area / "f.json").write_text("*.o\n")
+        files(user=all_keys(PCOPY, "update", *without))
+        operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
+        PCOPY.parse([*words, *operands])
+
+    @pytest.mark.parametrize("program", [PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
+    def test_of_the_other_programs_as_well(self, files: Files, area: Path, program: Program) -> None:
+        (area / "f.json").write_text("*.o\n")
+        files(user=all_keys(program))
+        for words in (["a", "b"], *([["--create", "s", "a"]] if program is PVERIFY else [["--stripe", "auto", "a"]])):
+            if "--stripe" not in words or program is PSTRIPE:
+                program.parse(words)
 
 
 COMMANDS = (

@@ -61,6 +61,8 @@ def test_only_the_file_of_rank_0_counts_under_mpi(area: Path, source: Path) -> N
     assert run.returncode == 0, show(run)
     assert json.loads(run.stdout)["ranks"] == 3
     assert differences(source, area / "copy") == []
+    run = pcopy("--jobs", wrap=wrap, env=env)
+    assert run.returncode == 0, show(run)
     run = pcopy("--show-config", wrap=wrap, env=env)
     assert run.returncode == 0, show(run)
     assert run.stdout.count(b"chunk-size: 1M  # ") == 1
