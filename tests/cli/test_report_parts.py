@@ -25,7 +25,7 @@ from pcopy.tasks.base.rank_sums import SLOWEST, RankSums, RankWork
 from pcopy.tools.director import STAGES
 
 
-@pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (5000, 600)])
+@pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (1000, 11), (5000, 600)])
 def test_samples_are_few_and_lose_nothing(samples: int, most: int) -> None:
     random = Random(1)
     before = Totals(found=5, files=5, moved=1000)
@@ -34,6 +34,7 @@ def test_samples_are_few_and_lose_nothing(samples: int, most: int) -> None:
         now += random.choice((0.001, 0.5, 0.5, 2.0))
         moved += random.randrange(1000)
         history.add(now, "copy" if number < samples / 2 else "verify", Totals(files=5 + number, moved=moved))
+        assert history.samples[-1].moved == moved - 1000
     rows = history.samples
     assert len(rows) <= most and (samples < most or len(rows) > most / 3)
     assert (rows[0].items, rows[0].moved) == (0, 0)

@@ -115,7 +115,8 @@ def test_what_was_skipped_and_what_has_failed(area: Path, source: Path) -> None:
     assert with_sizes == 9  # eight files that have one, and another name of one
     assert sum(row["copied"]["files"] for row in values["sizes"]) == told["files"] == 1
     assert page.tables["failures"][1][0] == "11"
-    assert [row[0] for row in page.tables["failures"]][3:] == [each["path"] for each in values["failures"]["first"]]
+    told_of = [[each["path"], each["operation"], each["message"]] for each in values["failures"]["first"]]
+    assert page.tables["failures"][3:] == told_of and "File exists" in told_of[0][2]
     kept = pcopy("--json", *reports(area), "--existing", "changed", f"{source}/", area / "copy")
     values, _ = reported(area, kept)
     assert sum(row["skipped"]["files"] for row in values["sizes"]) == summary(kept)["skipped"] - 1  # a symbolic link
