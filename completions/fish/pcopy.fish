@@ -7,6 +7,7 @@ complete -c pcopy -l inplace -d 'write over existing files instead of replacing 
 complete -c pcopy -s L -l dereference -d 'follow symbolic links'
 complete -c pcopy -s x -l one-file-system -d 'stay on the file system of SRC'
 complete -c pcopy -l dry-run -d 'change nothing'
+complete -c pcopy -l force -d 'go on where DST seems to have too little free space or inodes'
 complete -c pcopy -s T -l no-target-directory -d 'DST itself is the target, even if it is a directory'
 complete -c pcopy -s a -s r -s R -l archive -l recursive -d 'accepted, without effect, as are -p -d -P -l -g -o -D -H -A -X -S, and t in a bundle'
 complete -c pcopy -l exclude -r -f -d 'leave out what matches'

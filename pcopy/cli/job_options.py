@@ -30,7 +30,7 @@ USAGES = ("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --discard JOB...", 
 _TELLING = frozenset(("json", "quiet", "verbose", "config"))
 MAY_CHANGE = _TELLING | {
     *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
-    *("bwlimit", "oplimit"),
+    *("bwlimit", "oplimit", "force"),
     *("in_flight", "checkpoint_interval", "checkpoint_store", "spool", "memory", "metrics", "report"),
 }
 """What may be given with ``--resume``, as names in the namespace: nothing of it shows in the destination."""

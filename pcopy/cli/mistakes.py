@@ -17,7 +17,6 @@ NOT_YET = frozenset(
     (
         "--backup",
         "--control",
-        "--force",
     )
 )
 """Options of pcopy that are planned and not built."""

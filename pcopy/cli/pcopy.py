@@ -181,6 +181,7 @@ exit status:
             is_kept=values.checkpoint != NO_CHECKPOINT,
             keeping=keeping_of(values),
             asked=asked,
+            force=values.force,
         )
 
     def _taken(self, words: Sequence[str]) -> str:
@@ -300,6 +301,7 @@ def _add_everyday(parser: ArgumentParser) -> None:
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
     add("--dry-run", action="store_true",
         help="change nothing; list what would be done with each item, then totals, sizes, what is free")  # fmt: skip
+    add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
         help=f"accepted, without effect, as are -{' -'.join(_ARCHIVE.replace('t', ''))}, and t "

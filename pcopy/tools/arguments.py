@@ -51,7 +51,7 @@ class CopyArguments(NamedTuple):
 
     ``ranks`` is 0 where ``-n`` was not given, and ``in_flight`` where that is automatic; ``options.umask`` is left at
     its default. Where an older job is ``asked`` for, ``sources`` and ``destination`` are empty. ``keeping.directory``
-    is empty where the user has named none.
+    is empty where the user has named none. ``force``: also where there seems to be too little room.
     """
 
     sources: tuple[bytes, ...]
@@ -64,6 +64,7 @@ class CopyArguments(NamedTuple):
     is_kept: bool = True
     keeping: Keeping = Keeping()
     asked: Asked = Asked()
+    force: bool = False
 
 
 class VerifyArguments(NamedTuple):

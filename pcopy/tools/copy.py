@@ -29,7 +29,7 @@ from pcopy.launch.watch.signals import status_of, told
 from pcopy.libc import type_of_file_system
 from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import decode
-from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.job import Job, Options, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.files.chunk_ledger import discard_all
@@ -72,6 +72,8 @@ class CopyPreparation(Preparation):
             raise Refused(f"--spool {shown(arguments.keeping.spool)}: not a directory that can be written")
         self._earlier = Earlier()
         self._listed: BinaryIO | None = None
+        self._has_room = arguments.force
+        """Is there enough, as far as that can be told, or does the user not want to know?"""
         self._resumed = self._to_resume()
         if self._resumed is None:
             roots = self._resolved()
@@ -83,6 +85,7 @@ class CopyPreparation(Preparation):
 
                 check_mirror(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
+            self._has_room = arguments.force or self._is_room_for(roots, options)
             self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
@@ -92,6 +95,18 @@ class CopyPreparation(Preparation):
         self._remarks: list[str] = []
         self._hints = list(self._earlier.told)
         """Lines that are told too, but not with ``-q`` when all goes well."""
+
+    def _is_room_for(self, roots: Sequence[Root], options: Options) -> bool:
+        from pcopy.tools.space import check_space
+
+        return check_space(roots, options)
+
+    def sink(self, screen: Sink) -> Sink:
+        if self._has_room:
+            return screen
+        from pcopy.tools.space import RoomWatch
+
+        return RoomWatch(screen, self.job.roots[0].target)
 
     def _read_list(self, roots: Sequence[Root]) -> BinaryIO:
         from pcopy.jobs.files_from import sorted_list

@@ -7,17 +7,14 @@ neither a signature is computed nor a copy read back.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.errors import INCOMPLETE
-from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
 from pcopy.launch.tool import Ended
 from pcopy.launch.watch.signals import told
-from pcopy.named import NamedTuple
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.itemized import WORDS, Itemized
@@ -25,25 +22,12 @@ from pcopy.tasks.base.job import Failure, Sink, Totals
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyPreparation
+from pcopy.tools.space import Room, free_on
 from pcopy.tools.summary import summary_of, sums_lines
 from pcopy.units import show_seconds, show_size
 
 _SMALLEST, _STEP = 4 << 10, 16
 """The histogram of sizes: up to 4 KiB, and then sixteen times as much each, in bytes."""
-
-
-class Free(NamedTuple):
-    """What a file system has left for us: bytes, and inodes (-1: as many as there is room for)."""
-
-    bytes: int
-    inodes: int
-
-
-def free_on(path: bytes) -> Free:
-    """Raises ``OSError``."""
-    there = os.statvfs(path)
-    blocks = there.f_bfree if capable(CAP_SYS_RESOURCE) else there.f_bavail
-    return Free(blocks * there.f_frsize, there.f_favail if there.f_files else -1)
 
 
 class Sizes:
@@ -108,7 +92,7 @@ class DryRunPreparation(CopyPreparation):
         if sys.stdout.isatty() and telling.progress in ("auto", "bar"):
             telling = telling._replace(progress="none")  # the lines would go through the bar
         keeping = arguments.keeping._replace(directory=b"", at_start=False)
-        super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping))
+        super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping, force=True))
         options = self.job.options._replace(
             signature=b"", manifest=b"", verify=False, repair=False, hash="", sync=False, fsync=False, itemize=True
         )
@@ -163,7 +147,7 @@ class DryRunPreparation(CopyPreparation):
             lines.append("incomplete: some items would fail, or could not be looked at (status 1)")
         return lines
 
-    def _free(self) -> Free | None:
+    def _free(self) -> Room | None:
         try:
             return free_on(self.job.roots[0].target)
         except OSError:

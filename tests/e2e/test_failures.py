@@ -167,7 +167,7 @@ def test_full_destination(area: Path, sizes: list[int], ranks: int) -> None:
     for number, size in enumerate(sizes):
         (source / str(number)).write_bytes(os.urandom(size))
     with mounted("tmpfs", area, size=20 << 20) as full:
-        run = pcopy("--errors", area / "errors", source, full / "copy", ranks=ranks)
+        run = pcopy("--force", "--errors", area / "errors", source, full / "copy", ranks=ranks)
         assert run.returncode in (1, 75), show(run)
         assert os.strerror(errno.ENOSPC).encode() in run.stderr, show(run)
         assert {line["errno"] for line in failures(area / "errors")} <= {0, errno.ENOSPC}
@@ -183,7 +183,7 @@ def test_full_destination_of_hard_links(area: Path, ranks: int) -> None:
         (source / f"{number}").write_bytes(os.urandom(100_000))
         os.link(source / f"{number}", source / f"{number}-again")
     with mounted("tmpfs", area, size=10 << 20) as full:
-        run = pcopy("--json", "--errors", area / "errors", source, full / "copy", ranks=ranks)
+        run = pcopy("--force", "--json", "--errors", area / "errors", source, full / "copy", ranks=ranks)
         assert run.returncode == 75, show(run)
         assert {line["errno"] for line in failures(area / "errors")} == {errno.ENOSPC}
         told = json.loads(run.stdout)
@@ -201,7 +201,7 @@ def test_full_destination_keeps_the_old_content(area: Path) -> None:
             (full / "copy" / name).write_bytes(b"old content")
         (full / "fill").write_bytes(b"x" * (12 << 20))
         (source / "large").write_bytes(os.urandom(40 << 20))
-        run = pcopy(f"{source}/", full / "copy", ranks=2)
+        run = pcopy("--force", f"{source}/", full / "copy", ranks=2)
         assert run.returncode in (1, 75), show(run)
         assert (full / "copy/large").read_bytes() == b"old content"
         assert temporaries(os.fsencode(full)) == []
@@ -209,7 +209,7 @@ def test_full_destination_keeps_the_old_content(area: Path) -> None:
 
 def test_destination_without_inodes(area: Path, source: Path) -> None:
     with mounted("tmpfs", area, options="nr_inodes=20") as full:
-        run = pcopy(source, full / "copy", ranks=2)
+        run = pcopy("--force", source, full / "copy", ranks=2)
         assert run.returncode in (1, 75), show(run)
         whole_or_absent(source, full / "copy")
 

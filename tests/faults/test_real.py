@@ -157,7 +157,7 @@ def test_no_inodes_for_directories(area: Path) -> None:
     for number in range(30):
         (area / f"source/{number}").mkdir(parents=True)
     with mounted("tmpfs", area, options="nr_inodes=20") as full:
-        run = pcopy("--errors", area / "e", area / "source", full / "copy", ranks=1)
+        run = pcopy("--force", "--errors", area / "e", area / "source", full / "copy", ranks=1)
         assert run.returncode == 75, show(run)
         lines = told(area / "e")
         assert {(line["operation"], line["errno"]) for line in lines} == {("mkdir", errno.ENOSPC)}, lines

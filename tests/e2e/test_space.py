@@ -1,0 +1,143 @@
+"""Too little free space, or too few inodes, are noticed before anything is copied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tools.space import RoomWatch
+from pcopy.walk.look_ahead import LookAhead
+from tests.support.command import pcopy, show, summary
+from tests.support.files import NOW, write
+from tests.support.filesystems import mounted
+from tests.support.walk import paths
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(area: Path) -> Iterator[Path]:
+    """A file system of 4 MiB with few inodes, which is smaller than what lies beside the sources."""
+    with mounted("tmpfs", area, 4 * MIB, "nr_inodes=20") as point:
+        yield point
+
+
+def test_too_little_room_is_refused_with_both_figures(area: Path, small: Path) -> None:
+    for number in range(6):
+        write(area / f"source/{number}", os.urandom(MIB))
+    before = os.statvfs(small)
+    run = pcopy("source", small, cwd=area)
+    assert run.returncode == 2 and b"6.00 MiB are needed and 4.00 MiB are free" in run.stderr, show(run)
+    assert run.stderr.count(b"\n") == 1 and run.stdout == b"" and b"--force" in run.stderr
+    assert os.listdir(small) == [] and os.statvfs(small).f_bfree == before.f_bfree
+    run = pcopy("--force", "source", small, cwd=area)
+    assert run.returncode in (1, 75) and b"No space left" in run.stderr, show(run)
+
+
+def test_too_few_inodes_are_refused_with_both_figures(area: Path, small: Path) -> None:
+    for number in range(30):
+        write(area / f"source/{number}", b"")
+    free = os.statvfs(small).f_favail
+    run = pcopy("source", small, cwd=area)
+    told = f"too few inodes: 31 are needed and {free} are free"
+    assert run.returncode == 2 and told.encode() in run.stderr, show(run)
+    assert os.listdir(small) == []
+
+
+def test_what_takes_no_room_is_not_counted(area: Path, small: Path) -> None:
+    """Holes, further names of an inode, what filters leave out, and what is there and stays."""
+    write(area / "source/file", os.urandom(MIB))
+    for number in range(5):
+        os.link(area / "source/file", area / f"source/link{number}")
+        write(area / f"source/left{number}.tmp", os.urandom(MIB))
+    with open(area / "source/hole", "wb") as file:
+        file.truncate(1 << 30)
+    run = pcopy("--json", "--exclude", "*.tmp", "source", small, cwd=area)
+    assert run.returncode == 0 and summary(run)["hardlinks"] == 5, show(run)
+    write(small / "other/one", os.urandom(2 * MIB), NOW)
+    write(area / "other/one", (small / "other/one").read_bytes(), NOW)
+    write(area / "other/two", os.urandom(MIB // 2))
+    run = pcopy("--existing", "changed", "other/", small / "other", cwd=area)
+    assert run.returncode == 0, show(run)
+    write(area / "other/one", os.urandom(2 * MIB), NOW + 10**10)
+    run = pcopy("--inplace", "other/", small / "other", cwd=area)
+    assert run.returncode == 0, show(run)
+
+
+def test_a_single_file_and_several_sources(area: Path, small: Path) -> None:
+    write(area / "large", os.urandom(5 * MIB))
+    for name in ("one", "two"):
+        write(area / name / "file", os.urandom(3 * MIB))
+    for sources in (["large"], ["one", "two"]):
+        run = pcopy(*sources, small, cwd=area)
+        assert run.returncode == 2 and b"are needed and 4.00 MiB are free" in run.stderr, show(run)
+    assert os.listdir(small) == []
+
+
+def test_what_was_not_all_looked_at_is_not_refused(area: Path, small: Path) -> None:
+    """Of a list of files nobody knows beforehand how much it is."""
+    write(area / "source/file", os.urandom(5 * MIB))
+    (area / "list").write_text("file\n")
+    run = pcopy("--files-from", "list", "source/", small, cwd=area)
+    assert run.returncode == 1 and b"No space left" in run.stderr, show(run)
+
+
+def test_the_walk_ahead_sees_what_there_is_and_leaves_no_trace(area: Path) -> None:
+    for name in ("a/b/c/file", "a/other", "skipped/inside", "top"):
+        write(area / "tree" / name, b"contents")
+    os.utime(area / "tree/a", ns=(0, NOW))
+    ahead = LookAhead()
+    found = dict(ahead.items(bytes(area / "tree"), lambda path, _: path != b"skipped"))
+    assert ahead.is_complete and (area / "tree/a").stat().st_atime_ns == 0
+    assert sorted(found) == sorted(path for path in paths(bytes(area / "tree")) if path and b"skipped" not in path)
+    assert all(status == os.lstat(os.path.join(bytes(area / "tree"), path)) for path, status in found.items())
+
+
+@pytest.mark.parametrize(("entries", "is_complete"), [(3, False), (4, True)])
+def test_the_walk_ahead_has_a_budget(area: Path, entries: int, is_complete: bool) -> None:
+    for number in range(4):
+        write(area / f"tree/{number}", b"")
+    ahead = LookAhead(entries)
+    assert len(list(ahead.items(bytes(area / "tree")))) == entries
+    assert ahead.is_complete == is_complete
+    late = LookAhead(seconds=0.5, clock=iter(range(100)).__next__)
+    assert list(late.items(bytes(area / "tree"))) == [] and not late.is_complete
+
+
+class Notices:
+    """What ``RoomWatch`` passes on."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        """Nobody watches."""
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        """There are none."""
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        """There are none."""
+
+    def notice(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_a_line_warns_once_all_is_found(area: Path) -> None:
+    told = Notices()
+    watch = RoomWatch(told, bytes(area))
+    room = os.statvfs(area)
+    much = room.f_bfree * room.f_frsize + (1 << 40)
+    watch.progress("copy", Totals(found_bytes=much, unscanned=1), ())
+    assert told.told == []
+    watch.progress("copy", Totals(found_bytes=much), ())
+    watch.progress("copy", Totals(found_bytes=much), ())
+    assert len(told.told) == 1 and "are to be copied yet" in told.told[0]
+    little = Notices()
+    RoomWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
+    assert little.told == []
