@@ -104,12 +104,12 @@ class TaskRunner:
 
     def _heard(self, unheard: Unheard) -> Stepwise[bool]:
         """Waits until rank 0 has told what this rank has done; False if the job stops meanwhile."""
-        from pcopy.tasks.tell_items import Room
+        from pcopy.tasks.tell_items import Hearing
 
         while unheard.is_full:
-            room = Room(unheard)
-            yield room
-            if room.is_cancelled:
+            hearing = Hearing(unheard)
+            yield hearing
+            if hearing.is_cancelled:
                 return False
         return True
 

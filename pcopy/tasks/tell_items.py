@@ -66,7 +66,7 @@ class Unheard:
         return self.items > self._most
 
 
-class Room:
+class Hearing:
     """Fills ``pcopy.engine.ticket.Ticket``: it is done when some of the items have been heard."""
 
     def __init__(self, unheard: Unheard) -> None:

@@ -98,12 +98,12 @@ def slowly(task, rank, result):
     time.sleep(0.002)
     told(task, rank, result)
 tell_items.TellItems.run = slowly
-class Room(tell_items.Room):
+class Hearing(tell_items.Hearing):
     def __init__(self, unheard):
         super().__init__(unheard)
         with open(os.environ["WAITED"], "ab") as file:
             file.write(b"waits")
-tell_items.Room = Room
+tell_items.Hearing = Hearing
 from pcopy.cli.pcopy import main
 sys.exit(main(sys.argv[1:]))
 """
