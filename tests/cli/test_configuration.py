@@ -353,7 +353,6 @@ ANYHOW: tuple[list[str], ...] = (
         ["--jobs"],
         ["--discard", "j"],
         ["--discard", "--older-than", "3d"],
-        ["--control", "j", "pause"],
     ),
 )
 """What users write while files set whatever can be set."""
