@@ -44,9 +44,9 @@ _MOST_BYTES = 128  # MAX_HANDLE_SZ
 _NEW_HANDLE = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
 
 
-def renameat2(directory: int, old: bytes, new: bytes, flags: int) -> None:
-    """renameat2(2) within one directory (a descriptor)."""
-    _call("renameat2", directory, old, directory, new, flags)
+def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) -> None:
+    """renameat2(2) within one directory (a descriptor), or ``to`` another one."""
+    _call("renameat2", directory, old, directory if to < 0 else to, new, flags)
 
 
 def syncfs(descriptor: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import at_least_0, taking
@@ -23,6 +24,10 @@ def add_mirror_options(parser: ArgumentParser) -> None:
     add("--delete-all", action="store_true",
         help="delete also if SRC is empty, which is refused otherwise: its file system may not be mounted")  # fmt: skip
 
+    add("--backup", metavar="DIR",
+        help="move what is replaced or deleted to DIR, at the same path below it (DIR: below DST unless it begins "
+        "with a slash, and on its file system)")  # fmt: skip
+
 
 def deletion_of(values: Namespace, paths: tuple[bytes, ...]) -> dict[str, Any]:
     """What these options mean, as fields of ``Options``; raises ``Refused``."""
@@ -37,5 +42,10 @@ def deletion_of(values: Namespace, paths: tuple[bytes, ...]) -> dict[str, Any]:
         raise Refused(f"{asked} takes one SRC: what one lacks another may have; mirror them one after the other")
     if delete and values.files_from is not None:
         raise Refused(f"{asked} cannot be given with --files-from, which does not tell what SRC lacks: leave one out")
+    if values.backup == "":
+        raise Refused("--backup: the empty string names no directory; see pcopy --help")
+    if values.backup is not None and values.inplace:
+        raise Refused("--backup keeps files that are replaced, and --inplace writes over them: leave one out")
+    backup = b"" if values.backup is None else os.fsencode(values.backup)
     max_delete = -1 if values.max_delete is None else values.max_delete
-    return {"delete": delete, "max_delete": max_delete, "delete_all": values.delete_all}
+    return {"delete": delete, "max_delete": max_delete, "delete_all": values.delete_all, "backup": backup}

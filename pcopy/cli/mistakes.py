@@ -13,12 +13,7 @@ from pcopy.errors import Refused
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
-NOT_YET = frozenset(
-    (
-        "--backup",
-        "--control",
-    )
-)
+NOT_YET = frozenset(("--control",))
 """Options of pcopy that are planned and not built."""
 
 _THE_DEFAULT = "pcopy does that by default; leave it out"
@@ -49,7 +44,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--filter", "-F"), "write --exclude P, --include P; the last one that matches decides"),
     "--delete-after": "write --delete",
     **dict.fromkeys(("--delete-before", "--delete-during", "--del", "--delete-delay"), "write --delete"),
-    "-b": "--backup is not yet in this version",
+    **dict.fromkeys(("-b", "--backup-dir"), "write --backup DIR"),
     "-c": "write --checksum; for stripes on Lustre, --stripe COUNT",
     **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),
     "--pool": "copies have the pool of their source, or with --stripe inherit that of the directory",

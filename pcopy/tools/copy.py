@@ -80,6 +80,10 @@ class CopyPreparation(Preparation):
             refuse_unwritable(roots)
             options = arguments.options._replace(umask=_umask())
             check_outputs(roots, options, arguments.telling)
+            if options.backup:
+                from pcopy.tools.mirror import backup_in
+
+                options = options._replace(backup=backup_in(options.backup, roots))
             if options.delete:
                 from pcopy.tools.mirror import check_mirror
 
@@ -191,7 +195,9 @@ class CopyPreparation(Preparation):
             from pcopy.tools.mirror import spared_in
 
             kept = self.kept.keeping.directory if self.kept else b""
-            self.job = self.job._replace(spared=spared_in((kept,), self.job.roots, self.job.options))
+            self.job = self.job._replace(
+                spared=spared_in((kept, self.job.options.backup), self.job.roots, self.job.options)
+            )
 
     def _hand_over_list(self) -> None:
         from pcopy.jobs.files_from import kept_in, path_of

@@ -82,3 +82,29 @@ def spared_in(directories: Sequence[bytes], roots: Sequence[Root], options: Opti
             if not root.item and real != tree and lies_in(real, tree):
                 found.append((number, os.path.relpath(real, tree)))
     return tuple(found)
+
+
+def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
+    """The directory of ``--backup``, from the root; raises ``Refused`` if nothing can be moved there."""
+    top = roots[0].target
+    path = os.path.realpath(os.path.join(top, directory))
+    given = f"--backup {shown(directory)}"
+    if any(lies_in(target_of(root), path) for root in roots):
+        raise Refused(f"{given}: {shown(target_of(roots[0]))} lies in it; name another directory")
+    for root in roots:
+        if not root.item and lies_in(path, root.source):
+            raise Refused(f"{given}: lies in {shown(root.source_shown)}, which is copied; name another directory")
+    there = path
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        status, around = os.stat(there), os.stat(top)
+    except OSError as error:
+        raise Refused(f"{given}: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise Refused(f"{given}: {shown(there)} is no directory")
+    if status.st_dev != around.st_dev:
+        raise Refused(
+            f"{given}: is not on the file system of {shown(top)}: nothing can be moved there; name a directory on it"
+        )
+    return path

@@ -98,6 +98,7 @@ class Options(NamedTuple):
     delete: bool = False
     max_delete: int = -1
     delete_all: bool = False
+    backup: bytes = b""
 
     @property
     def compares(self) -> bool:

@@ -379,8 +379,7 @@ def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source:
         if there is not None:
             if not there.may_replace(source):
                 return False
-            with failing("unlink"):
-                os.unlink(name, dir_fd=parent)
+            there.unlink()
     raise Problem("mkdir", errno.EEXIST)
 
 

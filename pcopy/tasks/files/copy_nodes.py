@@ -83,7 +83,7 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
         if present is None or rank.keeps:
             new.keep()
         else:
-            new.commit(new_name, there, marked=may_be_marked(rank, present))
+            _commit(new, new_name, present)
     identity = Identity(place.target_id.mount, new.status.st_ino, mark)
     unnamed = Unnamed(made_as, identity.inode, mark) if rank.keeps else None
     if new.shortcoming is not None and unnamed is None:
@@ -97,6 +97,12 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     if unnamed is None:
         result.copied(place, name, known, alone=not item.links, how=how)
     return Settled(known, identity, unnamed, new.shortcoming, how)
+
+
+def _commit(new: NewNode, name: bytes, present: Existing) -> None:
+    """It is called ``name`` now, instead of what is ``present``; raises ``Problem``."""
+    present.back_up()
+    new.commit(name, present.status, marked=may_be_marked(present.rank, present))
 
 
 def _stays(

@@ -43,7 +43,7 @@ def policy_of(rank: Rank, place: Place) -> Policy:
         options.modify_window,
         contents=options.checksum and not repairs,
         keeps=rank.keeps,
-        dresses=preserve.mode and preserve.ownership,
+        dresses=preserve.mode and preserve.ownership and not options.backup,
         in_place=options.inplace,
         sync=rank.syncs_items(place),
         touched=touched,

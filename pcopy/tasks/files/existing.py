@@ -23,7 +23,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
@@ -34,7 +34,7 @@ from pcopy.fsio.in_place import Over, open_over
 from pcopy.fsio.kernel.columns import GROUP, OWNER
 from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.nodes import open_node
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import REPLACED, is_undressed
 from pcopy.named import NamedTuple
@@ -233,6 +233,26 @@ class Existing(NamedTuple):
             if _version(status_of(held)) != _version(self.status):
                 raise Problem("open", errno.ESTALE, text=REPLACED)
             yield held
+
+    def back_up(self) -> None:
+        """It is going to be replaced: where the user wants that, it is kept elsewhere. Raises ``Problem``.
+
+        Not so what this job has made, nor an empty directory.
+        """
+        rank = self.rank
+        if not rank.options.backup or stat.S_ISDIR(self.status.st_mode):
+            return
+        if rank.phase >= Phase.REPAIR or self.is_made():
+            return
+        from pcopy.tasks.files.backup import Backup
+
+        rank.own(Backup).keep(self.place, self.directory, self.name, self.status)
+
+    def unlink(self) -> None:
+        """It gives way to a directory; raises ``Problem``."""
+        self.back_up()
+        with failing("unlink"), suppress(FileNotFoundError):  # it has been moved, or has gone
+            os.unlink(self.name, dir_fd=self.directory)
 
     def is_compared(self, source: Status) -> bool:
         """Does it stay only if its contents are the same? So with ``--checksum``, and where its time alone differs."""

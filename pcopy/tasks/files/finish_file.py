@@ -172,6 +172,8 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         if file.over or named_later:
             new.keep(sync=sync)
         else:
+            if present is not None:
+                present.back_up()
             new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
     item = Unnamed(file.temporary, file.made.inode, file.made.mark) if named_later else None
     if file.over:

@@ -98,6 +98,7 @@ class Naming:
             clear_way(target, name, there.status)
             self._has_replaced = True
             return False
+        there.back_up()
         namer, aside = self._rank.namer, self._exchanged
         if not namer.exchanges(device):
             return self._rename(self._item.temporary, name)

@@ -185,6 +185,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                 temporary = rank.temporary_names.next()
                 _make(held, target, temporary)
                 try:
+                    there.back_up()
                     give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
                 except Problem:
                     remove(target, temporary)

@@ -129,8 +129,12 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
 
     def _remove(self, rank: Rank) -> Stepwise[Problem | None]:
         place, parent = self.place, self.parent
-        forget(rank, place)
         try:
+            if rank.options.backup:
+                from pcopy.tasks.files.backup import Backup
+
+                rank.own(Backup).keep_directory(place, opened(rank, place))
+            forget(rank, place)
             around = opened(rank, parent)
         except Problem as problem:
             return problem
@@ -244,7 +248,8 @@ def _remove_names(
         listed = without_protected(rank, result, part.place, listed)
         visitor.left = listed.number < 0
     packed = listed.names
-    if listed.kinds and not (only_looks(rank) or result.items.is_wanted) and not visitor.selected.anything:
+    each_alone = only_looks(rank) or result.items.is_wanted or rank.options.backup
+    if listed.kinds and not each_alone and not visitor.selected.anything:
         packed = yield from visitor.remove_plain(listed)
     yield from visit(rank.kernel, directory, packed, visitor, follow=False)
     if visitor.below:

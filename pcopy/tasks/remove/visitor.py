@@ -23,6 +23,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.files.existing import look
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.walk.visitor import Found
 
@@ -186,7 +187,9 @@ class RemoveVisitor:
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
         self._tally.found(len(rows), sum(sizes))
         problems: dict[int, Problem] = {}
-        if not only_looks(self._rank):
+        if self._rank.options.backup and not only_looks(self._rank):
+            problems = yield from self._remove_kept(unpack_names(packed), rows)
+        elif not only_looks(self._rank):
             verdicts = (yield from remove_batch(self._rank, self._directory, packed, rows)).verdicts
             problems = {row: problem for row in range(len(rows)) if (problem := problem_of(verdicts, row)) is not None}
         for row, problem in problems.items():
@@ -201,6 +204,28 @@ class RemoveVisitor:
                 self._result.items.did(Action.DELETE, self._place, names[row], kinds[row], sizes[row])
         counters = (counts.of_kind(kinds[row]) for row in gone)
         self._tally.gone(counters, sum(map(sizes.__getitem__, gone)))
+
+    def _remove_kept(self, names: list[bytes], rows: Rows) -> Stepwise[dict[int, Problem]]:
+        """One by one, what is kept elsewhere (``--backup``); what went wrong, by rows."""
+        from pcopy.tasks.files.backup import Backup
+
+        problems: dict[int, Problem] = {}
+        for row, name in enumerate(names):
+            try:
+                status = look(self._directory, name)
+                if status is None:
+                    raise Problem("stat", errno.ENOENT)
+                if not rows.is_item(row, status):
+                    raise Problem("unlink", 0, text=_REPLACED)
+                if not self._rank.own(Backup).keep(self._place, self._directory, name, status):
+                    verdicts = (yield from remove_batch(self._rank, self._directory, name, rows.chosen([row]))).verdicts
+                    problem = problem_of(verdicts, 0)
+                    if problem is not None:
+                        raise problem
+            except Problem as problem:
+                problems[row] = problem
+            yield None
+        return problems
 
     def finish(self) -> None:
         """What was handed over has gone."""

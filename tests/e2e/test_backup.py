@@ -1,0 +1,168 @@
+"""``--backup DIR``: what is replaced or deleted is moved there, and nothing in it is ever lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.unfinished import stopped
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.files import NOW, mode_of, write
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.users import NOBODY, require_root
+
+MIB = 1 << 20
+LARGE = 6 * MIB
+
+
+@pytest.fixture
+def trees(area: Path) -> Path:
+    """Of each way in which an item is replaced there is one, and some are deleted."""
+    source, copy = area / "source", area / "copy"
+    for tree, text in ((source, b"new"), (copy, b"older")):
+        write(tree / "a/small", text)
+        write(tree / "a/large", text * LARGE)
+        (tree / "link").symlink_to(os.fsdecode(text))
+        write(tree / "names/one", text)
+    os.link(source / "names/one", source / "names/two")
+    write(copy / "names/two", b"another")
+    write(source / "becomes a directory/file", b"new")
+    write(copy / "becomes a directory", b"was a file")
+    (source / "becomes a link").symlink_to("nowhere")
+    write(copy / "becomes a link", b"was a file")
+    write(copy / "extra/deep/file", b"extra")
+    os.mkfifo(copy / "extra/fifo")
+    (copy / "extra/deep").chmod(0o750)
+    (copy / "extra link").symlink_to("..")
+    write(area / "expected/a/small", b"older")
+    return area
+
+
+def kept_of(old: Path, kept: Path, *, without: tuple[str, ...] = ()) -> None:
+    """All that ``old`` (a copy made before) had in files, links and nodes is in ``kept``, with its metadata."""
+    for path in (each for each in old.rglob("*") if each.is_symlink() or not each.is_dir()):
+        name = path.relative_to(old)
+        if str(name) not in without:
+            assert differences(path, kept / name) == [], name
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("where", ["absolute", "relative"])
+def test_what_is_replaced_or_deleted_is_moved(trees: Path, ranks: int, where: str) -> None:
+    copy = trees / "copy"
+    succeed("-T", copy, trees / "before")
+    backup = trees / "kept/today" if where == "absolute" else copy / ".old/today"
+    words: list[Argument] = ["--json", "--mirror", "--chunk-size", "1M", "--backup"]
+    words += [backup if where == "absolute" else ".old/today", f"{trees}/source/", copy]
+    told = summary(succeed(*words, ranks=ranks))
+    assert told["failed"] == 0 and told["deleted"] == 5
+    kept_of(trees / "before", backup)
+    assert sorted(path.name for path in backup.iterdir()) == sorted(
+        ["a", "link", "names", "becomes a directory", "becomes a link", "extra", "extra link"]
+    )
+    assert mode_of(backup / "extra/deep") == 0o750
+    assert mode_of(backup / "a") == 0o700
+    again = summary(succeed(*words, ranks=ranks))
+    assert (again["deleted"], again["files"]) == (0, 0)
+    kept_of(trees / "before", backup)
+    if where == "relative":
+        (copy / ".old").rename(trees / "aside")
+        os.utime(copy, ns=(NOW, (trees / "source").stat().st_mtime_ns))
+    assert differences(trees / "source", copy) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--existing", "changed"], ["-u"]], ids=["replace", "changed", "newer"])
+def test_without_delete(area: Path, options: list[Argument]) -> None:
+    """Names that are taken get numbers; what stays, or gets other metadata, is not moved."""
+    write(area / "source/file", b"third", NOW + 2 * 10**12)
+    write(area / "copy/file", b"first", NOW)
+    write(area / "copy/extra", b"extra")
+    for number, (old, new) in enumerate([(b"first", b"third"), (b"third", b"fourth"), (b"fourth", b"fifth")]):
+        write(area / "source/file", new, NOW + (number + 2) * 10**12)
+        succeed(*options, "--backup", area / "kept", f"{area}/source/", area / "copy")
+        name = f"file.~{number}~" if number else "file"
+        assert (area / "kept" / name).read_bytes() == old
+    assert sorted(os.listdir(area / "kept")) == ["file", "file.~1~", "file.~2~"]
+    assert (area / "copy/extra").read_bytes() == b"extra"
+    (area / "source/file").chmod(0o604)
+    succeed("--existing", "changed", "--backup", area / "kept", f"{area}/source/", area / "copy")
+    assert sorted(os.listdir(area / "kept")) == ["file", "file.~1~", "file.~2~"]
+
+
+def test_a_single_file(area: Path) -> None:
+    write(area / "source", b"new")
+    write(area / "copy/name", b"old")
+    succeed("--backup", "old", area / "source", area / "copy/name")
+    assert (area / "copy/old/name").read_bytes() == b"old"
+    assert (area / "copy/name").read_bytes() == b"new"
+
+
+def test_killed_in_the_midst_nothing_is_lost(area: Path) -> None:
+    """Each old file is in one of both places at every moment."""
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    number = 150
+    for each in range(number):
+        write(area / f"source/{each % 5}/{each}", b"new")
+        write(area / f"copy/{each % 5}/{each}", b"old %d" % each)
+        write(area / f"copy/{each % 5}/extra/{each}", b"extra %d" % each)
+    words: list[Argument] = ["--mirror", "--backup", area / "kept", f"{area}/source/", area / "copy"]
+
+    def kept() -> int:
+        return sum(len(files) for _, _, files in os.walk(area / "kept"))
+
+    for limit in (number // 3, number + number // 2):
+        name = stopped(
+            area,
+            env,
+            *words,
+            ranks=2,
+            number=signal.SIGKILL,
+            until=lambda limit=limit: kept() > limit,  # type: ignore[misc]
+            slow=("linkat,renameat,unlinkat", 4),
+        )
+        for each in range(number):
+            olds = (b"old %d" % each, area / f"kept/{each % 5}/{each}", area / f"copy/{each % 5}/{each}")
+            extras = (b"extra %d" % each, *(area / f"{top}/{each % 5}/extra/{each}" for top in ("kept", "copy")))
+            for content, *places in (olds, extras):
+                assert any(path.exists() and path.read_bytes() == content for path in map(Path, places)), places  # type: ignore[arg-type]
+        if limit == number // 3:
+            succeed("--discard", name, env=env)
+    succeed("--resume", name, ranks=3, env=env)
+    assert differences(area / "source", area / "copy") == []
+    assert kept() == 2 * number and not list((area / "kept").rglob("*~"))
+
+
+REFUSALS: dict[str, tuple[list[str], bytes]] = {
+    "another file system": (["--backup", "/proc/x", "{}/source/", "{}/copy"], b"not on the file system of"),
+    "in the source": (["--backup", "{}/source/old", "{}/source/", "{}/copy"], b"lies in"),
+    "around DST": (["--backup", "{}", "{}/source/", "{}/copy"], b"lies in it"),
+    "DST": (["--backup", ".", "{}/source/", "{}/copy"], b"lies in it"),
+    "a file": (["--backup", "{}/copy/a/small", "{}/source/", "{}/copy"], b"no directory"),
+    "in place": (["--backup", "old", "--inplace", "{}/source/", "{}/copy"], b"--inplace"),
+    "empty": (["--backup", "", "{}/source/", "{}/copy"], b"empty string"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused(trees: Path, case: str) -> None:
+    words, why = REFUSALS[case]
+    before = snapshot(trees)
+    run = pcopy(*(word.format(trees) for word in words))
+    assert run.returncode == 2 and why in run.stderr, show(run)
+    assert changes(before, snapshot(trees)) == []
+
+
+def test_links_in_the_backup_are_not_followed(area: Path) -> None:
+    require_root("plant links")
+    (area / "outside").mkdir()
+    write(area / "source/a/file", b"new")
+    write(area / "copy/a/file", b"old")
+    (area / "kept").mkdir()
+    (area / "kept/a").symlink_to(area / "outside")
+    os.chown(area / "kept/a", NOBODY, NOBODY, follow_symlinks=False)
+    run = pcopy("--backup", area / "kept", f"{area}/source/", area / "copy")
+    assert run.returncode == 1, show(run)
+    assert os.listdir(area / "outside") == [] and (area / "copy/a/file").read_bytes() == b"old"
