@@ -36,7 +36,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "man"),
 ]
-STORIES = ("docs/tutorial.md",)
+STORIES = ("docs/howto/migrate.md", "docs/howto/mirror.md", "docs/tutorial.md")
 """Pages whose blocks go on from each other."""
 
 
@@ -164,8 +164,8 @@ def test_commands_do_what_pages_say(block: Block, template: Sandbox, tmp_path: P
 
 
 @pytest.mark.parametrize("page", STORIES)
-def test_a_page_that_goes_on_from_block_to_block_is_true(page: str, tmp_path: Path) -> None:
-    sandbox = Sandbox(tmp_path)
+def test_a_page_that_goes_on_from_block_to_block_is_true(page: str, template: Sandbox, tmp_path: Path) -> None:
+    sandbox = copy_of(template, tmp_path / "sandbox")
     for block in blocks(ROOT / page):
         play(sandbox, block)
 
@@ -179,6 +179,18 @@ def test_commands_are_marked_as_such(page: Path) -> None:
     ours = [line for line in shown if re.match(rf"\$? ?({'|'.join(PROGRAMS)}|mpiexec|srun) [^(]", line)]
     ours = [line for line in ours if not re.search(r"\[|SRC|PATH|JOB|AGE|\b[A-Z] [A-Z]\b|^pcopy \d", line)]
     assert ours == [], "commands stand between ```sh and ```"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_for_cron_and_systemd_are_understood(page: Path) -> None:
+    lines = [line for text in other_blocks(page) for line in text.splitlines()]
+    for line in lines:
+        found = re.match(r"ExecStart=(.*)|(?:[\d*/]+ ){5} ?(.*)", line)
+        if found:
+            words = runs_of_ours(found[1] or found[2])
+            assert words, line
+            for command in words:
+                parse(command)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
