@@ -194,6 +194,8 @@ class Directories:
         self._on_source = on_source
         self._flags = _FLAGS if followed is None else _FLAGS & ~os.O_NOFOLLOW
         self._kept = kept if kept is not None else OpenDirectories()
+        self.keeps_atime = on_source
+        """Are they opened to be listed, without a change of their access times where that is allowed?"""
 
     def open(self, path: bytes, identity: Identity | None = None) -> int:
         """A descriptor of ``path``, which stays ours, and open until the task that runs has opened ``HELD`` others.
@@ -240,7 +242,7 @@ class Directories:
         """A directory in which nothing is mounted; None if it is not plain, and nothing is open then."""
         if path in self.mounted:
             return None
-        flags = self._flags | os.O_NOATIME if self._on_source else self._flags
+        flags = self._flags | os.O_NOATIME if self.keeps_atime else self._flags
         opened = self._kept.open_plain(at, name, flags, not self._on_source)
         if opened is None:
             return None
@@ -266,7 +268,7 @@ class Directories:
         return patiently(lambda: self._enter(at, name)) if self._on_source else self._enter(at, name)
 
     def _enter(self, at: int, name: bytes) -> int:
-        extra = os.O_NOATIME if self._on_source else 0
+        extra = os.O_NOATIME if self.keeps_atime else 0
         try:
             return os.open(name, self._flags | extra, dir_fd=at)
         except PermissionError as error:

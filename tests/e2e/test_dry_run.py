@@ -74,9 +74,28 @@ def test_it_decides_as_the_options_say(area: Path, words: tuple[str, ...]) -> No
     agrees(area, *words, "-T", "source", "copy")
 
 
+@pytest.mark.parametrize("words", [("--mirror",), ("--mirror", "--max-delete", "9"), ("--mirror", "--exclude", "o*")])
+def test_it_tells_what_a_mirror_deletes(area: Path, words: tuple[str, ...]) -> None:
+    mixed(area / "source", area / "copy")
+    for name in ("old/one", "old/deep/two", "only"):
+        write(area / "copy" / name, b"only there")
+    dry = agrees(area, *words, "source/", "copy")
+    gone = [line for line in items(dry.stdout) if line.startswith(b"delete ")]
+    there = [
+        b"copy/old",
+        b"copy/old/deep",
+        b"copy/old/deep/two",
+        b"copy/old/one",
+        b"copy/only",
+        b"copy/other/only-there",
+    ]
+    assert gone == ([] if "--exclude" in words else [b"delete " + path for path in there])
+
+
 def test_what_is_not_there_is_all_copied(area: Path) -> None:
     mixed(area / "source", area / "other")
     (area / "source/new/deep").chmod(0o500)
+    agrees(area, "--mirror", "source/", "mirror")
     dry = agrees(area, "source", "new")
     assert {line.partition(b" ")[0] for line in items(dry.stdout)} == {b"copy"}
     assert dry.stdout.startswith(b"source -> ")

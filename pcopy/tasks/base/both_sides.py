@@ -31,6 +31,7 @@ def directories_of(
         sources.append(of_root(source, source_code, on_source=True, kept=kept, followed=followed, mounted=below))
         below = mounted(root.target)
         targets.append(of_root(target, target_code, on_source=False, kept=kept_targets, mounted=below))
+        targets[-1].keeps_atime = job.options.delete
     return sources, targets
 
 

@@ -109,7 +109,8 @@ def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
         here = _identified(rank, place)
         target = rank.open_target(here)
     except Problem as problem:
-        if not place.path or problem.errno not in _OTHERS:
+        is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # then nothing has made it
+        if not (place.path or is_missing) or problem.errno not in _OTHERS:
             raise
         if problem.errno == errno.ESTALE:
             result.warn(place, b"", ELSEWHERE)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import NOBODY, Action
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
@@ -28,7 +29,9 @@ class RemovalCounts:
     def __init__(self, rank: Rank, result: Result) -> None:
         self._result = result
         self._deletes = rank.options.delete
-        self._counter = counts.TO_DELETE if only_looks(rank) else counts.DELETED
+        counts_first = self._deletes and rank.phase == Phase.COUNT
+        self._counter = counts.TO_DELETE if counts_first else counts.DELETED
+        self._items = NOBODY if counts_first else result.items
 
     def found(self, items: int = 1, size: int = 0) -> None:
         """Items that are to go; fewer, if they had gone by themselves."""
@@ -45,6 +48,11 @@ class RemovalCounts:
         self._result.count(counts.BYTES, size)
         for counter, number in by_counter.items():
             self._result.count(counter, number)
+
+    def tell(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
+        """Each of what was removed, or would be (the name ``b""``: the directory itself), to whoever wants to know."""
+        for name, kind, size in zip(names, kinds, sizes, strict=True):
+            self._items.did(Action.DELETE, place, name, kind, size)
 
     def failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
         """One that stays, and should not."""

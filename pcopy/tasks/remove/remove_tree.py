@@ -27,7 +27,6 @@ from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
@@ -121,8 +120,9 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             return
         problem_met = unread if only_looks(rank) else (yield from self._remove(rank))
         if problem_met is None:
-            result.items.did(Action.DELETE, self.place, b"", DIRECTORY)
-            RemovalCounts(rank, result).gone((counts.DIRECTORIES,))
+            removal = RemovalCounts(rank, result)
+            removal.tell(self.place, [b""], [DIRECTORY], [0])
+            removal.gone((counts.DIRECTORIES,))
             self.end(rank, result, left=False)
         else:
             self._failed(rank, result, unread if unread and problem_met.errno == errno.ENOTEMPTY else problem_met)

@@ -17,7 +17,6 @@ from pcopy.fsio.kernel.item_rows import Removing
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -200,8 +199,8 @@ class RemoveVisitor:
         gone = [row for row in range(len(rows)) if row not in problems] if problems else range(len(rows))
         if self._result.items.is_wanted:
             names = unpack_names(packed)
-            for row in gone:
-                self._result.items.did(Action.DELETE, self._place, names[row], kinds[row], sizes[row])
+            told_sizes = [sizes[row] for row in gone]
+            self._tally.tell(self._place, [names[row] for row in gone], [kinds[row] for row in gone], told_sizes)
         counters = (counts.of_kind(kinds[row]) for row in gone)
         self._tally.gone(counters, sum(map(sizes.__getitem__, gone)))
 
