@@ -80,7 +80,8 @@ class Finding:
         if not self._selected.anything or self._attempt:
             return range(len(found))
         rows = self._selected.rows(self._place.path, found)
-        self._result.count(counts.SKIPPED, len(found) - len(rows))
+        for counter in (counts.SKIPPED, counts.EXCLUDED):
+            self._result.count(counter, len(found) - len(rows))
         if self._result.items.is_wanted and self._rank.job.copies:
             for row in {*range(len(found))}.difference(rows):
                 kind = type_of(found.rows.mode[row]) or SOCKET

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
-from pcopy.errors import INCOMPLETE, OK, STOPPED, UNSYNCED, Refused, hindrance
+from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, UNSYNCED, Refused, hindrance
 from pcopy.fsio.layout import LUSTRE
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
@@ -37,6 +37,7 @@ from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
+from pcopy.tools.selecting import nothing_selected, refuse_nothing
 from pcopy.tools.summary import summary_lines, summary_of
 
 _OF_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
@@ -93,6 +94,7 @@ class CopyPreparation(Preparation):
             self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
+            refuse_nothing(roots, options)
             self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None
         self._unwritten = ""
@@ -236,6 +238,9 @@ class CopyPreparation(Preparation):
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         """Writes the signature; a copy without the one that was asked for is not complete."""
+        if nothing := nothing_selected(self.job.options, totals):
+            self._remarks.append(nothing)
+            return REFUSED
         if not self.job.options.signs:
             return OK
         if totals.extra or holds_more(self.job.roots):
@@ -290,7 +295,10 @@ class CopyPreparation(Preparation):
         return lines
 
     def _tell_of_job(self, ended: Ended) -> None:
-        status = OK if ended.status == INCOMPLETE and lacks_only_deletion(self.job, ended.totals) else ended.status
+        is_done = ended.status == REFUSED or (
+            ended.status == INCOMPLETE and lacks_only_deletion(self.job, ended.totals)
+        )
+        status = OK if is_done else ended.status
         if status == OK and self._earlier.superseded:
             from pcopy.jobs.chosen import discard_superseded
             from pcopy.jobs.leftovers import remove_temporaries

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED
 from pcopy.launch.tool import Ended
 from pcopy.tasks.base.job import Totals
 from pcopy.text import counted
@@ -18,11 +18,12 @@ _OUTCOMES = {
     INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
     INTERNAL: "internal error (status 70)",
     STOPPED: "stopped early (status 75)",
+    REFUSED: "nothing but directories was copied (status 2)",
 }
 
 _COUNTED = (
     *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
-    *("failed", "changed", "vanished", "excused", "warnings", "mended"),
+    *("failed", "changed", "vanished", "excused", "warnings", "mended", "excluded"),
 )
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
@@ -36,7 +37,7 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, befor
     if totals.verified:
         read = show_size(totals.confirmed_bytes)
         lines.append(f"  verified: {counted(totals.verified, 'item', 'items')}, {read} read back")
-    lines += _listed("skipped", [show_size(totals.skipped_bytes)])
+    lines += _listed("skipped", [show_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters"])
     lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
     remarks = [
         f"{totals.deleted:,} deleted",

@@ -31,6 +31,7 @@ from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
 from pcopy.tools.outputs import check_outputs, write_result
+from pcopy.tools.selecting import nothing_selected
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -111,6 +112,9 @@ class VerifyPreparation(Preparation):
         return paths, options, against
 
     def settle(self, rank: Rank, totals: Totals) -> int:
+        if nothing := nothing_selected(self.job.options, totals):
+            self._remarks.append(nothing)
+            return REFUSED
         sign = rank.own(SignState)
         digest, tally = sign.signatures[0]
         self._found = digest.hex()

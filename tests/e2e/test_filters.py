@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -209,3 +210,49 @@ def test_wrong_filters_are_refused(area: Path, arguments: list[str], words: byte
     run = pcopy(*arguments, area / "source", area / "copy")
     assert run.returncode == 2 and words in run.stderr and run.stderr.count(b"\n") == 1
     assert not (area / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "status"),
+    [
+        (["--include=*/", "--include=*.c", "--exclude=*"], 2),  # rsync's order
+        (["--exclude=*", "--include=/many/*.c"], 2),  # no directory is entered
+        (["--larger-than=1G"], 0),  # links have no size
+        (["--newer-than=1s", "--exclude=link", "--exclude=fifo.o"], 2),
+        (["--exclude=*", "--include=*/", "--include=*.c"], 0),
+    ],
+)
+def test_filters_that_select_nothing_are_refused(area: Path, source: Path, order: list[str], status: int) -> None:
+    run = pcopy(*order, f"{source}/", area / "copy", ranks=2)
+    assert run.returncode == status, show(run)
+    assert (area / "copy").exists() == (status == 0)
+    proof = pverify(*order, source, source)
+    assert proof.returncode == status, show(proof)
+    if status:
+        assert b"the filters select nothing in it" in run.stderr and run.stderr.count(b"\n") == 1
+        assert b"the filters have selected nothing of" in proof.stderr
+
+
+def test_an_empty_source_is_no_fault_of_filters(area: Path) -> None:
+    (area / "source/deep").mkdir(parents=True)
+    succeed("--exclude=*.o", f"{area}/source/", area / "copy")
+    assert (area / "copy/deep").is_dir()
+
+
+def test_what_is_too_large_to_be_looked_at_is_told_at_the_end(area: Path) -> None:
+    """A directory that can't be read ahead without a trace is looked into by the job only."""
+    write(area / "source/file.c", b"")
+    unready = start_with_a_budget_of_nothing(area)
+    assert unready.returncode == 2 and b"have selected nothing of 1 item" in unready.stderr, show(unready)
+    assert not [*(area / "copy").iterdir()] and b"--resume" not in unready.stderr
+
+
+def start_with_a_budget_of_nothing(area: Path) -> Completed:
+    program = (
+        "import sys, pcopy.walk.look_ahead as ahead\n"
+        "ahead.LookAhead.__init__.__defaults__ = (0, *ahead.LookAhead.__init__.__defaults__[1:])\n"
+        "from pcopy.cli.script import pcopy; sys.argv[0] = 'pcopy'; pcopy()"
+    )
+    command = [sys.executable, "-c", program, "--exclude=*.c", f"{area}/source/", str(area / "copy")]
+    environment = {**os.environ, "XDG_STATE_HOME": str(area / "state")}
+    return subprocess.run(command, capture_output=True, env=environment, check=False)

@@ -162,7 +162,8 @@ class Totals(NamedTuple):
     ``to_verify`` counts the items that are to be read back, ``to_verify_bytes`` the sizes of their files (one inode's
     once); ``verified`` those that were found right, with files of ``confirmed_bytes``, and ``refuted`` those that were
     not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
-    again. ``mended`` are those of the skipped items that got metadata of their sources.
+    again. ``mended`` are those of the skipped items that got metadata of their sources, ``excluded`` those
+    that filters leave out.
     ``deleted`` are items that the source lacks, and ``to_delete`` those that were counted beforehand: both were never
     found.
     """
@@ -201,6 +202,7 @@ class Totals(NamedTuple):
     confirmed_bytes: int = 0
     mended: int = 0
     to_delete: int = 0
+    excluded: int = 0
 
     @property
     def copied(self) -> int:

@@ -124,7 +124,8 @@ class _Walk:
         """Of the last of those above, not handed over yet."""
         self._last = task.last
         self._closed: tuple[bytes, Problem | None] | None = None
-        """The directory below which nothing is copied, and why; None: since something is to stay."""
+        """The directory below which nothing is copied, and why; None: it is to stay, or excluded."""
+        self._is_excluded = False
 
     def rest(self, offset: int) -> CopyListed:
         """What goes on later, from ``offset``."""
@@ -188,8 +189,9 @@ class _Walk:
         parent = self.above[-1] if self.above else None
         inner = _next(parent.path if parent else None, path)
         if inner and not self._rank.own(Selected).takes_directory(inner):
-            self._closed = inner, None
+            self._closed, self._is_excluded = (inner, None), True
             return
+        self._is_excluded = False
         try:
             place = yield from self._entered(inner, parent)
         except Problem as problem:
@@ -227,6 +229,7 @@ class _Walk:
         self._result.count(counts.FOUND, 0 if self._is_again else 1, place)
         if problem is None:
             self._result.count(counts.SKIPPED, 1, place)
+            self._result.count(counts.EXCLUDED, int(self._is_excluded), place)
             self._result.items.did(Action.SKIP, place, name, b"")
         else:
             start, end = span

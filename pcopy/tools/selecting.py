@@ -1,0 +1,60 @@
+"""What is told if filters leave nothing: most often a pattern means something else than its user thinks.
+
+Rank 0 looks into the sources before a job begins, as far as that takes no time. What it has not seen by then is known
+at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+from pcopy.errors import Refused
+from pcopy.jobs.paths import source_of
+from pcopy.tasks.base.job import Options, Root, Totals
+from pcopy.text import counted, shown
+from pcopy.walk.look_ahead import LookAhead
+from pcopy.walk.selection import Selection
+
+_ADVICE = "of the patterns the last one that matches decides, and what is in an excluded directory is never taken"
+
+
+class _Looking:
+    """A selection that remembers whether it has left out anything."""
+
+    def __init__(self, options: Options) -> None:
+        self._selection = Selection(options.select)
+        self.left_out = False
+
+    def takes(self, path: bytes, status: os.stat_result) -> bool:
+        taken = self._selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        self.left_out |= not taken
+        return taken
+
+
+def refuse_nothing(roots: Sequence[Root], options: Options) -> None:
+    """Raises ``Refused`` if it is certain that filters leave nothing but directories; a source may be empty."""
+    if not options.select.anything or options.files_from:
+        return
+    ahead, looking = LookAhead(), _Looking(options)
+    for root in roots:
+        if root.item:
+            if looking.takes(root.item, os.lstat(source_of(root))):
+                return
+        elif any(
+            not stat.S_ISDIR(status.st_mode)
+            for _, status in ahead.items(root.source, looking.takes, one_file_system=options.one_file_system)
+        ):
+            return
+    if ahead.is_complete and looking.left_out:
+        sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
+        raise Refused(f"{sources}: the filters select nothing in it: {_ADVICE}")
+
+
+def nothing_selected(options: Options, totals: Totals) -> str:
+    """What is told of a job that is over, if that holds for it; else nothing."""
+    items = totals.found - totals.directories - totals.excluded
+    if not options.select.anything or not totals.excluded or items > 0:
+        return ""
+    return f"the filters have selected nothing of {counted(totals.excluded, 'item', 'items')}: {_ADVICE}"
