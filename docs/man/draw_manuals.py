@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pcopy import __version__  # noqa: E402
-from pcopy.cli.configuration import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
+from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
 from pcopy.cli.job_options import MAY_CHANGE  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402

@@ -10,7 +10,8 @@ from argparse import SUPPRESS, Action
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from pcopy.cli.configuration import BY_HAND, BY_HAND_OF, Configurable, Setting, Written, effective, is_repeated, name_of
+from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF, Configurable, Setting, is_repeated, name_of
+from pcopy.cli.configuration import Written, effective
 from pcopy.named import NamedTuple
 from pcopy.signature.plain_yaml import scalar
 from pcopy.text import shown

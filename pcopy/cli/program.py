@@ -157,12 +157,9 @@ class Program(ABC):
         said = self.read_words(argv)
         if not (configured and said.files):
             return self._made(said, said.values, make)
-        from pcopy.cli.configuration import effective, explaining, words_of
+        from pcopy.cli.configuration import made_with_files
 
-        settings = effective(self, said.options, said.files).settings
-        with explaining(settings):
-            values, _ = self.parser().parse_known_args([*words_of(settings), *said.options])
-            return self._made(said, values, make)
+        return made_with_files(self, said.options, said.files, lambda values: self._made(said, values, make))
 
     def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
         paths = tuple(os.fsencode(word) for word in said.others)

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from pcopy.cli import program as cli_program
-from pcopy.cli.configuration import BY_HAND, BY_HAND_OF
+from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF
+from pcopy.cli.configuration import AGAINST
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
@@ -372,13 +373,13 @@ def all_keys(program: Program, *without: str) -> str:
 
 class TestAnyCommand:
     @pytest.mark.parametrize("words", ANYHOW, ids=" ".join)
-    @pytest.mark.parametrize("without", [("verify", "repair", "existing"), ("no-sync", "hash", "checksum")])
-    def test_is_understood_whatever_files_set(
-        self, files: Files, area: Path, words: list[str], without: tuple[str, ...]
-    ) -> None:
+    @pytest.mark.parametrize("side", [0, 1])
+    def test_is_understood_whatever_files_set(self, files: Files, area: Path, words: list[str], side: int) -> None:
         """Files set what is usual. What is given by hand is wanted now, and never refused for their sake."""
         (area / "f.json").write_text("*.o\n")
-        files(user=all_keys(PCOPY, "update", *without))
+        pairs = [pair[side] for pair in AGAINST if pair[0] != pair[1]]
+        without = {name.partition("=")[0] for names in pairs for name in names}
+        files(user=all_keys(PCOPY, "update", ("existing", "checksum")[side], *without))
         operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
         PCOPY.parse([*words, *operands])
 

@@ -69,6 +69,16 @@ def test_only_the_file_of_rank_0_counts_under_mpi(area: Path, source: Path) -> N
     assert b"\nranks: 7" not in run.stdout
 
 
+def test_what_files_have_set_is_told_with_v(area: Path, source: Path) -> None:
+    env = put(area / "user", "ranks: 1\n\nexclude: [sub]\nfsync: true\n")
+    run = pcopy("-v", "--fsync", source, area / "copy", env=env)
+    assert run.returncode == 0, show(run)
+    file = f"{area}/user/pcopy.yaml"
+    assert run.stderr.decode().splitlines()[0] == f"pcopy: set by files: ranks ({file}:1), exclude ({file}:3)"
+    assert sorted(os.listdir(area / "copy")) == ["one"]
+    assert pcopy("-T", source, area / "copy", env=env).stderr == b""
+
+
 def test_what_cannot_be_read_is_refused(area: Path, source: Path) -> None:
     require_root("hide a directory from another user")
     env = put(area / "user", "ranks: 2\n")
