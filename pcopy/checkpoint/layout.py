@@ -19,6 +19,7 @@ END_IT = "end the job with the pcopy that began it, or discard it: pcopy --disca
 
 JOB = b"job"
 CURRENT = b"current"
+CONTROL, PROGRESS = b"control", b"progress"
 LOCK = rb"lock-(0|[1-9][0-9]{0,8})"
 RUN = rb"run-[0-9]+"
 """Patterns; each is compiled when a name is first compared with it."""
@@ -26,7 +27,7 @@ SILLY = b".nfs"
 """NFS gives a removed file that is still open a name that begins so; that file goes by itself."""
 FILES_FROM = b"files-from"
 """The list of the paths that are copied, if not all are."""
-_FILES = (JOB, b"job.new", CURRENT, b"current.new", FILES_FROM)
+_FILES = {FILES_FROM, *(name + end for name in (JOB, CURRENT, CONTROL, PROGRESS) for end in (b"", b".new"))}
 _OF_RUN = rb"(base|facts)-[0-9]+(\.new)?"
 
 

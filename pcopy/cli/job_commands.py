@@ -1,13 +1,15 @@
-"""``pcopy --jobs`` and ``pcopy --discard``: what is done with stored jobs by one process, without copying."""
+"""``pcopy --jobs``, ``--control`` and ``--discard``: what is done with stored jobs by one process, without copying."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from functools import partial
 
 from pcopy.errors import NotAllDone, Refused
 from pcopy.jobs.chosen import discard, job_path, listing, to_standard_error
+from pcopy.jobs.control import change, described
 from pcopy.jobs.directories import last_worked_on, state_directory, unfinished
 from pcopy.jobs.leftovers import remove_temporaries
 from pcopy.jobs.listing import locks, name_of, way
@@ -20,12 +22,16 @@ from pcopy.tools.arguments import CopyArguments
 def answer(arguments: CopyArguments) -> str | None:
     """What is asked of stored jobs, done; None if that is a copy. Raises ``PcopyError``."""
     asked = arguments.asked
-    if not (asked.jobs or asked.discard is not None):
+    if not asked.anything or asked.resume is not None:
         return None
     if not speaks(os.environ):
         return ""
     if asked.jobs:
         return "\n".join(listing(arguments.telling.json))
+    if asked.control is not None:
+        told = change(_running_path(asked.control), asked.change)
+        said = json.dumps(told) if arguments.telling.json else described(told) or "no limits, all ranks active"
+        return "" if arguments.telling.quiet else said
     if asked.discard is not None and len(asked.discard) == 1:
         _discard(asked.discard[0])
         return "" if arguments.telling.quiet else "discarded"
@@ -35,6 +41,14 @@ def answer(arguments: CopyArguments) -> str | None:
         jobs = _older(asked.older_than)
     _discard_all(jobs, quiet=arguments.telling.quiet)
     return "" if jobs or arguments.telling.quiet else "nothing to discard"
+
+
+def _running_path(word: bytes) -> bytes:
+    """As ``job_path``; raises ``Refused``."""
+    try:
+        return job_path(word)
+    except Refused as refused:
+        raise Refused(f"{refused}; a job of --checkpoint none cannot be changed") from None
 
 
 def _discard(word: bytes) -> None:

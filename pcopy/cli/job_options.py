@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import seconds, size, taking
+from pcopy.cli.argument_types import at_least_0, at_least_1, rate, seconds, size, taking
 from pcopy.cli.filter_options import age_of
 from pcopy.errors import Refused
 from pcopy.jobs.paths import absolute
@@ -20,14 +20,20 @@ from pcopy.text import shown
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from pcopy.jobs.control import Change
     from pcopy.jobs.lifecycle import Keeping
     from pcopy.tools.arguments import Asked
 
 STORES = ("auto", "pickle", "lmdb")
 NO_CHECKPOINT = b"none"
-USAGES = ("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --discard JOB...", "pcopy --discard --older-than AGE")
+USAGES = (
+    *("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --control JOB WORD..."),
+    *("pcopy --discard JOB...", "pcopy --discard --older-than AGE"),
+)
 
 _TELLING = frozenset(("json", "quiet", "verbose", "config"))
+_WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
+_CHANGES: dict[str, Callable[[str], int]] = {"bwlimit": rate, "oplimit": at_least_0, "active": at_least_1}
 MAY_CHANGE = _TELLING | {
     *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
     *("bwlimit", "oplimit", "force"),
@@ -35,7 +41,12 @@ MAY_CHANGE = _TELLING | {
 }
 """What may be given with ``--resume``, as names in the namespace: nothing of it shows in the destination."""
 
-BESIDE: dict[str, frozenset[str]] = {"resume": MAY_CHANGE, "jobs": _TELLING, "discard": _TELLING | {"older_than"}}
+BESIDE: dict[str, frozenset[str]] = {
+    "resume": MAY_CHANGE,
+    "jobs": _TELLING,
+    "discard": _TELLING | {"older_than"},
+    "control": _TELLING,
+}
 
 
 def add_job_options(parser: ArgumentParser) -> None:
@@ -46,7 +57,11 @@ def add_job_options(parser: ArgumentParser) -> None:
     defaults = Keeping()
     add("--resume", metavar="JOB|DIR", nargs="?", type=taking(_path), const=ALONE, default=None,
         help="go on with an unfinished job, by name or directory (default: the only one that there is)")  # fmt: skip
-    add("--jobs", action="store_true", help="list unfinished jobs, but not those of --checkpoint DIR")
+    add("--jobs", action="store_true",
+        help="list unfinished jobs, and how those that run get on, but not those of --checkpoint DIR")  # fmt: skip
+    add("--control", metavar="JOB", type=taking(_path), default=None,
+        help="change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only so many ranks take "
+        "work), pause, resume; several words at once")  # fmt: skip
     add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_path), default=None,
         help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
     add("--checkpoint", metavar="DIR", type=taking(_path), default=None,
@@ -85,6 +100,7 @@ def asked_of(
 
     Raises ``Refused``, naming the option, for whatever cannot be combined.
     """
+    from pcopy.jobs.control import Change
     from pcopy.tools.arguments import Asked
 
     modes = [mode for mode in BESIDE if getattr(values, mode) not in (None, False)]
@@ -93,7 +109,9 @@ def asked_of(
     mode = modes[0]
     if len(modes) > 1:
         raise Refused(f"--{mode} and --{modes[1]}: one at a time; see pcopy --help")
-    discard = None
+    discard, change = None, Change()
+    if mode == "control":
+        change, operands = change_of(operands), ()
     if mode == "discard":
         discard, operands = (*values.discard, *operands), ()
         if bool(discard) == (values.older_than is not None):
@@ -109,7 +127,31 @@ def asked_of(
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise Refused(f"{option} cannot be given with --{mode}: {why}; leave it out")
     older_than = None if values.older_than is None else age_of(values.older_than)
-    return Asked(values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than)
+    return Asked(values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than, values.control, change)
+
+
+def change_of(words: Sequence[bytes]) -> Change:
+    """The words of ``--control``; raises ``Refused``."""
+    from pcopy.jobs.control import Change
+
+    if not words:
+        raise Refused(f"--control JOB: say what is to change: {_WORDS}")
+    fields: dict[str, Any] = {}
+    for word in map(os.fsdecode, words):
+        name, equals, value = word.partition("=")
+        try:
+            field, meaning = name, 0
+            if word in ("pause", "resume"):
+                field, meaning = "paused", word == "pause"
+            elif equals and name in _CHANGES:
+                meaning = _CHANGES[name](value)
+            else:
+                raise ValueError(f"not one of {_WORDS}")
+        except ValueError as error:
+            raise Refused(f"--control: {shown(os.fsencode(word))}: {error}") from None
+        if fields.setdefault(field, meaning) != meaning:
+            raise Refused(f"--control: {shown(os.fsencode(word))}: another word says otherwise; leave one out")
+    return Change(**fields)
 
 
 def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pcopy.errors import Refused
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
-NOT_YET = frozenset(("--control",))
+NOT_YET = frozenset[str]()
 """Options of pcopy that are planned and not built."""
 
 _THE_DEFAULT = "pcopy does that by default; leave it out"

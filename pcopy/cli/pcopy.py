@@ -95,7 +95,7 @@ exit status:
         """Also what is asked of the jobs that there are."""
         if (text := super().answer(words)) is not None:
             return text
-        if not any(word == "--jobs" or word.startswith("--discard") for word in words):
+        if not any(word == "--jobs" or word.startswith(("--discard", "--control")) for word in words):
             return None
         from pcopy.cli.job_commands import answer
         from pcopy.launch.launcher import speaks

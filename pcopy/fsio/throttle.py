@@ -76,7 +76,7 @@ class Bucket:
 
 
 class Throttle:
-    """One rank's buckets. As long as there is no limit, ``is_on`` is all that anybody looks at."""
+    """One rank's buckets. As long as there is neither a limit nor a pause, ``is_on`` is all that anybody looks at."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
@@ -86,14 +86,16 @@ class Throttle:
         self.bytes = Bucket(clock())
         self.operations = Bucket(clock())
         self.is_on = False
-        """Is there any limit?"""
+        """Is there any limit, or a pause?"""
+        self._is_held = False
 
-    def allow(self, bytes_: float, operations: float) -> None:
-        """From now on so much a second; ``inf``: any number."""
+    def allow(self, bytes_: float, operations: float, *, held: bool = False) -> None:
+        """From now on so much a second; ``inf``: any number. As long as it is ``held`` nothing begins."""
         now = self._clock()
         self.bytes.allow(bytes_, now)
         self.operations.allow(operations, now)
-        self.is_on = min(bytes_, operations) != inf
+        self._is_held = held
+        self.is_on = held or min(bytes_, operations) != inf
 
     def piece(self, size: int) -> int:
         """Bytes of what is moved next, out of ``size``: a multiple of a sector, unless it is all."""
@@ -126,7 +128,7 @@ class Throttle:
         """Until there is no debt: sleeps for a moment, with an occasion to do something else after each."""
         while self.is_on:
             now = self._clock()
-            pause = max(self.bytes.wait(now), self.operations.wait(now))
+            pause = max(self.bytes.wait(now), self.operations.wait(now), NAP if self._is_held else 0.0)
             if pause <= 0:
                 return
             self._sleep(min(pause, NAP))

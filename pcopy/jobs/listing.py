@@ -10,30 +10,38 @@ import os
 import time
 from binascii import b2a_base64
 from collections.abc import Sequence
+from typing import Any
 
 from pcopy.errors import Refused
+from pcopy.jobs.control import described, progress_of
 from pcopy.jobs.directories import Listed
 from pcopy.jobs.job_file import RUNNING, JobFile
 from pcopy.jobs.lock import Holder, holders
 from pcopy.jobs.paths import source_of, target_of
 from pcopy.tasks.base.job import Totals
 from pcopy.text import counted, shown
-from pcopy.units import show_size
+from pcopy.units import show_clock, show_size
 
+OLD_NEWS = 30.0
+"""Seconds after which it is told how old the news of a running job are, which come every 2 s."""
+
+_COUNTED = ("found", "bytes")
 _HEADS = ("JOB", "BEGUN", "STATE", "COPIED")
 
 
 def table(found: Sequence[Listed]) -> list[str]:
     """The lines for people; what cannot be used comes last."""
     usable = [(listed, listed.file, locks(listed)) for listed in found if listed.file is not None]
-    rows = [_row(*each) for each in usable]
+    told = [progress_of(listed.path, job.runs) if holding else None for listed, job, holding in usable]
+    rows = [_row(*each, progress) for each, progress in zip(usable, told, strict=True)]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     lines = [_line(_HEADS, widths)] if rows else []
-    for row, (_, job, holding) in zip(rows, usable, strict=True):
+    for row, (_, job, holding), progress in zip(rows, usable, told, strict=True):
         lines += [_line(row, widths), f"  {way(job)}"]
         if holding:
             hosts = ", ".join(dict.fromkeys(holder.host for holder in holding))
-            lines.append(f"  {counted(len(holding), 'rank', 'ranks')} on {hosts}")
+            ranks = progress["ranks"] if progress else len(holding)
+            lines.append(f"  {counted(ranks, 'rank', 'ranks')} on {hosts}{_getting_on(progress)}")
     return lines + [f"cannot be used: {listed.trouble}" for listed in found if listed.file is None]
 
 
@@ -61,6 +69,7 @@ def json_line(listed: Listed) -> str:
         "runs": job.runs,
         **counts,
         "locked": [holder._asdict() for holder in locked],
+        "progress": progress_of(listed.path, job.runs) if locked else None,
     }
     return json.dumps(values)
 
@@ -78,11 +87,29 @@ def locks(listed: Listed) -> list[Holder]:
         return []
 
 
-def _row(listed: Listed, job: JobFile, locked: Sequence[Holder]) -> tuple[str, ...]:
-    totals = _totals(listed.path, job)
+def _getting_on(told: dict[str, Any] | None) -> str:
+    """What a running job tells of itself, for people."""
+    if told is None:
+        return ""
+    age = time.time() - told["time"]
+    parts = [
+        f"{told['percent']} %" if told["percent"] is not None else told["phase"],
+        f"{show_size(told['bytes_per_second'])}/s",
+        f"{show_clock(told['eta'])} left" if told["eta"] is not None else "",
+        f"{told['failed']:,} failed" if told["failed"] else "",
+        described(told),
+        f"not heard of for {show_clock(age)}" if age > OLD_NEWS else "",
+    ]
+    return ": " + ", ".join(filter(None, parts))
+
+
+def _row(listed: Listed, job: JobFile, locked: Sequence[Holder], told: dict[str, Any] | None) -> tuple[str, ...]:
+    totals = _totals(listed.path, job) if told is None else Totals(**{name: told[name] for name in _COUNTED})
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.created))
-    copied = f"{totals.copied:,} of {totals.found:,}, {show_size(totals.bytes)}" if totals else "-"
-    return name_of(listed), begun, _state(job, locked), copied
+    number = told["copied"] if told else totals.copied if totals else 0
+    copied = f"{number:,} of {totals.found:,}, {show_size(totals.bytes)}" if totals else "-"
+    state = "paused" if told and told["paused"] else _state(job, locked)
+    return name_of(listed), begun, state, copied
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

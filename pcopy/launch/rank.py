@@ -28,6 +28,7 @@ from pcopy.fsio.storage import Storage
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
 from pcopy.jobs.spool import database_in, no_room, spool_in
+from pcopy.launch.control import Desk
 from pcopy.launch.in_flight import InFlight, modifying_at_once
 from pcopy.launch.steersman import Steersman, Wanted
 from pcopy.launch.tool import Ended, Settle, Tool
@@ -61,7 +62,8 @@ class RankSetup(NamedTuple):
     user wants so many operations ``in_flight`` (0: automatic). Each rank ``gathers`` what a report
     tells of it. Only rank 0 has the rest. ``settle`` is asked at the end
     of a job whose items are all there. ``kept`` makes the job's directory before the first task. ``advice`` is told
-    once there is a record, if the ranks may all be killed without a word.
+    once there is a record, if the ranks may all be killed without a word. ``steered`` hears what holds once the user
+    has changed the running job.
     """
 
     tool: Tool
@@ -79,6 +81,7 @@ class RankSetup(NamedTuple):
     settle: Settle = lambda rank, totals: OK
     kept: KeptJob | None = None
     advice: str = ""
+    steered: Callable[[str], object] = lambda state: None
 
     @property
     def itself(self) -> str:
@@ -141,6 +144,13 @@ def steersman_of(setup: RankSetup, rank: Rank) -> Steersman:
     options = setup.job.options
     wanted = Wanted(options.bwlimit, options.oplimit)
     return Steersman(rank.hosts.by_turns.index(rank.number), rank.size, rank.throttle, wanted)
+
+
+def desk_of(setup: RankSetup, steersman: Steersman, ranks: int) -> Desk | None:
+    """What the user can ask of the job while it runs, and what he is told; where it is kept, and on rank 0."""
+    if setup.kept is None:
+        return None
+    return Desk(setup.keeping.directory, setup.job.run, ranks, setup.tool.stages, steersman, setup.steered)
 
 
 def make_node(
@@ -239,6 +249,7 @@ class _Running:
         self._steersman = steersman_of(setup, self._rank)
         self._node = make_node(setup, self._rank, self._director, self._journal, self._run_task.divide, self._steersman)
         self._in_flight = in_flight_of(setup, self._rank, self._node)
+        self._desk = desk_of(setup, self._steersman, self._rank.size)
         self._pulse = Pulse()
         self._advice = setup.advice
         self._unlocked = self._store if setup.hosts and self._rank.number else None
@@ -275,10 +286,14 @@ class _Running:
             except Refused as refused:  # which is told before the first item, and not when the user wants to go on
                 journal.fail(refused)
         watchdog.start()
+        if self._desk is not None:
+            self._desk.start()  # its thread hears of no signals, as this one does not
         try:
             status = driver.run()
         finally:
             watchdog.stop()
+            if self._desk is not None:
+                self._desk.stop()
             self._end()
         self._rank.close()
         return self._director.ended._replace(status=status, gathered=self._node.barrier.words)
@@ -355,8 +370,11 @@ class _Running:
 
     def _tell(self, phase: int, report: Answer) -> None:
         self._pulse.silent = report.silent
+        told = self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent
+        if self._desk is not None:
+            self._desk.tell(*told)
         if self._setup.sink is not None:
-            self._setup.sink.progress(self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent)
+            self._setup.sink.progress(*told)
 
     def _end(self) -> None:
         """Closes what is recorded, and removes what nobody will go on with."""

@@ -171,6 +171,8 @@ def _of_root(
     preparation.announce()
     told = recording.begin(screen, setup, preparation, ranks) if recording else screen
     setup = setup._replace(sink=preparation.sink(told), settle=preparation.settle, kept=preparation.kept)
+    if not preparation.telling.quiet:
+        setup = setup._replace(steered=screen.steered)
     if setup.kept and setup.hosts and not preparation.telling.quiet:
         # Launchers kill all ranks at once when one is lost: nobody can say this then.
         setup = setup._replace(advice=f"if ranks are lost: {resuming(setup.keeping.directory)}")

@@ -45,7 +45,7 @@ class Steersman:
         self._clock = clock
         self._divided = Divided(ranks), Divided(ranks)
         self._allowed = Allowed(ranks), Allowed(ranks)
-        self._is_limited = False
+        self._is_on = False
         share = tuple(limit / ranks if limit else inf for limit in wanted[:2])
         self.obey((*wanted, *share))
 
@@ -59,14 +59,14 @@ class Steersman:
         self.obeyed = now = Wanted(*wanted)
         self.duty = Duty.NOTES if now.paused else Duty.ADDRESSED if 0 < now.active <= self._turn else Duty.ALL
         self.interval = INTERVAL if now.bwlimit or now.oplimit else inf
-        had_limits, self._is_limited = self._is_limited, bool(now.bwlimit or now.oplimit)
-        if self._is_limited or had_limits:
+        was_on, self._is_on = self._is_on, bool(now.bwlimit or now.oplimit or now.paused)
+        if self._is_on or was_on:
             bytes_, operations = self._allowed
             byte_rate, operation_rate = (
                 bytes_.rate(now.bwlimit, byte_share),
                 operations.rate(now.oplimit, operation_share),
             )
-            self._throttle.allow(byte_rate, operation_rate)
+            self._throttle.allow(byte_rate, operation_rate, held=now.paused)
 
     def report(self) -> Reported:
         found: list[float] = []

@@ -52,7 +52,8 @@ class BarScreen(Screen):
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         live = self._started()
         console = live.console
-        live.update(render(phase, reading, silent, console.width, plain=console.options.ascii_only), refresh=True)
+        picture = render(self._title(phase), reading, silent, console.width, plain=console.options.ascii_only)
+        live.update(picture, refresh=True)
 
     def _show(self, line: str) -> None:
         if self._live is None:

@@ -14,7 +14,7 @@ import os
 import time
 from _thread import RLock
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pcopy.named import NamedTuple
 from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
@@ -128,6 +128,7 @@ class Screen:
         self._due = now + interval
         self._told = 0
         self._phase = ""
+        self._state = ""
         self._lock = RLock()
         self.is_verbose = False
         """Is a line printed when each phase begins?"""
@@ -183,6 +184,14 @@ class Screen:
         with self._lock:
             self._print(f"{self._program}: {text}")
 
+    def steered(self, state: str) -> None:
+        """The user has changed the job while it runs: what holds now goes with its progress; empty: nothing unusual."""
+        self._state = state
+        self.notice(f"as it was asked for (--control): {state or 'no limits, all ranks active'}")
+
+    def _title(self, phase: str) -> str:
+        return f"{phase} ({self._state})" if self._state else phase
+
     def close(self) -> None:
         """Takes the progress away and closes its files; may be called again."""
         files, self._files = self._files, {}
@@ -233,7 +242,9 @@ class PlainScreen(Screen):
             f"{reading.failed:,} failed" if reading.failed else "",
             silence(silent),
         ]
-        self._print(f"{self._program}: {show_clock(reading.elapsed)} {phase}: {', '.join(filter(None, parts))}")
+        self._print(
+            f"{self._program}: {show_clock(reading.elapsed)} {self._title(phase)}: {', '.join(filter(None, parts))}"
+        )
 
 
 _COUNTED = (
@@ -243,23 +254,27 @@ _COUNTED = (
 """Counters that a line shows, by their names in ``Totals``."""
 
 
+def progress_values(phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> dict[str, Any]:
+    """How a job gets on, for programs (docs/formats/progress.md)."""
+    fraction, left = reading.fraction, reading.left
+    return {
+        "time": round(time.time(), 3),
+        "elapsed": round(reading.elapsed, 3),
+        "phase": phase,
+        **{name: getattr(totals, name) for name in _COUNTED},
+        "handled_bytes": reading.bytes_done,
+        "percent": None if fraction is None else int(fraction * 1000) / 10,
+        "bytes_per_second": round(reading.rate),
+        "mean_bytes_per_second": round(reading.mean_rate),
+        "items_per_second": round(reading.item_rate, 1),
+        "mean_items_per_second": round(reading.mean_item_rate, 1),
+        "eta": None if left is None else round(left, 1),
+        "silent": list(silent),
+    }
+
+
 class JsonScreen(Screen):
     """For programs, a JSON object each interval (docs/formats/progress.md); failures and notices stay lines of text."""
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
-        fraction, left = reading.fraction, reading.left
-        values = {
-            "time": round(time.time(), 3),
-            "elapsed": round(reading.elapsed, 3),
-            "phase": phase,
-            **{name: getattr(totals, name) for name in _COUNTED},
-            "handled_bytes": reading.bytes_done,
-            "percent": None if fraction is None else int(fraction * 1000) / 10,
-            "bytes_per_second": round(reading.rate),
-            "mean_bytes_per_second": round(reading.mean_rate),
-            "items_per_second": round(reading.item_rate, 1),
-            "mean_items_per_second": round(reading.mean_item_rate, 1),
-            "eta": None if left is None else round(left, 1),
-            "silent": list(silent),
-        }
-        self._print(json.dumps(values))
+        self._print(json.dumps({**progress_values(phase, totals, reading, silent), "state": self._state}))

@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from pcopy.errors import Refused
+from pcopy.jobs.control import Change
 from pcopy.jobs.lifecycle import Keeping
 from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
@@ -32,6 +33,7 @@ ALONE = b""
 class Asked(NamedTuple):
     """What is to be done with older jobs, if anything; ``given`` are the options that came with that.
 
+    The job ``control`` is to be changed as ``change`` says.
     ``discard`` names jobs, or is empty where all that nobody has worked on for ``older_than`` seconds are meant.
     """
 
@@ -40,10 +42,13 @@ class Asked(NamedTuple):
     discard: tuple[bytes, ...] | None = None
     given: frozenset[str] = frozenset()
     older_than: float | None = None
+    control: bytes | None = None
+    change: Change = Change()
 
     @property
     def anything(self) -> bool:
-        return self.jobs or self.resume is not None or self.discard is not None
+        is_asked = self.resume is not None or self.discard is not None or self.control is not None
+        return self.jobs or is_asked
 
 
 class CopyArguments(NamedTuple):

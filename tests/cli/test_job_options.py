@@ -136,7 +136,7 @@ class TestJobOptions:
         refused |= {"direct", "drop_cache", "fsync", "reflink"}
         refused |= {"delete", "delete_all", "mirror", "max_delete", "dry_run"}
         refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}
-        refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than"}
+        refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than", "control"}
         parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version", "show_config"}
         assert names == refused | (names & MAY_CHANGE)

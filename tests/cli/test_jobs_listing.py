@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -154,5 +155,30 @@ def test_json_tells_of_each_job_on_a_line(area: Path, state: Path) -> None:
     assert told == {
         "job": "aaa", "directory": path, "begun": BEGUN, "sources": [f"{area}/source"],
         "destination": f"{area}/target", "state": "running", "runs": 2, "found": 5, "copied": 3, "skipped": 0,
-        "failed": 1, "bytes": 7,
+        "failed": 1, "bytes": 7, "progress": None,
     }  # fmt: skip
+
+
+def test_what_a_running_job_tells_of_itself_is_shown(area: Path, state: Path) -> None:
+    """As docs/formats/control.md has it; what another run has left, or is no such file, tells nothing."""
+    made(area, "aaa", runs=2)
+    told = {
+        "time": time.time() - 61, "phase": "copy", "found": 5000, "copied": 1234, "skipped": 0, "failed": 2,
+        "bytes": 3 << 30, "percent": 45.2, "bytes_per_second": 5 << 20, "eta": 61.2, "run": 2, "ranks": 8,
+        "bwlimit": 10 << 20, "oplimit": 3000, "active": 2, "paused": True, "control": "",
+    }  # fmt: skip
+    file = state / "aaa" / "progress"
+    with child(HOLD, bytes(state / "aaa"), "0"):
+        for contents in (json.dumps({**told, "run": 1}), "{", "[]", json.dumps({"run": 2})):
+            file.write_text(contents)
+            assert columns(jobs.listing(False)[1])[2:] == ["running", "7 of 9, 1.00 TiB"]
+            assert "progress" in json.loads(jobs.listing(True)[0])
+        file.write_text(json.dumps(told))
+        _, row, _, line = jobs.listing(False)
+        assert columns(row)[2:] == ["paused", "1,234 of 5,000, 3.00 GiB"]
+        assert line == (
+            f"  8 ranks on {os.uname().nodename}: 45.2 %, 5.00 MiB/s, 1:01 left, 2 failed, 10.0 MiB/s at most, "
+            "3,000 operations/s at most, 2 of 8 ranks active, paused, not heard of for 1:01"
+        )
+        assert json.loads(jobs.listing(True)[0])["progress"] == told
+    assert columns(jobs.listing(False)[1])[2] == "interrupted"
