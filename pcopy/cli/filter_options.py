@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import age, taking
+from pcopy.errors import Refused
 from pcopy.jobs.meant import meant
+from pcopy.text import shown
 from pcopy.units import parse_size
 from pcopy.walk.selection import Select, line_of, lines_in
 
@@ -39,11 +41,16 @@ def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files t
 
 
 def select_of(values: Namespace) -> Select:
-    """What these options mean. An age is counted back from now."""
+    """What these options mean. An age is counted back from now. Raises ``Refused`` for what has no effect."""
     now = time.time_ns()
     newer, older = values.newer_than, values.older_than
+    patterns = tuple(line for lines in values.patterns or () for line in lines)
+    if patterns and all(line.startswith(b"!") for line in patterns):
+        taken = shown(patterns[-1][1:])
+        alone = f"--exclude '*' --include '*/' --include '{taken}'"
+        raise Refused(f"--include {taken} takes back an exclusion, and nothing is excluded; for that alone: {alone}")
     return Select(
-        patterns=tuple(line for lines in values.patterns or () for line in lines),
+        patterns=patterns,
         newer_than=newer or "",
         older_than=older or "",
         larger_than=values.larger_than,

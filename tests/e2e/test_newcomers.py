@@ -73,6 +73,12 @@ MISTAKES = {
     "rsync's -n": Mistake(["-n", "results", "archive"], "results: not a number of processes"),
     "rsync's -e": Mistake(["-e", "ssh", "results", "archive"], "-e: pcopy reaches no other hosts"),
     "rsync's rules": Mistake(["--exclude=- *.o", "results", "archive"], "a rule in rsync's form"),
+    "rsync's --include without --exclude": Mistake(
+        ["--include", "*.h5", "data", "new"], "for that alone: --exclude '*' --include '*/' --include '*.h5'"
+    ),
+    "rsync's order of rules": Mistake(
+        ["--include=*.h5", "--exclude=*", "data", "new"], "data: the filters select nothing in it"
+    ),
     "cp's -t": Mistake(["-t", "archive", "results"], "-t: write DST last"),
     "cp's -i": Mistake(["-i", "results", "archive"], "to keep what is there, write --existing skip"),
     "make's -j": Mistake(["-j4", "results", "archive"], "write -n N"),
