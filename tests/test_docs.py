@@ -262,8 +262,9 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
             "-0",
             "--from0",
             "--exclude-from",
+            "--include",
             "--max-delete",
-        ):  # -h stands alone; the others want a word that fits
+        ):  # -h stands alone; the others want a word that fits, or another option
             parse([option, "SRC", "DST"])
         return
     assert name not in offered or value == "context"
