@@ -58,7 +58,9 @@ class Calls(Contents):
 
     def statvfs(self, path: Path) -> Any:
         self._begin()
-        return SimpleNamespace(f_fsid=0x1234, f_bavail=1 << 30, f_frsize=4096, f_bsize=4096, f_flag=0)
+        room = {"f_blocks": 1 << 31, "f_bfree": 1 << 30, "f_bavail": 1 << 30, "f_files": 0, "f_ffree": 0, "f_favail": 0}
+        room["f_blocks"] -= 1  # less is used than is free
+        return SimpleNamespace(f_fsid=0x1234, f_frsize=4096, f_bsize=4096, f_flag=0, **room)
 
     def mark_of(self, descriptor: int, *, made: bool) -> bytes:
         self._begin()
