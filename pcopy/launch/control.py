@@ -14,7 +14,7 @@ from typing import Any
 
 from pcopy.beside import Beside
 from pcopy.checkpoint.layout import CONTROL, PROGRESS
-from pcopy.errors import Refused
+from pcopy.errors import HINDRANCES, Refused
 from pcopy.jobs.control import Change, described, read, write
 from pcopy.launch.steersman import Steersman, Wanted
 from pcopy.report.gauge import Gauge, Stages
@@ -99,7 +99,7 @@ class Desk:
 
     def _serve(self) -> None:
         while not self._ends.acquire(timeout=LOOK):
-            with suppress(OSError, Refused):
+            with suppress(Refused, *HINDRANCES):  # it is tried again, and the job goes on
                 self._look()
 
     def _look(self) -> None:
@@ -116,4 +116,6 @@ def _is_order(values: dict[str, Any], ranks: int) -> bool:
     """Does it say what ``--control`` may say, for a job on so many ranks?"""
     numbers = [values.get(name, 0) for name in ("bwlimit", "oplimit", "active")]
     are_good = all(type(number) is int and number >= 0 for number in numbers)
-    return are_good and numbers[2] <= ranks and type(values.get("paused", False)) is bool and type(values["id"]) is str
+    return (
+        are_good and numbers[2] <= ranks and type(values.get("paused", False)) is bool and type(values.get("id")) is str
+    )

@@ -134,7 +134,7 @@ class TestJobOptions:
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
         refused |= {"files_from", "nul_separated", "patterns", "newer_than", "larger_than", "smaller_than"}
         refused |= {"direct", "drop_cache", "fsync", "reflink"}
-        refused |= {"delete", "delete_all", "mirror", "max_delete", "dry_run"}
+        refused |= {"delete", "backup", "delete_all", "mirror", "max_delete", "dry_run"}
         refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than", "control"}
         parser = PCOPY.parser()

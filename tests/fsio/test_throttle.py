@@ -148,3 +148,16 @@ def test_without_a_limit_no_step_is_divided() -> None:
     assert not throttle.is_on
     assert throttle.piece(8 * MIB) == 8 * MIB
     assert list(throttle.spend(1 << 40, 1 << 40)) == []
+
+
+def test_while_it_is_held_nothing_begins_and_nothing_is_owed_for_it() -> None:
+    clock = Clock()
+    throttle = Throttle(clock, clock.sleep)
+    throttle.allow(inf, inf, held=True)
+    waiting = throttle.spend(100)
+    for _ in range(500):
+        next(waiting)
+    throttle.allow(1000.0, inf)
+    assert list(waiting) == []
+    throttle.allow(inf, inf)
+    assert not throttle.is_on

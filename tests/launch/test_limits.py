@@ -11,6 +11,7 @@ import pytest
 
 from pcopy.engine.messages import Answer, Message, Query
 from pcopy.engine.progress import CounterTree
+from pcopy.engine.steering import Duty
 from pcopy.fsio.throttle import Throttle
 from pcopy.launch.steersman import Steersman, Wanted
 
@@ -165,3 +166,24 @@ def test_without_a_limit_nothing_is_charged() -> None:
     ranks = Ranks(3, 0, always, piece=MIB)
     ranks.run(2)
     assert all(throttle.bytes.paid(9.0) == 0 and throttle.bytes.rate == inf for throttle in ranks.throttles)
+
+
+@pytest.mark.parametrize(
+    ("active", "paused", "duties"),
+    [
+        (0, False, [Duty.ALL, Duty.ALL, Duty.ALL]),
+        (1, False, [Duty.ALL, Duty.ADDRESSED, Duty.ADDRESSED]),
+        (2, False, [Duty.ALL, Duty.ALL, Duty.ADDRESSED]),
+        (3, False, [Duty.ALL, Duty.ALL, Duty.ALL]),
+        (2, True, [Duty.NOTES, Duty.NOTES, Duty.NOTES]),
+    ],
+)
+def test_the_first_ranks_are_active(active: int, paused: bool, duties: list[Duty]) -> None:
+    ranks = Ranks(3, 0, always)
+    ranks.steering[0].wanted = Wanted(active=active, paused=paused)
+    ranks.run(1)
+    assert [each.duty for each in ranks.steering] == duties
+    assert [throttle.is_on for throttle in ranks.throttles] == [paused] * 3
+    ranks.steering[0].wanted = Wanted()
+    ranks.run(1)
+    assert {each.duty for each in ranks.steering} == {Duty.ALL}
