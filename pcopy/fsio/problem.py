@@ -43,6 +43,11 @@ class Problem(OSError):
         return cls(operation, error.errno or errno.EIO, on_source=on_source)
 
     @property
+    def is_full(self) -> bool:
+        """Is a directory of the target in the way that is not empty?"""
+        return self.operation == "rmdir" and self.errno in (errno.ENOTEMPTY, errno.EEXIST)
+
+    @property
     def plain(self) -> Plain:
         """As primitives, to be sent to another rank."""
         return self.operation, self.errno or 0, self.strerror or "", self.on_source, self.changed, self.again

@@ -160,6 +160,7 @@ class JobDirector:
             Phase.NAME: sums.for_name,
             Phase.COUNT: options.max_delete >= 0 and self._may_delete(sums),
             Phase.DELETE: self._may_delete(sums),
+            Phase.AGAIN: sums.for_again,
             Phase.FINISH: sums.for_finish,
             Phase.SEAL: sums.for_seal,
             Phase.SYNC: options.sync,

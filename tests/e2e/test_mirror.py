@@ -301,3 +301,53 @@ def test_a_source_below_dst_by_a_bind_mount_is_refused(on: Place) -> None:
     finally:
         subprocess.run(["umount", area / "source"], check=True)
     assert (area / "copy/inner/file").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("names", [3, 400], ids=["few", "many"])
+def test_full_directories_in_the_way_go(area: Path, ranks: int, names: int) -> None:
+    write(area / "source/large", b"x" * (6 * MIB))
+    write(area / "source/inner/small", b"small")
+    (area / "source/inner/link").symlink_to("nowhere")
+    os.mkfifo(area / "source/inner/fifo")
+    write(area / "source/inner/one", b"linked")
+    os.link(area / "source/inner/one", area / "source/two")
+    for number in range(names):
+        write(area / f"source/inner/other {number}", b"")
+    for name in ("large", "inner/small", "inner/link", "inner/fifo", "inner/one"):
+        write(area / "copy" / name / "full/of", b"extras")
+    before = snapshot(area / "copy")
+    words: list[Argument] = ["--chunk-size", "1M", f"{area}/source/", area / "copy"]
+    run = pcopy("--json", "--mirror", "--max-delete", "14", *words, ranks=ranks)
+    assert run.returncode == 1 and b"lacks 15 items, which is more than --max-delete 14" in run.stderr, show(run)
+    told = summary(run)
+    assert (told["failed"], told["deleted"]) == (5, 0)
+    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    for path, entry in before.items():
+        if b"/full" in path:
+            assert snapshot(area / "copy")[path].content == entry.content
+    told = mirror(area, "--max-delete", "15", ranks=ranks)
+    assert (told["failed"], told["deleted"]) == (0, 15)
+    assert told["found"] == told["copied"] + told["skipped"]
+    mirror(area)  # names of one inode, one of which came late, are linked by the next run
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("policy", ["skip", "fail"])
+def test_directories_that_stay_by_a_policy_are_not_deleted(area: Path, policy: str) -> None:
+    write(area / "source/name", b"file")
+    write(area / "copy/name/precious", b"precious")
+    pcopy("--delete", "--existing", policy, f"{area}/source/", area / "copy")
+    assert (area / "copy/name/precious").read_bytes() == b"precious"
+
+
+def test_a_dry_run_lists_what_would_go(trees: Path) -> None:
+    """And says so of a limit, too."""
+    before = snapshot(trees / "copy")
+    for most, status in (("7", 0), ("6", 1)):
+        run = pcopy("--mirror", "--dry-run", "--max-delete", most, f"{trees}/source/", trees / "copy")
+        assert run.returncode == status, show(run)
+        lines = {line for line in run.stdout.decode().splitlines() if line.startswith("delete ")}
+        names = ("link", "2/inner/extra", "extra", "extra/deep", "extra/deep/file", "extra/fifo", "extra/link")
+        assert lines == ({f"delete {trees}/copy/{name}" for name in names} if status == 0 else set())
+    assert changes(before, snapshot(trees / "copy")) == []

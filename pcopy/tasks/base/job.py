@@ -202,6 +202,7 @@ class Totals(NamedTuple):
     confirmed_bytes: int = 0
     mended: int = 0
     to_delete: int = 0
+    for_again: int = 0
     excluded: int = 0
 
     @property

@@ -272,6 +272,11 @@ class Result:
         A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task, or copies it, if that is an
         item. ``touched``: the item may be there, whatever the ``problem``.
         """
+        if (
+            problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE
+        ):  # it will go, or be told of then
+            self.look_again(place, name, max(1, self.attempt), phase=Phase.AGAIN)
+            return
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
             counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))

@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
+from pcopy.fsio.directories import list_names
 from pcopy.fsio.existing import Decision, Status, alike, decide, may_be_compared
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
@@ -161,7 +162,17 @@ class Existing(NamedTuple):
             raise unsure(self.name)
         if decision is Decision.FAIL:
             raise Problem("create", errno.EEXIST)
+        if decision is Decision.REPLACE and options.delete and stat.S_ISDIR(target.st_mode):
+            self._refuse_full()
         return decision is Decision.REPLACE and (half is not None or not self._differs_in_time(source))
+
+    def _refuse_full(self) -> None:
+        """Raises ``Problem`` if it is a directory that is in the way, before anything is copied for that."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        with failing("open"), held_open(os.open(self.name, flags, dir_fd=self.directory)) as descriptor:
+            is_empty = not any(True for _ in list_names(descriptor))
+        if not is_empty:
+            raise Problem("rmdir", errno.ENOTEMPTY)
 
     def gives_way(self, source: Status) -> bool:
         """Where nothing is replaced unasked: does it give way to ``source``?

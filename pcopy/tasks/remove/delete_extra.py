@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Mapping
 
 from pcopy.fsio.directories import list_names
 from pcopy.fsio.identity import Identity, birth_of
 from pcopy.fsio.kernel.batches import Listed, Stat
-from pcopy.fsio.kernel.columns import INODE, Code, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import MODE, Code, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import answers_to_another, fold
@@ -52,7 +54,7 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
             sides = _enter(rank, result, self.place)
             if sides is None:
                 return
-            ours = yield from begin_list(rank.kernel, sides.source)
+            ours = yield from begin_list(rank.kernel, sides.source, detailed=True)
             there = yield from begin_list(rank.kernel, sides.target, detailed=True)
             if not (ours.number or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY)
@@ -62,7 +64,13 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
         except Problem as problem:
             RemovalCounts(rank, result).failed(self.place, b"", problem)
             return
-        _sort(rank, result, sides, there.listed, frozenset(unpack_names(ours.names, ours.number)))
+        _sort(
+            rank,
+            result,
+            sides,
+            there.listed,
+            dict(zip(unpack_names(ours.names, ours.number), ours.listed.kinds, strict=True)),
+        )
 
     def _spread(self, rank: Rank, result: Result, listing: Listing, place: Place) -> Steps:
         spool = NamesSpool(rank.open_spool)
@@ -81,7 +89,7 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         try:
             source, target = rank.open_source(self.place), rank.open_target(self.place)
-            batch = Stat(source, self.names, INODE, on_source=True)
+            batch = Stat(source, self.names, MODE, on_source=True)
             stated = yield from waited(rank.kernel, rank.kernel.submit(batch))
             names, verdicts = unpack_names(self.names), stated.verdicts
             for row, code in enumerate(verdicts.codes):
@@ -90,7 +98,8 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
         except Problem as problem:
             RemovalCounts(rank, result).failed(self.place, b"", problem)
             return
-        ours = frozenset(names[row] for row in verdicts.rows(Code.DONE))
+        modes = stated.rows.mode
+        ours = {names[row]: _kind_of(modes[row]) for row in verdicts.rows(Code.DONE)}
         listed = Listed(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
         _sort(rank, result, _Sides(self.place, source, target), listed, ours)
 
@@ -136,27 +145,63 @@ def _identified(rank: Rank, place: Place) -> Place:
     return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
 
 
-def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: frozenset[bytes]) -> None:
-    """Of what is ``there`` in the target, names that are not ``ours`` go; directories that are, are looked into."""
-    place, selected = sides.place, rank.own(Selected)
-    followed = b"fl?" if rank.options.dereference else b""
-    extra: list[int] = []
-    names = unpack_names(there.names, len(there.names))
+def _kind_of(mode: int) -> int:
+    """As a listing tells it."""
+    return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")
+
+
+def _resolved(directory: int, name: bytes, kind: int) -> int:
+    """The kind of a listed item, also where the directory does not tell it, as of FIFOs; raises ``Problem``."""
+    present = look(directory, name) if kind == ord("?") else None
+    return kind if present is None else _kind_of(present.st_mode)
+
+
+def _gives_way(rank: Rank, selected: Selected, kind: int) -> bool:
+    """Does a directory give way to an item of the source of this ``kind``, which has its name?"""
+    is_other = kind in (b"f" if rank.options.dereference else b"fl")
+    chooses = selected.select.by_age or selected.select.by_size  # the item may be none that is copied
+    return is_other and rank.options.existing not in ("skip", "fail") and not chooses
+
+
+class _Sorted(NamedTuple):
+    """Rows of what is in the target: what is to go, and the directories that are looked into."""
+
+    going: list[int]
+    below: list[int]
+
+
+def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, ours: Mapping[bytes, int]) -> _Sorted:
+    """Raises ``Problem``."""
+    going: list[int] = []
+    below: list[int] = []
+    selected = rank.own(Selected)
     for row, name in enumerate(names):
         if name not in ours:
-            extra.append(row)
-        elif there.kinds[row] in b"d?" or there.kinds[row] in followed:
-            path = os.path.join(place.path, name)
-            if selected.anything and not selected.takes_directory(path):
-                continue
-            target_id = Identity(place.target_id.mount, there.inodes[row])
-            below = Place(place.root, path, NOWHERE, target_id, False, False)
-            result.spawn(DeleteExtra(below), SCAN_COST, expands=True)
+            if not _is_ours(sides, name):
+                going.append(row)
+        elif _resolved(sides.target, name, kinds[row]) == ord("d"):
+            if _gives_way(rank, selected, _resolved(sides.source, name, ours[name])):
+                going.append(row)
+            elif not selected.anything or selected.takes_directory(os.path.join(sides.place.path, name)):
+                below.append(row)
+    return _Sorted(going, below)
+
+
+def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: Mapping[bytes, int]) -> None:
+    """Of what is ``there`` in the target, names that are not ``ours`` go; directories that are, are looked into.
+
+    So do directories in the way of other items. ``ours`` has the kind of each, as a listing tells it.
+    """
+    place, names = sides.place, unpack_names(there.names, len(there.names))
     try:
-        extra = [row for row in extra if not _is_ours(sides, names[row])]
+        extra, below = _sorted(rank, sides, names, there.kinds, ours)
     except Problem as problem:
         RemovalCounts(rank, result).failed(place, b"", problem)
         return
+    for row in below:
+        target_id = Identity(place.target_id.mount, there.inodes[row])
+        path = os.path.join(place.path, names[row])
+        result.spawn(DeleteExtra(Place(place.root, path, NOWHERE, target_id, False, False)), SCAN_COST, expands=True)
     if not extra:
         return
     if not only_looks(rank):
