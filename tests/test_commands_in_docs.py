@@ -183,8 +183,7 @@ def test_commands_are_marked_as_such(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_for_cron_and_systemd_are_understood(page: Path) -> None:
-    lines = [line for text in other_blocks(page) for line in text.splitlines()]
-    for line in lines:
+    for line in [line for text in other_blocks(page) for line in lines_of(text)]:
         found = re.match(r"ExecStart=(.*)|(?:[\d*/]+ ){5} ?(.*)", line)
         if found:
             words = runs_of_ours(found[1] or found[2])
