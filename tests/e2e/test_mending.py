@@ -102,10 +102,11 @@ def test_each_difference_alone(area: Path, names: int) -> None:
     assert changed(area)["mended"] == 0
 
 
-def test_what_differs_is_copied_whatever_its_time_says(area: Path) -> None:
+@pytest.mark.parametrize("size", [4, 7 * MIB], ids=["small", "split"])
+def test_what_differs_is_copied_whatever_its_time_says(area: Path, size: int) -> None:
     """Size and times are no proof where the times differ."""
-    for name, there in {"same": b"data", "other": b"DATA"}.items():
-        write(area / "source" / name, b"data")
+    for name, there in {"same": b"d" * size, "other": b"D" + b"d" * (size - 1)}.items():
+        write(area / "source" / name, b"d" * size)
         write(area / "copy" / name, there, NOW + 5 * SECOND)
     told = changed(area)
     assert (told["files"], told["skipped"], told["mended"]) == (1, 1, 1)
@@ -199,6 +200,23 @@ def test_names_of_one_inode_stay_together(area: Path) -> None:
     told = changed(area)
     assert (told["skipped"], told["mended"], told["files"]) == (2, 0, 0)
     (area / "source/a").chmod(0o600)
+    changed(area)
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "large"])
+def test_a_further_name_of_what_others_own_is_a_link_to_it(area: Path, kind: str) -> None:
+    """They may hold it open for writing: with further names it is copied anew."""
+    require_root("give files away")
+    for side in ("source", "copy"):
+        (area / side).mkdir()
+        if kind == "link":
+            (area / side / "a").symlink_to("target")
+        else:
+            write(area / side / "a", b"x" * (5 * MIB if kind == "large" else 9))
+        os.utime(area / side / "a", ns=(NOW, NOW), follow_symlinks=False)
+    os.chown(area / "copy/a", NOBODY, NOBODY, follow_symlinks=False)
+    os.link(area / "source/a", area / "source/b", follow_symlinks=False)
     changed(area)
     assert differences(area / "source", area / "copy") == []
 

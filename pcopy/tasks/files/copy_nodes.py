@@ -126,6 +126,8 @@ def _stays(
         from pcopy.tasks.files.mend import is_dressed, mended
 
         if not is_dressed(rank, place, name, status, present):
+            if linked and same and not may_link and present.has_further_names(status):
+                return None
             node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
             left = mended(result, name, present, node.attributes)
             if left is None:

@@ -233,6 +233,10 @@ class Existing(NamedTuple):
         owner = preserve.chown[0] if preserve.chown[0] >= 0 else source.st_uid if preserve.ownership else os.geteuid()
         return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _OTHERS_POWER
 
+    def has_further_names(self, source: os.stat_result) -> bool:
+        """Has the ``source`` any that are to become links to this? Where it may not be linked, a copy takes its place."""
+        return source.st_nlink > 1 and self.rank.options.preserve.links
+
     def identity(self) -> Identity:
         with self.held() as held:
             return identity_of(held, status_of(held), self.place.target_id.mount, made=False)

@@ -24,7 +24,7 @@ from pcopy.tasks.base.kind import Gone, Kind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
-from pcopy.tasks.files.existing import existing, inherits_acl, look, may_be_marked
+from pcopy.tasks.files.existing import Existing, existing, inherits_acl, look, may_be_marked
 from pcopy.tasks.files.layouts import layout_at, tell_layout
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.links.make_links import after_representative, representative_failed
@@ -144,6 +144,11 @@ def _read_source(rank: Rank, file: OpenFile) -> _Source:
         return _Source(status, read_attributes(reading, status, preserve), recipe)
 
 
+def _gives_way(present: Existing, source: os.stat_result) -> bool:
+    """What stays only if its contents are the same was compared when the file was split. Raises ``Problem``."""
+    return present.may_replace(source) or present.is_compared(source)
+
+
 def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None, Action]:
     """What is to be named yet, if that is left for later, and what is wrong with its metadata then; and whether it has
     replaced something."""
@@ -159,7 +164,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status
-        if present is not None and not named_later and not (present.may_replace(source.status) or options.checksum):
+        if present is not None and not named_later and not _gives_way(present, source.status):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
         new.reopen(file.version.size)
         layout = ""

@@ -112,6 +112,8 @@ def settled_already(
         from pcopy.tasks.files.mend import is_dressed, mended
 
         if not is_dressed(rank, present.place, name, status, present):
+            if linked and same and not may_link and present.has_further_names(status):
+                return None
             left = mended(result, name, present, read_attributes(reading, status, options.preserve))
             if left is None:
                 return None
