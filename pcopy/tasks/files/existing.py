@@ -234,7 +234,7 @@ class Existing(NamedTuple):
         return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _OTHERS_POWER
 
     def has_further_names(self, source: os.stat_result) -> bool:
-        """Has the ``source`` any that are to become links to this? Where it may not be linked, a copy takes its place."""
+        """Has the ``source`` any that are to become links to this? If it may not be linked, it is copied anew."""
         return source.st_nlink > 1 and self.rank.options.preserve.links
 
     def identity(self) -> Identity:
