@@ -27,6 +27,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RootDescriptors
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
+from pcopy.tasks.directories.copy_listed import CopyListed
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.scan_dirs import ScanDirs
 from pcopy.tasks.files.chunk_ledger import ChunkLedger
@@ -113,10 +114,11 @@ def copy(
     before: Hook = lambda value: None,
     limit: int = 10_000,
     has_plenty: bool = False,
+    listed: Path | None = None,
     **options: Any,
 ) -> Copied:
     """Copies ``roots``. With more than one of ``ranks`` large files are split. At most ``limit`` tasks may run.
-    ``has_plenty``: other ranks would find work."""
+    ``has_plenty``: other ranks would find work. ``listed``: the sorted list of the paths that are copied."""
     umask = os.umask(0o077)  # as the program does
     try:
         with surroundings(roots, Options(**{"preserve": Preserve(), "sync": False, **options}), ranks) as (
@@ -124,6 +126,7 @@ def copy(
             told,
         ):
             context.has_plenty = lambda: has_plenty
+            context.job = context.job._replace(listed=bytes(listed) if listed else b"")
             kinds: list[str] = []
             sums = [0] * counts.COUNTERS
             sums[counts.FOUND] = sums[counts.UNSCANNED] = sum(1 for root in roots if not root.item)
@@ -172,6 +175,8 @@ def outcome(run: TaskRunner, task: Task) -> Any:
 
 def _first(context: Rank, number: int) -> Spawn:
     root = context.job.roots[number]
+    if context.job.listed:
+        return Spawn(Phase.COPY, encode(CopyListed(number)), 0, owner=0)
     source, target = (context.sources[number].identity(b""), context.targets[number].identity(b""))
     if root.item:
         return Spawn(Phase.COPY, encode(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0)

@@ -39,7 +39,8 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
     """The paths of the list from ``start`` on, in bytes. ``above`` are the directories that have been entered.
 
     With an ``end`` it is the one path between, which had failed: what leads to it may be there by now. ``last`` is the
-    path that was handed over last, and ``whole`` the last directory that is copied whole.
+    path that was handed over last, ``whole`` the last directory that is copied whole, and ``left_out`` the last one
+    of which nothing is copied but itself.
     """
 
     root: int
@@ -48,6 +49,7 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
     above: tuple[Place, ...] = ()
     last: bytes = b""
     whole: bytes | None = None
+    left_out: bytes | None = None
 
     def about(self) -> tuple[Place, bytes]:
         return Place(self.root, b"", NOWHERE, NOWHERE, False, False), b""
@@ -61,19 +63,21 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
 
     def run(self, rank: Rank, result: Result) -> Steps:
         walk = _Walk(rank, result, self)
-        until = time.monotonic() + LONG
+        until, after = time.monotonic() + LONG, self.start
         try:
             for offset, path in rank.own(ListedPaths).read(self.start, self.end):
-                if rank.stop_reason is not None or time.monotonic() > until:
+                if rank.stop_reason is not None or (after > self.start and time.monotonic() > until):
                     result.spawn(walk.rest(offset))
                     break
-                yield from walk.take(path, (offset, offset + len(path) + 1))
+                end = offset + len(path) + 1
+                yield from walk.take(path, (offset, end))
+                after = end
             else:
                 if self.end < 0 and not walk.is_all:
                     result.count(counts.UNSCANNED, -1)
         except OSError as error:
             rank.stop(f"the list of --files-from cannot be read: {error.strerror}")
-            result.spawn(self)
+            result.spawn(walk.rest(after))
         walk.hand_over()
 
 
@@ -118,18 +122,20 @@ class _Walk:
         """Has the path failed before? Then it has been counted as found."""
         self.above = [*task.above]
         self.whole = task.whole
-        self.is_all = False
+        self.is_all = task.whole == b""
         """Is SRC itself listed, and copied by another task?"""
         self._names: list[bytes] = []
         """Of the last of those above, not handed over yet."""
         self._last = task.last
-        self._closed: tuple[bytes, Problem | None] | None = None
+        self._closed: tuple[bytes, Problem | None] | None = None if task.left_out is None else (task.left_out, None)
         """The directory below which nothing is copied, and why; None: it is to stay, or excluded."""
         self._is_excluded = False
+        self._left_out = task.left_out
 
     def rest(self, offset: int) -> CopyListed:
         """What goes on later, from ``offset``."""
-        return self._task._replace(start=offset, above=tuple(self.above), last=self._last, whole=self.whole)
+        task = self._task._replace(start=offset, above=tuple(self.above), last=self._last, whole=self.whole)
+        return task._replace(left_out=self._left_out)
 
     def take(self, path: bytes, span: tuple[int, int]) -> Steps:
         if self.whole is not None and _is_below(path, self.whole):
@@ -198,7 +204,7 @@ class _Walk:
             self._closed = inner, problem
             return
         if place is None:
-            self._closed = inner, None
+            self._closed, self._left_out = (inner, None), inner
         else:
             self.above.append(place)
 

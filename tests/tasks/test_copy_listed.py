@@ -1,0 +1,77 @@
+"""A list of paths (``--files-from``) of which each task takes one: what a long list comes to, in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.directories import copy_listed
+from pcopy.tasks.directories.copy_listed import ListedPaths
+from pcopy.tasks.directories.scan_dir import ScanDir
+from tests.support.files import write
+from tests.tasks.one_rank import consistent, copy, root_of
+
+NAMES = ("a", "m/1", "m/2", "m/3", "z/4")
+
+
+@pytest.fixture
+def area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(copy_listed, "LONG", -1.0)
+    for name in NAMES:
+        write(tmp_path / "source" / name, name.encode())
+    (tmp_path / "target").mkdir()
+    return tmp_path
+
+
+def listed(area: Path, *paths: str) -> Path:
+    (area / "list").write_bytes(b"".join(path.encode() + b"\0" for path in paths))
+    return area / "list"
+
+
+def test_all_of_it_is_copied_once(area: Path) -> None:
+    copied = copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES))
+    totals = consistent(copied)
+    assert (totals.files, totals.directories) == (5, 3)
+    assert copied.kinds.count("CopyListed") == len(NAMES)
+
+
+def test_what_is_left_out_counts_once(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As what is mounted is, with ``--one-file-system``."""
+    monkeypatch.setattr(ScanDir, "is_left_out", lambda scan, rank: scan.path == b"m")
+    totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
+    assert (totals.files, totals.directories, totals.skipped) == (2, 3, 3)
+    assert not [*(area / "target/m").iterdir()]
+
+
+def test_all_of_src_is_scanned_once(area: Path) -> None:
+    totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, "", *NAMES)))
+    assert (totals.files, totals.directories) == (5, 3)
+
+
+def test_what_was_taken_before_the_list_could_not_be_read_is_not_taken_again(
+    area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_listed, "LONG", 60.0)
+    read, stop = ListedPaths.read, Rank.stop
+    broken = [OSError(5, "Input/output error")]
+
+    def break_once(self: ListedPaths, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        for number, each in enumerate(read(self, start, end)):
+            if number == 3 and broken:
+                raise broken.pop()
+            yield each
+
+    def go_on(self: Rank, *told: Any) -> None:
+        """As the next run does."""
+        stop(self, *told)
+        self.stop_reason = None
+
+    monkeypatch.setattr(ListedPaths, "read", break_once)
+    monkeypatch.setattr(Rank, "stop", go_on)
+    totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
+    assert not broken
+    assert (totals.found, totals.files, totals.directories) == (8, 5, 3)
