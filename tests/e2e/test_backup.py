@@ -135,6 +135,34 @@ def test_killed_in_the_midst_nothing_is_lost(area: Path) -> None:
     assert kept() == 2 * number and not list((area / "kept").rglob("*~"))
 
 
+def test_what_was_saved_when_a_job_began_or_since_is_kept_by_a_resume(area: Path) -> None:
+    """Its time is no proof that the job has made it."""
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    source, copy, kept = area / "source", area / "copy", area / "kept"
+    for number in range(60):
+        write(source / f"{number}", b"new")
+        write(copy / f"{number}", b"older")
+    words: list[Argument] = ["--mirror", "--backup", kept, f"{source}/", copy]
+    name = stopped(
+        area,
+        env,
+        *words,
+        ranks=1,
+        number=signal.SIGKILL,
+        until=lambda: kept.exists() and len(list(kept.iterdir())) > 9,
+        slow=("linkat,renameat", 8),
+    )
+    olds = [path.name for path in copy.iterdir() if path.read_bytes() == b"older"]
+    assert len(olds) > 9
+    for each in olds[::2]:
+        (copy / each).write_bytes(b"saved meanwhile")
+    succeed("--resume", name, env=env)
+    assert differences(source, copy) == []
+    for index, each in enumerate(olds):
+        there = {path.read_bytes() for path in kept.glob(f"{each}*") if path.name.split(".")[0] == each}
+        assert (b"older" if index % 2 else b"saved meanwhile") in there
+
+
 REFUSALS: dict[str, tuple[list[str], bytes]] = {
     "another file system": (["--backup", "/proc/x", "{}/source/", "{}/copy"], b"not on the file system of"),
     "in the source": (["--backup", "{}/source/old", "{}/source/", "{}/copy"], b"lies in"),

@@ -83,7 +83,7 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
         if present is None or rank.keeps:
             new.keep()
         else:
-            _commit(new, new_name, present)
+            _commit(new, new_name, present, status)
     identity = Identity(place.target_id.mount, new.status.st_ino, mark)
     unnamed = Unnamed(made_as, identity.inode, mark) if rank.keeps else None
     if new.shortcoming is not None and unnamed is None:
@@ -99,9 +99,9 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     return Settled(known, identity, unnamed, new.shortcoming, how)
 
 
-def _commit(new: NewNode, name: bytes, present: Existing) -> None:
+def _commit(new: NewNode, name: bytes, present: Existing, source: os.stat_result) -> None:
     """It is called ``name`` now, instead of what is ``present``; raises ``Problem``."""
-    present.back_up()
+    present.back_up(source)
     new.commit(name, present.status, marked=may_be_marked(present.rank, present))
 
 

@@ -249,15 +249,16 @@ class Existing(NamedTuple):
                 raise Problem("open", errno.ESTALE, text=REPLACED)
             yield held
 
-    def back_up(self) -> None:
+    def back_up(self, source: Status | None = None) -> None:
         """It is going to be replaced: where the user wants that, it is kept elsewhere. Raises ``Problem``.
 
-        Not so what this job has made, nor an empty directory.
+        Not so an empty directory, nor what this job has made. Clocks alone do not tell that: it looks like the
+        ``source``, too. Else it may have been saved since the job began, or shortly before.
         """
         rank = self.rank
-        if not rank.options.backup or stat.S_ISDIR(self.status.st_mode):
+        if not rank.options.backup or stat.S_ISDIR(self.status.st_mode) or rank.phase >= Phase.REPAIR:
             return
-        if rank.phase >= Phase.REPAIR or self.is_made():
+        if source is not None and alike(source, self.status, 0) and self.is_made():
             return
         from pcopy.tasks.files.backup import Backup
 

@@ -178,7 +178,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
             new.keep(sync=sync)
         else:
             if present is not None:
-                present.back_up()
+                present.back_up(source.status)
             new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
     item = Unnamed(file.temporary, file.made.inode, file.made.mark) if named_later else None
     if file.over:

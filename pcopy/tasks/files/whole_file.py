@@ -157,7 +157,7 @@ def _write(
         unnamed = Unnamed(temporary, inode, mark_of(new.descriptor, made=True)) if named_later else None
         if over is None and unnamed is None:
             if present is not None:
-                present.back_up()
+                present.back_up(status)
             new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
         else:
             new.keep(sync=sync)

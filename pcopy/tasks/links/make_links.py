@@ -185,7 +185,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                 temporary = rank.temporary_names.next()
                 _make(held, target, temporary)
                 try:
-                    there.back_up()
+                    there.back_up(like)
                     give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
                 except Problem:
                     remove(target, temporary)
