@@ -158,7 +158,7 @@ class JobDirector:
             Phase.LINK: sums.for_link,
             Phase.STORE: sums.for_name and options.sync,
             Phase.NAME: sums.for_name,
-            Phase.COUNT: options.max_delete >= 0 and self._may_delete(sums),
+            Phase.COUNT: options.max_delete >= 0 and not sums.to_delete and self._may_delete(sums),
             Phase.DELETE: self._may_delete(sums),
             Phase.AGAIN: sums.for_again,
             Phase.FINISH: sums.for_finish,

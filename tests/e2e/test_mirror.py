@@ -198,6 +198,31 @@ def test_what_cannot_be_deleted_fails(trees: Path) -> None:
     assert sorted(os.listdir(trees / "copy/extra")) == ["deep", "fifo", "link"]
 
 
+@pytest.mark.parametrize("mended", [True, False])
+def test_a_resumed_job_deletes_what_could_not_be_deleted(trees: Path, mended: bool) -> None:
+    """It was counted before, against ``--max-delete``."""
+    require_root("become somebody else")
+    for path in [trees / "copy", trees / "outside", *(trees / "copy").rglob("*")]:
+        if path.name != "extra" or not path.is_dir():
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    job = trees / "outside/job"
+    words: list[Argument] = ["--json", "--mirror", "--max-delete", "7", "--checkpoint", job]
+    run = pcopy(*words, f"{trees}/source/", trees / "copy", user=NOBODY)
+    first = summary(run)
+    assert (run.returncode, first["deleted"], first["failed"]) == (1, 3, 3), show(run)
+    if mended:
+        os.chown(trees / "copy/extra", NOBODY, NOBODY)
+    run = pcopy("--json", "--resume", job, user=NOBODY)
+    told = summary(run)
+    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    if mended:
+        assert (run.returncode, told["failed"], told["found"]) == (0, 0, first["found"] - 3), show(run)
+        assert not (trees / "copy/extra").exists()
+    else:
+        assert (run.returncode, told["failed"], told["found"]) == (1, 3, first["found"]), show(run)
+        assert run.stderr.count(b"copy/extra/") == 3, show(run)
+
+
 # What is protected.
 
 

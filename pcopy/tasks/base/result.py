@@ -47,6 +47,7 @@ class Tried(Enum):
 
     BY_NAME = "its name is looked at again"
     WITH_ANOTHER = "by the task of another item that failed together with it"
+    WHEN_FOUND = "by the phase that finds it again: until then it counts as not found, too"
     NEVER = "it stays failed"
 
 
@@ -272,20 +273,21 @@ class Result:
         A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task, or copies it, if that is an
         item. ``touched``: the item may be there, whatever the ``problem``.
         """
-        if (
-            problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE
-        ):  # it will go, or be told of then
+        if problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE:
+            # What is in the way is deleted, if anything may be. In AGAIN the item is copied, or fails for good.
             self.look_again(place, name, max(1, self.attempt), phase=Phase.AGAIN)
             return
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
             counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
+        if retry is Tried.WHEN_FOUND:
+            counted.append((counts.FOUND, 1))
         for counter, number in counted:
             self.count(counter, number, place)
         self._rank.failed(problem)
         if retry is Tried.NEVER:
             self.failed.append((None, Retry()))
-        elif retry is Tried.WITH_ANOTHER:
+        elif isinstance(retry, Tried) and retry is not Tried.BY_NAME:
             self.failed.append((None, Retry(counted=tuple(counted), place=place)))
         else:
             again = retry if isinstance(retry, tuple) else Names(place, name, max(1, self.attempt))

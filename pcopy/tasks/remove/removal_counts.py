@@ -57,9 +57,9 @@ class RemovalCounts:
     def failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
         """One that stays, and should not."""
         if self._deletes:
-            self._result.count(counts.FOUND)
-            size = 0
-        self._result.fail(place, name, problem, size, retry=Tried.NEVER)
+            self._result.fail(place, name, problem, retry=Tried.WHEN_FOUND)
+        else:
+            self._result.fail(place, name, problem, size, retry=Tried.NEVER)
 
     def stays(self, items: int = 1) -> None:
         """What is not to go, or has something in it that stays: no failure of its own."""
