@@ -271,17 +271,15 @@ class Result:
         """The item ``name`` (``b""``: the directory itself) is not in the target as it should be.
 
         A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task, or copies it, if that is an
-        item. ``touched``: the item may be there, whatever the ``problem``.
+        item. ``touched``: the item may be there, whatever the ``problem``. AGAIN copies what deletion makes way for.
         """
         if problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE:
-            # What is in the way is deleted, if anything may be. In AGAIN the item is copied, or fails for good.
             self.look_again(place, name, max(1, self.attempt), phase=Phase.AGAIN)
             return
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
             counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
-        if retry is Tried.WHEN_FOUND:
-            counted.append((counts.FOUND, 1))
+        counted += [(counts.FOUND, 1)] if retry is Tried.WHEN_FOUND else []
         for counter, number in counted:
             self.count(counter, number, place)
         self._rank.failed(problem)
