@@ -34,7 +34,7 @@ def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
 
 
 def without_protected(rank: Rank, result: Result, place: Place, listed: Listed) -> Listed:
-    """What may be deleted of names that a target directory ``place`` has. If anything stays, their number is -1."""
+    """What may be deleted of names that a target directory ``place`` has: ``listed`` itself, if nothing stays."""
     packed = listed.names
     if b"/" + PREFIX not in b"/" + packed and not rank.job.spared:
         return listed
@@ -47,4 +47,4 @@ def without_protected(rank: Rank, result: Result, place: Place, listed: Listed) 
             result.warn_once(place, name, _IS_OF_A_JOB)
     kinds = bytes(listed.kinds[row] for row in rows) if listed.kinds else b""
     inodes = array("Q", [listed.inodes[row] for row in rows]) if listed.inodes else listed.inodes
-    return Listed(listed.verdicts, pack_names(names[row] for row in rows), -1, kinds, inodes)
+    return Listed(listed.verdicts, pack_names(names[row] for row in rows), len(rows), kinds, inodes)

@@ -245,8 +245,8 @@ def _remove_names(
     """Removes what is no directory at once; the directories among the names are waited for. Has all gone now?"""
     visitor = RemoveVisitor(rank, result, part.place, directory, device)
     if rank.options.delete:
-        listed = without_protected(rank, result, part.place, listed)
-        visitor.left = listed.number < 0
+        deletable = without_protected(rank, result, part.place, listed)
+        visitor.left, listed = deletable is not listed, deletable
     packed = listed.names
     each_alone = only_looks(rank) or result.items.is_wanted or rank.options.backup
     if listed.kinds and not each_alone and not visitor.selected.anything:
