@@ -18,7 +18,7 @@ from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.itemized import WORDS, Itemized
-from pcopy.tasks.base.job import Failure, Sink, Totals
+from pcopy.tasks.base.job import InFront, Sink
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyPreparation
@@ -54,23 +54,14 @@ class Sizes:
         return [f"    {title[end]}: {counted(files, 'file', 'files')}, {show_size(size)}" for end, files, size in rows]
 
 
-class Foreseen:
-    """Prints what would become of each item, and counts it. Fills ``Sink``, in front of another one."""
+class Foreseen(InFront):
+    """Prints what would become of each item, and counts it."""
 
     def __init__(self, sink: Sink, *, prints: bool) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._prints = prints
         self.items_by_action: Counter[int] = Counter()
         self.sizes = Sizes()
-
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        self._sink.progress(phase, totals, silent)
-
-    def failures(self, failures: Sequence[Failure]) -> None:
-        self._sink.failures(failures)
-
-    def notice(self, text: str) -> None:
-        self._sink.notice(text)
 
     def items(self, items: Sequence[Itemized]) -> None:
         for each in items:
@@ -83,7 +74,7 @@ class Foreseen:
                     self.sizes.add(item.bytes)
             if self._prints and each.action != Action.FAIL:
                 sys.stdout.write("".join(lines))
-        self._sink.items(items)
+        super().items(items)
 
 
 class DryRunPreparation(CopyPreparation):

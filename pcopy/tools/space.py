@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pcopy.errors import Refused
 from pcopy.fsio.existing import Decision, decide
@@ -19,14 +18,11 @@ from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
 from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.job import Failure, Options, Root, Sink, Totals
+from pcopy.tasks.base.job import InFront, Options, Root, Sink, Totals
 from pcopy.text import shown
 from pcopy.units import show_size
 from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.selection import Selection
-
-if TYPE_CHECKING:
-    from pcopy.tasks.base.itemized import Itemized
 
 _CLONING = frozenset((0x9123683E, 0x58465342, 0xCA451A4E, 0x7461636F))
 """File systems that may share contents between files: btrfs, XFS, bcachefs, OCFS2 (statfs(2))."""
@@ -156,17 +152,16 @@ def _may_clone(root: Root) -> bool:
         os.close(descriptor)
 
 
-class RoomWatch:
-    """Tells once that what is left to be copied will not fit, when all of it has been found. Fills ``Sink``, in front
-    of another one."""
+class RoomWatch(InFront):
+    """Tells once that what is left to be copied will not fit, when all of it has been found."""
 
     def __init__(self, sink: Sink, target: bytes) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._target = target
         self._is_told = False
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        self._sink.progress(phase, totals, silent)
+        super().progress(phase, totals, silent)
         if self._is_told or totals.unscanned or phase != "copy":
             return
         self._is_told = True
@@ -174,16 +169,7 @@ class RoomWatch:
         with suppress(OSError):
             free = free_on(self._target).bytes
             if left > free:
-                self._sink.notice(
+                self.notice(
                     f"{shown(self._target)}: {show_size(left)} are to be copied yet and {show_size(free)} are free: "
                     "unless files have holes or replace others, the job will stop for want of room, and can go on then"
                 )
-
-    def failures(self, failures: Sequence[Failure]) -> None:
-        self._sink.failures(failures)
-
-    def notice(self, text: str) -> None:
-        self._sink.notice(text)
-
-    def items(self, items: Sequence[Itemized]) -> None:
-        self._sink.items(items)

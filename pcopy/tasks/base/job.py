@@ -237,3 +237,25 @@ class Sink(Protocol):
 
     def items(self, items: Sequence[Itemized]) -> None:
         """What has become of items, where ``Options.itemize`` asks for that."""
+
+
+class InFront:
+    """A sink in front of another one, to which it hands on all that it is told.
+
+    Who wants to hear something, too, overrides that method, and calls this one's.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+        self._sink.progress(phase, totals, silent)
+
+    def failures(self, failures: Sequence[Failure]) -> None:
+        self._sink.failures(failures)
+
+    def notice(self, text: str) -> None:
+        self._sink.notice(text)
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        self._sink.items(items)
