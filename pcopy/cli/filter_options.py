@@ -23,7 +23,8 @@ _LARGEST_FILE = 16 << 20
 
 def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> Any:
     """``done``: what becomes of the items that are chosen. ``older``: what ``--older-than`` does. Returns the group."""
-    words = "P: a pattern as in .gitignore, for paths below SRC; the last one that\nmatches decides"
+    root = "SRC" if done == "copied" else "PATH"
+    words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"
     group = parser.add_argument_group(f"which items are {done}", words)
     add = group.add_argument
     add("--exclude", metavar="P", dest="patterns", action="append", type=taking(_excluded),
