@@ -38,6 +38,21 @@ def is_alone() -> bool:
     return True
 
 
+class Bell:
+    """It rings once, for one thread that waits for it."""
+
+    def __init__(self) -> None:
+        self._silence = allocate_lock()
+        self._silence.acquire()
+
+    def wait(self, seconds: float) -> bool:
+        """Has it rung by then?"""
+        return self._silence.acquire(timeout=seconds)
+
+    def ring(self) -> None:
+        self._silence.release()
+
+
 class Beside:
     """A thread that runs ``action`` to its end, and keeps no process from ending."""
 

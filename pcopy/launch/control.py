@@ -7,12 +7,11 @@ hands over what there is to tell, and takes what was asked for, whenever it hear
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pcopy.beside import Beside
+from pcopy.beside import Bell, Beside
 from pcopy.checkpoint.layout import CONTROL, PROGRESS
 from pcopy.errors import HINDRANCES, Refused
 from pcopy.jobs.control import Change, described, read, write
@@ -54,19 +53,18 @@ class Desk:
         self._answered = ""
         self._news: dict[str, Any] | None = None  # for the thread
         self._written: dict[str, Any] | None = None
-        self._ends = allocate_lock()
+        self._end = Bell()
         self._thread: Beside | None = None
 
     def start(self) -> None:
         """Without a thread nobody is heard, and the job goes on all the same."""
-        self._ends.acquire()
         with suppress(OSError):
             self._thread = Beside(self._serve)
 
     def stop(self) -> None:
         """Before the job's directory is removed."""
         if self._thread is not None:
-            self._ends.release()
+            self._end.ring()
             self._thread.is_over(_PATIENCE)
 
     def tell(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
@@ -98,7 +96,7 @@ class Desk:
         return True
 
     def _serve(self) -> None:
-        while not self._ends.acquire(timeout=LOOK):
+        while not self._end.wait(LOOK):
             with suppress(Refused, *HINDRANCES):  # it is tried again, and the job goes on
                 self._look()
 

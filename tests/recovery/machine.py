@@ -26,11 +26,12 @@ from typing import Any
 
 import pcopy
 from pcopy import libc
+from pcopy.beside import Bell as RealBell
 from pcopy.beside import Beside as RealBeside
 from pcopy.fsio import identity, naming, preserve, syncer
 from tests.recovery.disk import USER
 from tests.recovery.lookup import FIRST_DESCRIPTOR
-from tests.recovery.world import Beside, Ended, Queue, World, current
+from tests.recovery.world import Bell, Beside, Ended, Queue, World, current
 
 T0 = 1_700_000_000.0
 """When the world begins, in seconds since 1970."""
@@ -167,7 +168,8 @@ def installed() -> Iterator[None]:
             for module, own, value in users:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
-        for real_class, simulated_class in ((syncer.Syncer, _Syncer), (RealBeside, _beside), (SimpleQueue, _queue)):
+        exchanged = ((syncer.Syncer, _Syncer), (RealBeside, _beside), (RealBell, _bell), (SimpleQueue, _queue))
+        for real_class, simulated_class in exchanged:
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
@@ -186,6 +188,11 @@ def installed() -> Iterator[None]:
 
 def _beside(action: Callable[[], object]) -> Beside:
     return Beside(_here(), action)
+
+
+def _bell() -> Any:
+    strand = current()
+    return Bell(strand.world) if strand is not None else RealBell()
 
 
 def _queue() -> Any:

@@ -237,6 +237,23 @@ class Beside:
         return self._strand.is_over
 
 
+class Bell:
+    """In the place of ``pcopy.beside.Bell``."""
+
+    def __init__(self, world: World) -> None:
+        self._has_rung = False
+        self._rings = Signal(world)
+
+    def wait(self, seconds: float) -> bool:
+        if not self._has_rung:
+            self._rings.wait(seconds)
+        return self._has_rung
+
+    def ring(self) -> None:
+        self._has_rung = True
+        self._rings.set()
+
+
 def current() -> Strand | None:
     """The strand that this thread is, if it is one."""
     return getattr(_local, "strand", None)
