@@ -13,11 +13,12 @@ from pcopy.fsio.problem import Problem, changed
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.attempts import ATTEMPTS, failed_or_retried
 from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import ATTEMPTS, Result, failed_or_retried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir

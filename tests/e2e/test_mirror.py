@@ -354,7 +354,23 @@ def test_full_directories_in_the_way_go(area: Path, ranks: int, names: int) -> N
     told = mirror(area, "--max-delete", "15", ranks=ranks)
     assert (told["failed"], told["deleted"]) == (0, 15)
     assert told["found"] == told["copied"] + told["skipped"]
-    mirror(area)  # names of one inode, one of which came late, are linked by the next run
+    assert differences(area / "source", area / "copy") == []
+
+
+@pytest.mark.parametrize("size", [9, 6 * MIB], ids=["small", "split"])
+@pytest.mark.parametrize("full", [["a/one"], ["b/two", "c/three"], ["a/one", "b/two", "c/three"]], ids=str)
+def test_names_of_one_inode_stay_together_where_directories_are_in_the_way(
+    area: Path, size: int, full: list[str]
+) -> None:
+    """Those that come late are linked to the copy that is there, or to each other."""
+    write(area / "source/a/one", b"x" * size)
+    for name in ("b/two", "c/three"):
+        (area / "source" / name).parent.mkdir()
+        os.link(area / "source/a/one", area / "source" / name)
+    for name in full:
+        write(area / "copy" / name / "full/of", b"extras")
+    told = mirror(area, "--chunk-size", "1M", ranks=3)
+    assert (told["files"], told["hardlinks"], told["failed"]) == (1, 2, 0)
     assert differences(area / "source", area / "copy") == []
 
 

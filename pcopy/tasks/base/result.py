@@ -14,8 +14,7 @@ from itertools import chain, compress, count
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import ANYBODY, Share, Spawn, TaskId
 from pcopy.fsio.attributes import Applied
-from pcopy.fsio.patience import INTERRUPTED
-from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import AFRESH, NOBODY, How, NobodyAsks
@@ -38,9 +37,6 @@ MOST_TOLD_ONCE = 1000
 """Different reasons that a rank tells; further ones are only counted. (Reasons may hold names, so there is no limit to
 them.)"""
 
-ATTEMPTS = 2
-"""How often an item that changed while it was copied is tried."""
-
 
 class Tried(Enum):
     """How a resumed job tries a failed item, where no task of its own does."""
@@ -57,6 +53,10 @@ class Names(NamedTuple):
     place: Place
     names: bytes
     attempt: int
+
+
+Again = Kind | Item | Names | Tried
+"""What a resumed job does about an item that has failed."""
 
 
 class Result:
@@ -264,7 +264,7 @@ class Result:
         problem: Problem,
         size: int = 0,
         *,
-        retry: Kind | Item | Names | Tried = Tried.BY_NAME,
+        retry: Again = Tried.BY_NAME,
         retry_in: int = Phase.COPY,
         touched: bool = False,
     ) -> None:
@@ -273,9 +273,27 @@ class Result:
         A job that is resumed runs ``retry``, in the phase ``retry_in``, if that is a task, or copies it, if that is an
         item. ``touched``: the item may be there, whatever the ``problem``. AGAIN copies what deletion makes way for.
         """
-        if problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE:
+        if self._is_to_go(problem):
+            self._wait(place, name, retry)
+        else:
+            self._fail(place, name, problem, size, retry, retry_in, touched=touched)
+
+    def _is_to_go(self, problem: Problem) -> bool:
+        """Is a directory in the way that is deleted, if anything may be?"""
+        return problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE
+
+    def _wait(self, place: Place, name: bytes, retry: Again) -> None:
+        """In AGAIN the item is copied, or fails for good: names of an inode together, as in a job that is resumed."""
+        if isinstance(retry, Item):
+            self.copy(retry, phase=Phase.AGAIN)
+        elif isinstance(retry, Kind):
+            self.spawn(retry, phase=Phase.AGAIN)
+        else:
             self.look_again(place, name, max(1, self.attempt), phase=Phase.AGAIN)
-            return
+
+    def _fail(
+        self, place: Place, name: bytes, problem: Problem, size: int, retry: Again, retry_in: int, *, touched: bool
+    ) -> None:
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
             counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
@@ -295,12 +313,14 @@ class Result:
         path = self._rank.shown(place, name, on_source=problem.on_source)
         self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
-    def fail_together(
-        self, failed: Iterable[FailedName], size: int, retry: Kind | Item | Names | Tried, *, touched: bool
-    ) -> None:
+    def fail_together(self, failed: Iterable[FailedName], size: int, retry: Again, *, touched: bool) -> None:
         """Names of one inode, which a resumed job tries by one task."""
-        for place, name, problem in failed:
-            self.fail(place, name, Problem.from_plain(problem), size, retry=retry, touched=touched)
+        problems = [(place, name, Problem.from_plain(problem)) for place, name, problem in failed]
+        if all(self._is_to_go(problem) for *_, problem in problems):
+            self._wait(*problems[0][:2], retry)
+            return
+        for place, name, problem in problems:
+            self._fail(place, name, problem, size, retry, Phase.COPY, touched=touched)
             retry = Tried.WITH_ANOTHER
 
     def link_again(self, place: Place) -> None:
@@ -377,23 +397,3 @@ def _items_of(rank: Rank) -> NobodyAsks:
 def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:
     """What is not 0, without what only tells that a phase is due."""
     return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DUE)
-
-
-def is_tried_again(problem: Problem, attempt: int) -> bool:
-    """Is an item that has met ``problem`` in this attempt (counted from 0) looked at once more?"""
-    interrupted = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # else it is there
-    return (problem.again or interrupted) and attempt + 1 < ATTEMPTS
-
-
-def failed_or_retried(
-    result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0, *, at_once: bool = False
-) -> None:
-    """Counts the item as failed, or has its name looked at once more.
-
-    ``at_once``: in this phase. A name that nobody has seen yet may be one of an inode whose names meet in LINK.
-    """
-    if is_tried_again(problem, attempt):
-        phase = result.phase if at_once else max(Phase.LINK, result.phase)
-        result.look_again(place, name, attempt + 1, phase=phase)
-    else:
-        result.fail(place, name, problem, size, retry=Names(place, name, max(1, attempt)))

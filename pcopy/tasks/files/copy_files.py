@@ -17,11 +17,12 @@ from pcopy.fsio.temporary import remove
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.dividing import cut_names, cuts
 from pcopy.tasks.base.gathered import Gathered
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, failed_or_retried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Place, Unnamed
 from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl

@@ -14,10 +14,11 @@ from pcopy.fsio.nodes import read_node
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, source_status
 from pcopy.tasks.base.actions import Action, How
+from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.hashing import kind_of
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, failed_or_retried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends
 from pcopy.tasks.files.name_items import Waiting

@@ -16,9 +16,10 @@ from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, failed_or_retried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import UNMADE, Item, Known, Place
 from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import existing

@@ -19,12 +19,13 @@ from pcopy.fsio.problem import MetadataProblem, Plain, Problem
 from pcopy.fsio.source import Version
 from pcopy.fsio.temporary import made_by, remove
 from pcopy.tasks.base.actions import AFRESH, How
+from pcopy.tasks.base.attempts import is_tried_again
 from pcopy.tasks.base.dividing import cut_names, cuts
 from pcopy.tasks.base.gathered import Gathered, cut_versions, split_digests, unpack_known
 from pcopy.tasks.base.kind import Divisible, Gone, OfItem, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank
-from pcopy.tasks.base.result import Result, is_tried_again
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import (
     NOWHERE,
     Copy,

@@ -22,12 +22,13 @@ from pcopy.fsio.source import Version, status_of
 from pcopy.fsio.temporary import remove
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, How
+from pcopy.tasks.base.attempts import failed_or_retried, is_tried_again
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.hashing import SOCKET, kind_of
 from pcopy.tasks.base.kind import Gone, OfItem, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried, failed_or_retried, is_tried_again
+from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import Contents, Copy, FailedName, Item, Known, Place, Unnamed
 from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked, status_there
 from pcopy.tasks.files.naming import Naming, discard

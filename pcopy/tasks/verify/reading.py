@@ -20,10 +20,11 @@ from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.hashing import Hashing, kind_of
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Names, Result, Tried, failed_or_retried
+from pcopy.tasks.base.result import Names, Result, Tried
 from pcopy.tasks.base.values import COPIED_BEFORE, NOWHERE, Contents, Item, Known, Place
 from pcopy.tasks.directories.finish_dir import FinishDir, directory_failed, finish_again, is_there
 
