@@ -162,13 +162,14 @@ def test_what_several_names_lead_to_is_not_mended(area: Path) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
+@pytest.mark.parametrize("size", [4, 7 * MIB], ids=["small", "split"])
 @pytest.mark.parametrize("change", ["mode", "owner", "capability"])
-def test_nothing_gets_powers_whose_contents_nobody_has_read(area: Path, change: str) -> None:
+def test_nothing_gets_powers_whose_contents_nobody_has_read(area: Path, change: str, size: int) -> None:
     """Size and time were planted: a file of somebody else's must not become set-uid root."""
     require_root("give files away")
-    write(area / "source/program", b"good")
+    write(area / "source/program", b"good" * (size // 4))
     (area / "source/program").chmod(0o755 if change == "capability" else 0o4755)
-    write(area / "copy/program", b"EVIL")
+    write(area / "copy/program", b"EVIL" * (size // 4))
     (area / "copy/program").chmod(0o4755 if change == "owner" else 0o755)
     if change == "owner":
         os.chown(area / "copy/program", NOBODY, NOBODY)
@@ -178,7 +179,7 @@ def test_nothing_gets_powers_whose_contents_nobody_has_read(area: Path, change: 
         os.setxattr(area / "source/program", "security.capability", capability)
         os.utime(area / "source/program", ns=(NOW, NOW))
     told = changed(area)
-    assert (area / "copy/program").read_bytes() == b"good"
+    assert (area / "copy/program").read_bytes() == b"good" * (size // 4)
     assert (told["files"], told["mended"]) == (1, 0)
     assert differences(area / "source", area / "copy") == []
 

@@ -24,7 +24,7 @@ from pcopy.tasks.base.kind import Gone, Kind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
-from pcopy.tasks.files.existing import Existing, existing, inherits_acl, look, may_be_marked
+from pcopy.tasks.files.existing import Existing, existing, inherits_acl, look, may_be_marked, mends
 from pcopy.tasks.files.layouts import layout_at, tell_layout
 from pcopy.tasks.files.name_items import name_later
 from pcopy.tasks.links.make_links import after_representative, representative_failed
@@ -144,9 +144,16 @@ def _read_source(rank: Rank, file: OpenFile) -> _Source:
         return _Source(status, read_attributes(reading, status, preserve), recipe)
 
 
-def _gives_way(present: Existing, source: os.stat_result) -> bool:
-    """What stays only if its contents are the same was compared when the file was split. Raises ``Problem``."""
-    return present.may_replace(source) or present.is_compared(source)
+def _gives_way(present: Existing, name: bytes, source: os.stat_result) -> bool:
+    """When the file was split, what stays only if its contents are the same was compared, and what lacks metadata was
+    not mended. Raises ``Problem``."""
+    if present.may_replace(source) or present.is_compared(source):
+        return True
+    if not mends(present.rank):
+        return False
+    from pcopy.tasks.files.mend import is_dressed
+
+    return not is_dressed(present.rank, present.place, name, source, present)
 
 
 def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None, Action]:
@@ -164,7 +171,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status
-        if present is not None and not named_later and not _gives_way(present, source.status):
+        if present is not None and not named_later and not _gives_way(present, name, source.status):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
         new.reopen(file.version.size)
         layout = ""
