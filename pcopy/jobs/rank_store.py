@@ -65,6 +65,8 @@ class RankStore:
         self._writer = SegmentWriter(keeping.directory, run, rank)
         self.lock: Lock | None = None
         self._taking = allocate_lock()
+        self._is_begun = bool(rank == 0 or keeping.resumed)
+        """Is it certain that rank 0 has begun the run on storage?"""
 
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
         from pcopy.checkpoint.resume import begin
@@ -75,9 +77,10 @@ class RankStore:
             begin(self._keeping.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
     def append(self, record: Record) -> None:
-        if self._rank and self.lock is None:  # rank 0's, and those of a resumed job, are held from the start
+        if not self._is_begun:
             check_shared(self._keeping, APPEARS_WITHIN, b"current", seen=self._keeping.at_start)
             self.take_lock()
+            self._is_begun = True
         with naming(self._keeping.directory):
             self._writer.append(record)
         if self._keeper is not None:
