@@ -283,6 +283,8 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     file = file._replace(runs=remaining.run, state=RUNNING)
     update(StoredJob(path, file))
     phase = min(least, remaining.phase)
+    if options.delete and phase == Phase.DELETE:
+        phase = int(Phase.NAME)  # it begins anew: some of what was left to delete is told by no task
     keeping = keeping._replace(resumed=True, phase=phase, counts=remaining.counts, at_start=False)
     kept = KeptJob(keeping, file, lock)
     kept.notices = missing.notices
