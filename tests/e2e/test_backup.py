@@ -192,5 +192,35 @@ def test_links_in_the_backup_are_not_followed(area: Path) -> None:
     (area / "kept/a").symlink_to(area / "outside")
     os.chown(area / "kept/a", NOBODY, NOBODY, follow_symlinks=False)
     run = pcopy("--backup", area / "kept", f"{area}/source/", area / "copy")
-    assert run.returncode == 1, show(run)
-    assert os.listdir(area / "outside") == [] and (area / "copy/a/file").read_bytes() == b"old"
+    assert run.returncode == 0, show(run)
+    assert os.listdir(area / "outside") == [] and (area / "kept/a.~1~/file").read_bytes() == b"old"
+
+
+def test_a_file_that_was_kept_is_in_no_directory_s_way(area: Path) -> None:
+    """The same directory serves again, when what was a file is a directory: that gets a number."""
+    backup: list[Argument] = ["--mirror", "--backup", area / "kept"]
+    write(area / "source/stays", b"")
+    write(area / "copy/a", b"was a file")
+    succeed(*backup, f"{area}/source/", area / "copy")
+    write(area / "copy/a/inner", b"was in a directory")
+    succeed(*backup, f"{area}/source/", area / "copy")
+    assert (area / "kept/a").read_bytes() == b"was a file"
+    assert (area / "kept/a.~1~/inner").read_bytes() == b"was in a directory"
+    assert not (area / "copy/a").exists()
+
+
+def test_links_on_the_way_to_the_backup_are_followed_at_the_start_only(area: Path) -> None:
+    """Later nobody may exchange a directory on the way for a link: the path is entered without following any."""
+    write(area / "source/a", b"new")
+    write(area / "copy/a", b"older")
+    (area / "elsewhere").mkdir()
+    (area / "way").symlink_to("elsewhere")
+    succeed("--backup", area / "way/kept", f"{area}/source/", area / "copy")
+    assert (area / "elsewhere/kept/a").read_bytes() == b"older"
+    write(area / "source/a", b"newest")
+    trace = area / "trace"
+    wrap = ["strace", "-f", "-qq", "-o", trace, "-e", "trace=openat"]
+    succeed("--backup", area / "way/kept", f"{area}/source/", area / "copy", ranks=1, wrap=wrap)
+    entered = [line for line in trace.read_text().splitlines() if '"kept"' in line]
+    assert entered and all("O_NOFOLLOW" in line for line in entered)
+    assert f'"{area}/elsewhere/kept"' not in trace.read_text()

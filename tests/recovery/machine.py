@@ -18,6 +18,7 @@ import pkgutil
 import sys
 import time
 from _queue import SimpleQueue
+from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -31,7 +32,7 @@ from pcopy.beside import Beside as RealBeside
 from pcopy.fsio import identity, naming, preserve, syncer
 from tests.recovery.disk import USER
 from tests.recovery.lookup import FIRST_DESCRIPTOR
-from tests.recovery.world import Bell, Beside, Ended, Queue, World, current
+from tests.recovery.world import Bell, Beside, Ended, Mutex, Queue, World, current
 
 T0 = 1_700_000_000.0
 """When the world begins, in seconds since 1970."""
@@ -168,7 +169,10 @@ def installed() -> Iterator[None]:
             for module, own, value in users:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
-        exchanged = ((syncer.Syncer, _Syncer), (RealBeside, _beside), (RealBell, _bell), (SimpleQueue, _queue))
+        exchanged = (
+            *((syncer.Syncer, _Syncer), (RealBeside, _beside), (RealBell, _bell)),
+            *((SimpleQueue, _queue), (allocate_lock, _mutex)),
+        )
         for real_class, simulated_class in exchanged:
             for module, own, value in users:
                 if value == id(real_class):
@@ -188,6 +192,11 @@ def installed() -> Iterator[None]:
 
 def _beside(action: Callable[[], object]) -> Beside:
     return Beside(_here(), action)
+
+
+def _mutex() -> Any:
+    strand = current()
+    return Mutex(strand.world) if strand is not None else allocate_lock()
 
 
 def _bell() -> Any:

@@ -237,6 +237,23 @@ class Beside:
         return self._strand.is_over
 
 
+class Mutex:
+    """In the place of ``_thread.allocate_lock``, for those who wait as long as it takes."""
+
+    def __init__(self, world: World) -> None:
+        self._is_held = False
+        self._freed = Signal(world)
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            self._freed.wait()
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
+        self._freed.set()
+
+
 class Bell:
     """In the place of ``pcopy.beside.Bell``."""
 

@@ -25,6 +25,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENED = 16
 """Directories that are kept open: what is replaced in one comes together, as a rule."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -44,7 +45,7 @@ class Backup:
         free? Raises ``Problem``."""
         to = self.directory(self._rank.below_target(place.root, place.path))
         for number in range(_NUMBERS):
-            kept = name + b".~%d~" % number if number else name
+            kept = _with_number(name, number)
             try:
                 os.link(name, kept, src_dir_fd=directory, dst_dir_fd=to, follow_symlinks=False)
                 return False
@@ -89,22 +90,53 @@ class Backup:
             descriptor = self._top()
         else:
             above, _, name = path.rpartition(b"/")
-            around = self.directory(above)
-            with failing("mkdir"), suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=around)
-            with failing("open"):
-                descriptor = os.open(name, _FLAGS, dir_fd=around)
+            descriptor = self._numbered(self.directory(above), name)
         self._opened[path] = descriptor
         while len(self._opened) > _OPENED:
             let_go(self._opened.popitem(last=False)[1])
         return descriptor
 
+    def _numbered(self, around: int, name: bytes) -> int:
+        """The directory of that name, or with the first number whose name no other item has; raises ``Problem``."""
+        for number in range(_NUMBERS):
+            try:
+                return _made(around, _with_number(name, number))
+            except Problem as problem:
+                if problem.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+        raise Problem("mkdir", errno.EEXIST)
+
     def _top(self) -> int:
-        with failing("mkdir"):
-            os.makedirs(self._rank.options.backup, 0o700, exist_ok=True)
+        """From the root on, without following links: the path had none when the job began. Raises ``Problem``."""
         with failing("open"):
-            return os.open(self._rank.options.backup, _FLAGS)
+            around = os.open(b"/", _ON_THE_WAY)
+        *above, last = filter(None, self._rank.options.backup.split(b"/"))
+        try:
+            for name in above:
+                inner = _made(around, name, _ON_THE_WAY)
+                let_go(around)
+                around = inner
+            return _made(around, last)
+        finally:
+            let_go(around)
 
     def close(self) -> None:
         while self._opened:
             let_go(self._opened.popitem()[1])
+
+
+def _with_number(name: bytes, number: int) -> bytes:
+    return name + b".~%d~" % number if number else name
+
+
+def _made(around: int, name: bytes, flags: int = _FLAGS) -> int:
+    """A directory of an open one, open; it is made if it is not there. Raises ``Problem``."""
+    with failing("open"):
+        try:
+            return os.open(name, flags, dir_fd=around)
+        except FileNotFoundError:
+            pass
+    with failing("mkdir"), suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=around)
+    with failing("open"):
+        return os.open(name, flags, dir_fd=around)
