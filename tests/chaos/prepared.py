@@ -37,15 +37,21 @@ NODE_STATES = ("absent", "equal", "symlink")
 ALIKE = ("equal", "dressed", "twin")
 """They have the source's size and time."""
 
+LIKENED = (*ALIKE, "touched")
+"""Where contents are compared if times alone differ."""
+
 STAYS: dict[str, tuple[str, ...]] = {
     "replace": (),
-    "changed": ALIKE,
-    "mended": ("equal", "dressed"),
+    "changed": LIKENED,
+    "mended": ("equal", "dressed", "touched"),
     "checksum": ("equal", "dressed", "touched"),
     "newer": (*ALIKE, "newer", "longer"),
     "skip": FILE_STATES[2:],
 }
 """By the rule; "mended" is ``--existing changed`` with ``--repair``, which finds the twins."""
+
+MENDING = ("changed", "mended")
+"""The rules by which what stays gets the metadata of its source; what would get a privilege so is replaced."""
 
 Totals = dict[str, int]
 
@@ -68,7 +74,8 @@ class Prepared(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """``kept`` names stay as they are, ``joined`` ones become links to a kept one; all others are the source's.
+    """``kept`` names stay as they are, ``joined`` ones become links to a kept one; all others are the source's. Those
+    ``dressed`` stay with their contents, and get the source's metadata.
 
     ``unsure`` are links that were there, in groups that get further ones: if making those was not recorded, nobody can
     tell them from what the job has made, and they may count as that.
@@ -78,6 +85,7 @@ class Outcome(NamedTuple):
     joined: dict[bytes, bytes]
     unsure: set[bytes]
     totals: Totals
+    dressed: set[bytes]
 
 
 def prepare(source: Path, place: Path, seed: int, leave_out: Collection[str]) -> Prepared:
@@ -151,7 +159,7 @@ def _listing(tree: Path) -> list[tuple[bytes, os.stat_result]]:
 
 def model(source: Path, states: dict[bytes, str], rule: str) -> Outcome:
     """What becomes of all names under a rule of ``STAYS``."""
-    outcome = Outcome(set(), {}, set(), dict.fromkeys(COUNTED, 0))
+    outcome = Outcome(set(), {}, set(), dict.fromkeys(COUNTED, 0), set())
     groups: dict[tuple[int, int], list[bytes]] = {}
     for path, status in _listing(source):
         outcome.totals["found"] += 1
@@ -162,7 +170,8 @@ def model(source: Path, states: dict[bytes, str], rule: str) -> Outcome:
     for names in groups.values():
         status = os.lstat(os.path.join(os.fsencode(source), names[0]))
         names.sort(key=os.path.split)
-        _settle(names, status, states, rule, outcome)
+        is_plain = rule not in MENDING or _is_plain(os.path.join(os.fsencode(source), names[0]), status)
+        _settle(names, status, states, rule, outcome, is_plain=is_plain)
     outcome.totals["skipped"] = len(outcome.kept)
     outcome.totals["copied"] = outcome.totals["found"] - len(outcome.kept)
     return outcome
@@ -171,14 +180,30 @@ def model(source: Path, states: dict[bytes, str], rule: str) -> Outcome:
 COUNTED = ("found", "copied", "skipped", "failed", "files", "directories", "symlinks", "special", "hardlinks", "bytes")
 
 
-def _settle(names: list[bytes], status: os.stat_result, states: dict[bytes, str], rule: str, outcome: Outcome) -> None:
+def _is_plain(path: bytes, status: os.stat_result) -> bool:
+    """Gives its metadata no privilege?"""
+    names = () if stat.S_ISLNK(status.st_mode) else os.listxattr(path)
+    return not status.st_mode & (stat.S_ISUID | stat.S_ISGID) and "security.capability" not in names
+
+
+def _settle(
+    names: list[bytes],
+    status: os.stat_result,
+    states: dict[bytes, str],
+    rule: str,
+    outcome: Outcome,
+    *,
+    is_plain: bool,
+) -> None:
     """The names of one inode, in their order: one is copied or stays, and the others are linked to it, or stay."""
     for at, first in enumerate(names):
         state = states.get(first, "absent")
-        stays = state in STAYS[rule]
+        stays = state in STAYS[rule] and (state == "equal" or is_plain)
         if stays:
             outcome.kept.add(first)
-            if (state not in ALIKE and rule != "checksum") or rule in ("skip", "newer"):
+            if rule in MENDING and state != "equal":
+                outcome.dressed.add(first)
+            if (state not in LIKENED and rule != "checksum") or rule in ("skip", "newer"):
                 continue  # the next one takes its place
         elif stat.S_ISREG(status.st_mode):
             outcome.totals["files"] += 1
@@ -206,6 +231,8 @@ def make_wanted(pure: Path, prepared: Prepared, outcome: Outcome, place: Path) -
         if stat.S_ISDIR(status.st_mode):
             directories.append(os.path.join(os.fsencode(pure.name), path).rstrip(b"/"))
             os.makedirs(os.path.join(new, path))
+        elif outcome.joined.get(path, path) in outcome.dressed:
+            _dress(pure, wanted, tree, path, outcome)
         elif path in outcome.kept or path in outcome.joined:
             _link(os.path.join(tree, outcome.joined.get(path, path)), os.path.join(new, path))
         else:
@@ -215,6 +242,21 @@ def make_wanted(pure: Path, prepared: Prepared, outcome: Outcome, place: Path) -
     line: list[str | Path] = ["rsync", "-aAX", "--no-recursive", "--modify-window=-1", "--files-from=-", "-0"]
     subprocess.run([*line, pure.parent, place], input=b"\0".join(directories), check=True)
     return wanted
+
+
+def _dress(pure: Path, wanted: Path, tree: bytes, path: bytes, outcome: Outcome) -> None:
+    """The contents that were there, with the metadata of the source."""
+    new, first = os.fsencode(wanted), outcome.joined.get(path, path)
+    if first != path and os.path.lexists(os.path.join(new, first)):
+        _link(os.path.join(new, first), os.path.join(new, path))
+        return
+    there = os.path.join(tree, first)
+    if not stat.S_ISREG(os.lstat(there).st_mode):
+        _link(os.path.join(os.fsencode(pure), path), os.path.join(new, path))
+        return
+    target, source = os.path.join(new, path), os.path.join(os.fsencode(pure), first)
+    shutil.copyfile(there, target)
+    subprocess.run(["cp", "--attributes-only", "--preserve=all", "--", source, target], check=True)
 
 
 def _link(old: bytes, new: bytes) -> None:

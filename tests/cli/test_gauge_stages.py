@@ -112,7 +112,8 @@ def test_the_phases_of_a_copy_are_one_stage() -> None:
 
 
 def test_the_names_of_the_phases() -> None:
-    names = ["copy", "link", "store", "name", "finish", "seal", "sync", "verify", *["repair"] * 4, "reverify", "sign"]
+    names = ["copy", "link", "store", "name", "count", "delete", "again", "finish", "seal", "sync"]
+    names += ["verify", *["repair"] * 4, "reverify", "sign"]
     assert [COPY.phase_name(phase) for phase in range(Phase.LEVEL)] == names
     assert COPY.phase_name(Phase.LEVEL + 7) == "sign"
     assert [VERIFY.phase_name(phase) for phase in (Phase.COPY, Phase.LINK, Phase.LEVEL)] == [

@@ -104,7 +104,7 @@ def test_what_is_written_is_the_definitions(area: Path, dataset: Path, good: byt
 
 
 def test_the_page_shows_a_manifest(area: Path) -> None:
-    example = PAGE.read_bytes().split(b"```\n")[1].replace(b"?", b"\xff")
+    example = PAGE.read_bytes().partition(b"```text\n")[2].partition(b"```\n")[0].replace(b"?", b"\xff")
     assert example == reference.manifest(os.fsencode(outer_dataset(area / "dataset")))
 
 

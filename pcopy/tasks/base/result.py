@@ -316,7 +316,7 @@ class Result:
     def fail_together(self, failed: Iterable[FailedName], size: int, retry: Again, *, touched: bool) -> None:
         """Names of one inode, which a resumed job tries by one task."""
         problems = [(place, name, Problem.from_plain(problem)) for place, name, problem in failed]
-        if all(self._is_to_go(problem) for *_, problem in problems):
+        if problems and all(self._is_to_go(problem) for *_, problem in problems):
             self._wait(*problems[0][:2], retry)
             return
         for place, name, problem in problems:
