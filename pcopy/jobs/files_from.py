@@ -25,6 +25,8 @@ _BUDGET = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
 _BLOCK = 1 << 20
 """Bytes that are read at once."""
+_LONGEST = 1 << 20
+"""Bytes of a path at most: what is longer is no list of paths."""
 _END = b"\0"
 
 
@@ -49,6 +51,8 @@ def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, 
         if not listed:
             raise Refused(f"--files-from {name}: lists nothing, so there is nothing to copy")
         return _written(sorter, open_spool())
+    except ValueError as error:
+        raise Refused(f"--files-from {name}: {error}") from None
     except HINDRANCES as error:
         raise Refused(f"--files-from {name}: {hindrance(error)}") from None
     finally:
@@ -74,6 +78,8 @@ def _lines(source: BinaryIO, end: bytes) -> Iterator[_Line]:
             number += 1
             if line:
                 yield _Line(number, line)
+        if len(rest) > _LONGEST:
+            raise ValueError(f"line {number + 1}: is longer than any path; -0 says that paths end with a NUL")
     if rest:
         yield _Line(number + 1, rest)
 

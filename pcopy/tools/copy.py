@@ -14,7 +14,6 @@ from typing import BinaryIO
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, UNSYNCED, Refused, hindrance
-from pcopy.fsio.layout import LUSTRE
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
 from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
@@ -26,7 +25,6 @@ from pcopy.jobs.spool import NAME_ANOTHER, refusing, spool_in
 from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import status_of, told
-from pcopy.libc import type_of_file_system
 from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Options, Root, Sink, Totals
@@ -37,10 +35,8 @@ from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
-from pcopy.tools.selecting import nothing_selected, refuse_nothing
 from pcopy.tools.summary import summary_lines, summary_of
 
-_OF_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 
 
@@ -90,11 +86,10 @@ class CopyPreparation(Preparation):
 
                 check_mirror(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
-            self._has_room = arguments.force or self._is_room_for(roots, options)
+            self._has_room = self._look_ahead(roots, options)
             self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
-            refuse_nothing(roots, options)
             self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None
         self._unwritten = ""
@@ -102,10 +97,18 @@ class CopyPreparation(Preparation):
         self._hints = list(self._earlier.told)
         """Lines that are told too, but not with ``-q`` when all goes well."""
 
-    def _is_room_for(self, roots: Sequence[Root], options: Options) -> bool:
+    def _look_ahead(self, roots: Sequence[Root], options: Options) -> bool:
+        """Is there room for the copy, as far as can be told? Raises ``Refused`` if there is none for sure, or filters
+        leave nothing."""
         from pcopy.tools.space import check_space
+        from pcopy.walk.look_ahead import LookAhead
 
-        return check_space(roots, options)
+        ahead = LookAhead()
+        if options.select.anything:
+            from pcopy.tools.selecting import refuse_nothing
+
+            refuse_nothing(roots, options, ahead)
+        return self.arguments.force or check_space(roots, options, ahead)
 
     def sink(self, screen: Sink) -> Sink:
         if self._has_room:
@@ -224,7 +227,9 @@ class CopyPreparation(Preparation):
         return self.kept.keeping if self.kept else self.arguments.keeping._replace(directory=b"", at_start=False)
 
     def announce(self) -> None:
-        if useless := _useless(self.job):
+        from pcopy.tools.striping import useless_options
+
+        if useless := useless_options(self.job):
             self._hints.append(useless)
         if not self.telling.quiet:
             roots = self.job.roots
@@ -238,9 +243,12 @@ class CopyPreparation(Preparation):
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         """Writes the signature; a copy without the one that was asked for is not complete."""
-        if nothing := nothing_selected(self.job.options, totals):
-            self._remarks.append(nothing)
-            return REFUSED
+        if self.job.options.select.anything:
+            from pcopy.tools.selecting import nothing_selected
+
+            if nothing := nothing_selected(totals):
+                self._remarks.append(nothing)
+                return REFUSED
         if not self.job.options.signs:
             return OK
         if totals.extra or holds_more(self.job.roots):
@@ -351,35 +359,6 @@ class CopyPreparation(Preparation):
 def lacks_only_deletion(job: Job, totals: Totals) -> bool:
     """Is all copied, and what the source lacks more than may be deleted? There is nothing to go on with then."""
     return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
-
-
-def _useless(job: Job) -> str:
-    """What to say of ``--stripe`` where it has no effect, or not all; nothing if it has, or was not given."""
-    options = job.options
-    given = [f"--{name.replace('_', '-')}" for name in _OF_LUSTRE if getattr(options, name)]
-    if not given:
-        return ""
-    if not any(_is_on_lustre(root.target) for root in job.roots):
-        names = " and ".join(filter(None, (", ".join(given[:-1]), given[-1])))
-        return f"{names} {'has' if len(given) == 1 else 'have'} no effect: DST is not on Lustre"
-    if options.stripe == "preserve" and not any(_is_on_lustre(root.source) for root in job.roots):
-        return "--stripe preserve has no effect: SRC is not on Lustre"
-    from pcopy.lustre.layouts import told_of_count  # few jobs need it
-
-    return told_of_count(options.stripe, job.roots[0].target)
-
-
-def _is_on_lustre(path: bytes) -> bool:
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # it will fail, and say why
-        return False
-    try:
-        return type_of_file_system(descriptor) == LUSTRE
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -33,11 +33,11 @@ class _Looking:
         return taken
 
 
-def refuse_nothing(roots: Sequence[Root], options: Options) -> None:
+def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) -> None:
     """Raises ``Refused`` if it is certain that filters leave nothing but directories; a source may be empty."""
-    if not options.select.anything or options.files_from:
+    if options.files_from:
         return
-    ahead, looking = LookAhead(), _Looking(options)
+    looking = _Looking(options)
     for root in roots:
         if root.item:
             if looking.takes(root.item, os.lstat(source_of(root))):
@@ -52,9 +52,8 @@ def refuse_nothing(roots: Sequence[Root], options: Options) -> None:
         raise Refused(f"{sources}: the filters select nothing in it: {_ADVICE}")
 
 
-def nothing_selected(options: Options, totals: Totals) -> str:
-    """What is told of a job that is over, if that holds for it; else nothing."""
-    items = totals.found - totals.directories - totals.excluded
-    if not options.select.anything or not totals.excluded or items > 0:
+def nothing_selected(totals: Totals) -> str:
+    """What is told of a job with filters that is over, if they have left nothing; else nothing."""
+    if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
         return ""
     return f"the filters have selected nothing of {counted(totals.excluded, 'item', 'items')}: {_ADVICE}"

@@ -45,7 +45,7 @@ def free_on(path: bytes) -> Room:
     return Room(blocks * there.f_frsize, there.f_favail if there.f_files else -1)
 
 
-def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead | None = None) -> bool:
+def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
     """Raises ``Refused`` if there is too little room for sure; True if there is enough, as far as can be told."""
     target = roots[0].target
     try:
@@ -56,7 +56,6 @@ def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead | None
         return False  # it will be met again
     if options.files_from or options.dereference:
         return False
-    ahead = ahead or LookAhead()
     needed = _Needed(options)
     for root in roots:
         needed.add_root(root, ahead)

@@ -112,7 +112,7 @@ class VerifyPreparation(Preparation):
         return paths, options, against
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        if nothing := nothing_selected(self.job.options, totals):
+        if self.job.options.select.anything and (nothing := nothing_selected(totals)):
             self._remarks.append(nothing)
             return REFUSED
         sign = rank.own(SignState)

@@ -143,6 +143,7 @@ def test_signatures_and_filters_go_together_with_it(area: Path) -> None:
         ("a\n../b\n", (), "line 2: ../b leads upwards"),
         ("/etc/passwd\n", (), "line 1: /etc/passwd does not lie in"),
         ("a\0b\0", (), "write -0"),
+        ("a\n" + "x" * (3 << 20), (), "line 2: is longer than any path"),
         ("a\n", ("source", "source/a"), "takes one SRC"),
         ("a\n", ("source/a",), "is no directory"),
     ],

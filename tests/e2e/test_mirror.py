@@ -261,6 +261,34 @@ def test_mounts_stay(on: Place) -> None:
     assert mirror(area)["deleted"] == 2
 
 
+def test_a_file_at_which_one_is_mounted_stays(on: Place) -> None:
+    """The same file system tells no other device: unlink(2) is refused, and the mount table is asked."""
+    require_root("mount")
+    area = on("ext4")
+    write(area / "source/file", b"content")
+    write(area / "copy/extra/mounted", b"below")
+    write(area / "elsewhere", b"precious")
+    subprocess.run(["mount", "--bind", area / "elsewhere", area / "copy/extra/mounted"], check=True)
+    try:
+        run = pcopy("--json", "--mirror", f"{area}/source/", area / "copy")
+        assert run.returncode == 0 and b"mounted" in run.stderr, show(run)
+        assert (area / "elsewhere").read_bytes() == b"precious"
+        assert (summary(run)["failed"], summary(run)["deleted"]) == (0, 0)
+    finally:
+        subprocess.run(["umount", area / "copy/extra/mounted"], check=True)
+    assert mirror(area)["deleted"] == 2
+
+
+def test_a_directory_gives_way_to_nothing_that_patterns_exclude(area: Path) -> None:
+    """The file of that name is not copied, and directories are selected."""
+    write(area / "source/name", b"content")
+    write(area / "source/other", b"content")
+    (area / "copy/name").mkdir(parents=True)
+    filters = ["--exclude=*", "--include=*/", "--include=other"]
+    told = summary(succeed("--json", "--mirror", *filters, f"{area}/source/", area / "copy"))
+    assert (told["deleted"], (area / "copy/name").is_dir(), (area / "copy/other").is_file()) == (0, True, True)
+
+
 def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
     temporary = ".pcopy-0123456789-1-0.7"
     write(trees / "copy/2" / temporary, b"of a job that runs elsewhere")

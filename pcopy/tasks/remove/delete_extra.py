@@ -156,10 +156,11 @@ def _resolved(directory: int, name: bytes, kind: int) -> int:
     return kind if present is None else _kind_of(present.st_mode)
 
 
-def _gives_way(rank: Rank, selected: Selected, kind: int) -> bool:
-    """Does a directory give way to an item of the source of this ``kind``, which has its name?"""
+def _gives_way(rank: Rank, selected: Selected, path: bytes, kind: int) -> bool:
+    """Does a directory give way to an item of the source of this ``kind``, which has the same ``path``?"""
     is_other = kind in (b"f" if rank.options.dereference else b"fl")
-    chooses = selected.select.by_age or selected.select.by_size  # the item may be none that is copied
+    select = selected.select
+    chooses = select.by_age or select.by_size or selected.excludes(path)  # the item may be none that is copied
     return is_other and rank.options.existing not in ("skip", "fail") and not chooses
 
 
@@ -180,9 +181,10 @@ def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, ours: M
             if not _is_ours(sides, name):
                 going.append(row)
         elif _resolved(sides.target, name, kinds[row]) == ord("d"):
-            if _gives_way(rank, selected, _resolved(sides.source, name, ours[name])):
+            path = os.path.join(sides.place.path, name)
+            if _gives_way(rank, selected, path, _resolved(sides.source, name, ours[name])):
                 going.append(row)
-            elif not selected.anything or selected.takes_directory(os.path.join(sides.place.path, name)):
+            elif not selected.anything or selected.takes_directory(path):
                 below.append(row)
     return _Sorted(going, below)
 

@@ -6,14 +6,17 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed, Remove, Removed
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.kernel.item_rows import Removing
+from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -94,6 +97,9 @@ class RemoveVisitor:
 
     def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
         self.left = True
+        if problem.errno == errno.EBUSY and self._rank.options.delete and self._is_mount(name):
+            self._result.warn(self._place, name, OTHER_DEVICE)
+            return
         self._tally.failed(self._place, name, problem, size)
 
     def chosen(self, found: Found) -> Iterable[int]:
@@ -136,6 +142,13 @@ class RemoveVisitor:
             self._result.warn(self._place, name, OTHER_DEVICE)
         else:
             self._fail(name, problem)
+
+    def _is_mount(self, name: bytes) -> bool:
+        """Is something mounted at a file?"""
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError), held_open(os.open(name, flags, dir_fd=self._directory)) as there:
+            return mount_number(there) != mount_number(self._directory)
+        return False
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         self._items.append((found, rows))

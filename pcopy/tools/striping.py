@@ -1,0 +1,40 @@
+"""What is told of the options for layouts where they have no effect, or not all."""
+
+from __future__ import annotations
+
+import os
+
+from pcopy.fsio.layout import LUSTRE
+from pcopy.libc import type_of_file_system
+from pcopy.tasks.base.job import Job
+
+_OF_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
+
+
+def useless_options(job: Job) -> str:
+    """What to say of ``--stripe`` where it has no effect, or not all; nothing if it has, or was not given."""
+    options = job.options
+    given = [f"--{name.replace('_', '-')}" for name in _OF_LUSTRE if getattr(options, name)]
+    if not given:
+        return ""
+    if not any(_is_on_lustre(root.target) for root in job.roots):
+        names = " and ".join(filter(None, (", ".join(given[:-1]), given[-1])))
+        return f"{names} {'has' if len(given) == 1 else 'have'} no effect: DST is not on Lustre"
+    if options.stripe == "preserve" and not any(_is_on_lustre(root.source) for root in job.roots):
+        return "--stripe preserve has no effect: SRC is not on Lustre"
+    from pcopy.lustre.layouts import told_of_count  # few jobs need it
+
+    return told_of_count(options.stripe, job.roots[0].target)
+
+
+def _is_on_lustre(path: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # it will fail, and say why
+        return False
+    try:
+        return type_of_file_system(descriptor) == LUSTRE
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
