@@ -156,7 +156,7 @@ class JobDirector:
         repaired = bool(sums.for_repair)
         due = {
             Phase.LINK: sums.for_link,
-            Phase.STORE: sums.for_name and options.sync,
+            Phase.STORE: options.sync and (sums.for_name or self._may_delete(sums)),
             Phase.NAME: sums.for_name,
             Phase.COUNT: options.max_delete >= 0 and not sums.to_delete and self._may_delete(sums),
             Phase.DELETE: self._may_delete(sums),

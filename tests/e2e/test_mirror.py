@@ -261,6 +261,19 @@ def test_mounts_stay(on: Place) -> None:
     assert mirror(area)["deleted"] == 2
 
 
+def test_what_was_copied_is_on_storage_before_anything_is_deleted(area: Path) -> None:
+    """A file that was renamed in the source has its new name then, also after a loss of power."""
+    write(area / "source/new name", b"content")
+    write(area / "copy/old name", b"content")
+    trace = area / "trace"
+    wrap = ["strace", "-f", "-qq", "-o", trace, "-e", "trace=syncfs,unlinkat"]
+    for options, first in ([], "syncfs"), (["--no-sync"], "unlinkat"):
+        write(area / "copy/old name", b"content")
+        succeed("--mirror", "--checkpoint=none", *options, f"{area}/source/", area / "copy", ranks=1, wrap=wrap)
+        calls = [line for line in trace.read_text().splitlines() if "syncfs(" in line or '"old name"' in line]
+        assert first in calls[0] and any('"old name"' in line for line in calls)
+
+
 def test_a_file_at_which_one_is_mounted_stays(on: Place) -> None:
     """The same file system tells no other device: unlink(2) is refused, and the mount table is asked."""
     require_root("mount")

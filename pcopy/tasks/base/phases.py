@@ -6,14 +6,15 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied. Where nothing that
-    exists may be replaced unasked, STORE brings to stable storage what is under temporary names, and NAME gives it its
-    final ones. COUNT counts what the source lacks, if no more than some items may be deleted, and DELETE deletes it;
-    AGAIN copies what full directories were in the way of, which have gone by then. FINISH gives directories their
-    metadata; SEAL does so for those that their owner could not enter afterwards; SYNC brings everything to stable
-    storage; VERIFY reads the copies back. REPAIR copies what differed again, and its links, directories, sync and
-    verification come after it. SIGN brings the entries to the owners of their directories; then each LEVEL of
-    directories is digested, the deepest first, in a phase of its own; the manifest is written in the last one."""
+    """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied. Where nothing
+    that exists may be replaced unasked, or something is to be deleted, STORE brings what was copied to stable
+    storage; NAME gives names to what has temporary ones. COUNT counts what the source lacks, if no more than some
+    items may be deleted, and DELETE deletes it; AGAIN copies what full directories were in the way of, which have
+    gone by then. FINISH gives directories their metadata; SEAL does so for those that their owner could not enter
+    afterwards; SYNC brings everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed
+    again, and its links, directories, sync and verification come after it. SIGN brings the entries to the owners of
+    their directories; then each LEVEL of directories is digested, the deepest first, in a phase of its own; the
+    manifest is written in the last one."""
 
     COPY = 0
     LINK = 1
