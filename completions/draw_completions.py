@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+from docs.drawn import keep  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
@@ -162,18 +163,5 @@ def drawn() -> dict[Path, str]:
     return files
 
 
-def main() -> int:
-    files = drawn()
-    old = [file for file, text in files.items() if not file.exists() or file.read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for file in old:
-            print(f"{file.relative_to(ROOT)} is old")
-        return 1 if old else 0
-    for file in old:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(files[file])
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(drawn()))

@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+from docs.drawn import keep  # noqa: E402
 from pcopy import __version__  # noqa: E402
 from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
 from pcopy.cli.job_options import MAY_CHANGE  # noqa: E402
@@ -293,18 +294,5 @@ def drawn() -> dict[Path, str]:
     return manuals | references | of_keys
 
 
-def main() -> int:
-    pages = drawn()
-    old = [file for file, text in pages.items() if not file.exists() or file.read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for file in old:
-            print(f"{file.relative_to(ROOT)} is old")
-        return 1 if old else 0
-    for file in old:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(pages[file])
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(drawn()))

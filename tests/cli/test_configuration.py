@@ -1,66 +1,21 @@
-"""Files of options: what counts, what is refused, and what --show-config tells. Expected values are written by hand."""
+"""Files of options: what counts, and what is refused. Expected values are written by hand."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-from pcopy.cli import program as cli_program
-from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF
-from pcopy.cli.configuration import AGAINST
-from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
-from pcopy.cli.program import Program
 from pcopy.cli.pstripe import PSTRIPE
 from pcopy.cli.pverify import PVERIFY
 from pcopy.fsio.preserve import ATTRIBUTES
-from pcopy.tools.arguments import CopyArguments
-from tests.support import refusals
+from tests.cli.configured import Files, files, parse, preserved, refusal
 from tests.support.users import NOBODY, require_root
 
-Files = Callable[..., None]
-
-
-@pytest.fixture
-def files(area: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
-    """Writes the machine's file, the user's, and ``more.yaml``, which is named relative to the working directory."""
-    (area / "user").mkdir()
-    monkeypatch.setattr(cli_program, "SYSTEM_FILE", os.fsencode(area / "system.yaml"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(area / "user"))
-    monkeypatch.chdir(area)
-
-    def write(system: str | None = None, user: str | None = None, more: str | None = None) -> None:
-        for name, text in (("system.yaml", system), ("user/pcopy.yaml", user), ("more.yaml", more)):
-            (area / name).unlink(missing_ok=True)
-            if text is not None:
-                (area / name).write_text(text)
-
-    return write
-
-
-def parse(*words: str) -> CopyArguments:
-    parsed: CopyArguments = PCOPY.parse([*words, "a", "b"])
-    return parsed
-
-
-def preserved(*words: str) -> set[str]:
-    preserve = parse(*words).options.preserve
-    return {name for name in ATTRIBUTES if getattr(preserve, name)}
-
-
-def refusal(*words: str, program: Program = PCOPY) -> str:
-    return refusals.refusal(lambda: program.parse([*words, "a", "b"]))
-
-
-def shown(*words: str, program: Program = PCOPY) -> str:
-    text = program.answer(["--show-config", *words])
-    assert text is not None
-    return text
+__all__ = ["files"]
 
 
 class TestWhatCounts:
@@ -302,150 +257,3 @@ class TestWhoseFiles:
         (area / "between").chmod(0o777)
         assert f"others may write to {area}/between" in refusal("--config", "link")
         assert f"others may write to {area}/between" in refusal("--config", "between/../more.yaml")
-
-
-class TestJobs:
-    def test_a_job_goes_on_as_it_began(self, files: Files) -> None:
-        """What the job stores counts, and not what files set today; how it works may be set."""
-        files(
-            user="ranks: 3\nexisting: skip\nverify: true\nhash: none\ncheckpoint: /other\nmax-errors: 5\n"
-            "no-sync: true\nspool: /tmp\nerrors: e.jsonl\nstripe-table: {1G: 8}\nolder-than: 7d\n"
-        )
-        found = PCOPY.parse(["--resume", "job", "--termination", "ring"])
-        assert (found.asked.resume, found.asked.given) == (b"job", {"termination"})
-        assert (found.ranks, found.telling.errors, found.keeping.spool) == (3, b"e.jsonl", b"/tmp")
-        assert (found.keeping.directory, found.options.existing) == (b"", "replace")
-        for words in (["--jobs"], ["--discard", "x"], ["--discard", "--older-than", "7d"]):
-            assert PCOPY.parse(words).keeping.directory == b""
-
-    def test_a_launcher_says_how_many_ranks_there_are(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-        files(user="ranks: 3\nmax-errors: 4\n")
-        monkeypatch.setenv("PMI_SIZE", "2")
-        assert (parse().ranks, parse().options.max_errors) == (0, 4)
-
-
-SAMPLES = {
-    "SIZE": "1M",
-    "RATE": "1M",
-    "N": "3",
-    "SECONDS": "5",
-    "WHEN": "7d",
-    "LIST": "mode",
-    "P": "x",
-    "FILE": "f.json",
-}
-SAMPLES |= {"DIR": "dir", "TABLE": "1,1G=8", "USER:GROUP": "':0'", "WHAT": "changed", "HOW": "4"}
-"""A value for each kind of option, by what the help calls it."""
-
-ANYHOW: tuple[list[str], ...] = (
-    *(
-        [],
-        ["--verify"],
-        ["--repair"],
-        ["--checksum"],
-        ["-u"],
-        ["--existing", "skip"],
-        ["--no-sync"],
-        ["--hash", "none"],
-    ),
-    *(["--dry-run"], ["--mirror"], ["--delete"], ["--stripe", "auto"], ["--stripe", "4"], ["--inplace"], ["-q", "-vv"]),
-    *(
-        ["--resume", "j"],
-        ["--jobs"],
-        ["--discard", "j"],
-        ["--discard", "--older-than", "3d"],
-    ),
-)
-"""What users write while files set whatever can be set."""
-
-
-def all_keys(program: Program, *without: str) -> str:
-    """A file with each key that the program takes, but for some."""
-    lines = []
-    for action in program.parser()._actions:
-        name = next((option[2:] for option in action.option_strings if option.startswith("--")), "")
-        if not name or name in (*BY_HAND, *BY_HAND_OF.get(program.name, ()), *without):
-            continue
-        value = "true" if action.nargs == 0 else list(action.choices or [])[-1:] or [SAMPLES[str(action.metavar)]]
-        lines.append(f"{name}: {value if isinstance(value, str) else value[0]}\n")
-    return "".join(lines)
-
-
-class TestAnyCommand:
-    @pytest.mark.parametrize("words", ANYHOW, ids=" ".join)
-    @pytest.mark.parametrize("side", [0, 1])
-    def test_is_understood_whatever_files_set(self, files: Files, area: Path, words: list[str], side: int) -> None:
-        """Files set what is usual. What is given by hand is wanted now, and never refused for their sake."""
-        (area / "f.json").write_text("*.o\n")
-        pairs = [pair[side] for pair in AGAINST if pair[0] != pair[1]]
-        without = {name.partition("=")[0] for names in pairs for name in names}
-        files(user=all_keys(PCOPY, "update", ("existing", "checksum")[side], *without))
-        operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
-        PCOPY.parse([*words, *operands])
-
-    @pytest.mark.parametrize("program", [PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
-    def test_of_the_other_programs_as_well(self, files: Files, area: Path, program: Program) -> None:
-        (area / "f.json").write_text("*.o\n")
-        files(user=all_keys(program))
-        for words in (["a", "b"], *([["--create", "s", "a"]] if program is PVERIFY else [["--stripe", "auto", "a"]])):
-            if "--stripe" not in words or program is PSTRIPE:
-                program.parse(words)
-
-
-COMMANDS = (
-    ["-u", "-vv", "-n", "3", "--chunk-size", "4M"],
-    ["--no-preserve", "mode", "--preserve", "acl", "--no-preserve", "acl"],
-    ["--preserve=mode,acl", "--no-preserve", "acl", "--checksum", "--verify"],
-    ["--stripe=-1", "--errors", 'a "b": #c', "--chown", ":0"],
-    ["--stripe", "auto", "--stripe-table", "1,1G=8", "--progress", "--progress-interval", "0.5"],
-    ["--existing", "changed", "--hash", "blake3", "--max-errors", "7", "-q", "--json", "-av"],
-    ["--exclude", "*.o", "--exclude", ".snapshot", "--include", "a b", "--larger-than", "1M"],
-    ["--exclude", "a", "--include", "b", "--exclude", "!c", "--exclude", "d: e"],
-    ["--checkpoint", "none", "--memory", "1.5G", "--checkpoint-interval", "3", "--termination=ring"],
-)
-
-
-class TestShowConfig:
-    @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-    @pytest.mark.parametrize("lower", ["", "direct: true\nexisting: skip\nno-preserve: [xattr]\nstripe: 4\n"])
-    def test_what_is_shown_means_the_same(self, files: Files, area: Path, words: list[str], lower: str) -> None:
-        files(lower)
-        text = shown(*words)
-        assert isinstance(yaml.safe_load(text), dict)
-        wanted = parse(*words)
-        (area / "again.yaml").write_text(text)
-        assert parse("--config", "again.yaml") == wanted
-        again = shown("--config", "again.yaml")
-        assert _values(again) == _values(text)
-
-    def test_each_value_has_its_origin(self, files: Files, area: Path) -> None:
-        files("direct: true\nranks: 2\n", "\nranks: 3\npcopy:\n  preserve:\n  - mode\n  - acl\nfsync: false\n")
-        lines = shown("--verify").splitlines()
-        assert lines[:2] == [f"# {area}/system.yaml: read", f"# {area}/user/pcopy.yaml: read"]
-        user = f"{area}/user/pcopy.yaml"
-        for line in (
-            *(f"direct: true  # {area}/system.yaml:1", f"ranks: 3  # {user}:2", f"  - mode  # {user}:4"),
-            *(f"fsync: false  # {user}:7", "verify: true  # command line", "repair: false  # default"),
-            *("block-size: 4M  # default", "# errors: not set", "in-flight: auto  # default"),
-        ):
-            assert line in lines, line
-        assert lines.index("verify: true  # command line") < lines.index("block-size: 4M  # default")
-
-    @pytest.mark.parametrize("program", [PCOPY, PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
-    def test_defaults_are_those_of_the_program(self, files: Files, area: Path, program: Program) -> None:
-        files()
-        text = shown(program=program)
-        (area / "again.yaml").write_text(text)
-        words = ["a", "b"]
-        assert program.parse(["--config", "again.yaml", *words]) == program.parse(words)
-
-    def test_what_does_not_count_is_told(self, files: Files, area: Path) -> None:
-        files("stripe-table: {1G: 8}\nno-sync: true\n")
-        lines = shown("--verify").splitlines()
-        for name, line in (("stripe-table", 1), ("no-sync", 2)):
-            assert f"# {name}: does not count with the other options  # {area}/system.yaml:{line}" in lines
-
-
-def _values(text: str) -> list[str]:
-    """The lines without their comments."""
-    return [line.rpartition("  # ")[0] for line in text.splitlines() if not line.startswith("#")]

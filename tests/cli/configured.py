@@ -1,0 +1,55 @@
+"""Files of options in tests, and what command lines mean beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli import program as cli_program
+from pcopy.cli.pcopy import PCOPY
+from pcopy.cli.program import Program
+from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.tools.arguments import CopyArguments
+from tests.support import refusals
+
+Files = Callable[..., None]
+
+
+@pytest.fixture
+def files(area: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    """Writes the machine's file, the user's, and ``more.yaml``, which is named relative to the working directory."""
+    (area / "user").mkdir()
+    monkeypatch.setattr(cli_program, "SYSTEM_FILE", os.fsencode(area / "system.yaml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(area / "user"))
+    monkeypatch.chdir(area)
+
+    def write(system: str | None = None, user: str | None = None, more: str | None = None) -> None:
+        for name, text in (("system.yaml", system), ("user/pcopy.yaml", user), ("more.yaml", more)):
+            (area / name).unlink(missing_ok=True)
+            if text is not None:
+                (area / name).write_text(text)
+
+    return write
+
+
+def parse(*words: str) -> CopyArguments:
+    parsed: CopyArguments = PCOPY.parse([*words, "a", "b"])
+    return parsed
+
+
+def preserved(*words: str) -> set[str]:
+    preserve = parse(*words).options.preserve
+    return {name for name in ATTRIBUTES if getattr(preserve, name)}
+
+
+def refusal(*words: str, program: Program = PCOPY) -> str:
+    return refusals.refusal(lambda: program.parse([*words, "a", "b"]))
+
+
+def shown(*words: str, program: Program = PCOPY) -> str:
+    text = program.answer(["--show-config", *words])
+    assert text is not None
+    return text
