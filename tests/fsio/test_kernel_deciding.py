@@ -143,6 +143,7 @@ def test_sources_that_want_care(source: Any, policy: Policy) -> None:
         (status(), Policy("replace", in_place=True)),
         (status(), Policy("changed", in_place=True)),
         (status(), Policy("replace", dresses=False)),
+        (status(), Policy("replace", backs_up=True)),
         (status(st_mode=stat.S_IFDIR | 0o755), Policy("replace")),
         (status(), Policy("changed", contents=True)),
         (status(st_mode=stat.S_IFREG | 0o600, st_uid=os.geteuid()), Policy("changed")),

@@ -205,7 +205,8 @@ class Policy(NamedTuple):
     ``keeps``: nothing is replaced unasked, so names come last. ``dresses``: owner and mode are the source's.
     ``in_place``: what exists is written over. ``sync``: each file is synced by itself. ``touched`` (nanoseconds since
     1970; None: never): what has changed since then in the target may be the job's own. ``mends``: what stays gets the
-    metadata of its source, where these differ (``pcopy.fsio.mending.has_metadata``).
+    metadata of its source, where these differ (``pcopy.fsio.mending.has_metadata``). ``backs_up``: what is replaced is
+    kept elsewhere before.
     """
 
     existing: str = "replace"
@@ -217,6 +218,7 @@ class Policy(NamedTuple):
     sync: bool = False
     touched: int | None = None
     mends: tuple[Preserve, int] | None = None
+    backs_up: bool = False
 
 
 class Decide(Batch[Decided]):

@@ -76,7 +76,7 @@ def _is_dressed(policy: Policy, source: Status, present: Status) -> bool:
 
 
 def _replacing(policy: Policy, source: Status, present: Status) -> int:
-    if policy.in_place or not policy.dresses or stat.S_ISDIR(present.st_mode):
+    if policy.in_place or policy.backs_up or not policy.dresses or stat.S_ISDIR(present.st_mode):
         return Plan.CARE
     if policy.mends is not None and may_be_compared(source, present):
         return Plan.CARE  # its time alone may be another
