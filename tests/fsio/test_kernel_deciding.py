@@ -150,8 +150,8 @@ def test_sources_that_want_care(source: Any, policy: Policy) -> None:
         (status(st_mode=stat.S_IFREG | 0o600, st_uid=os.geteuid()), Policy("fail")),
     ],
     ids=[
-        "touched", "touched, skipped", "written over", "perhaps half written", "its mode stays", "a directory",
-        "compared", "undressed", "undressed, refused",
+        "touched", "touched, skipped", "written over", "perhaps half written", "its mode stays", "kept elsewhere",
+        "a directory", "compared", "undressed", "undressed, refused",
     ],
 )  # fmt: skip
 def test_targets_that_want_care(target: Any, policy: Policy) -> None:
