@@ -8,19 +8,21 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.extent import seed
 from tests.support.faults import READS, Fault
 from tests.support.files import NOW, write
 from tests.support.filesystems import Place, mounted
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.preload import preloaded
 from tests.support.trees import random_tree
-from tests.support.users import NOBODY, require_root
+from tests.support.users import NOBODY, as_user, require_root
 
 MIB = 1 << 20
 FOLDING = Path(__file__).parents[1] / "chaos/folding.c"
@@ -433,3 +435,17 @@ def test_a_dry_run_lists_what_would_go(trees: Path) -> None:
         names = ("link", "2/inner/extra", "extra", "extra/deep", "extra/deep/file", "extra/fifo", "extra/link")
         assert lines == ({f"delete {trees}/copy/{name}" for name in names} if status == 0 else set())
     assert changes(before, snapshot(trees / "copy")) == []
+
+
+def test_an_ordinary_user_mirrors(area: Path) -> None:
+    """Also from directories of his own that he may not write: rsync changes their mode, too."""
+    require_root("be an ordinary user")
+    source, copy, env = area / "source", area / "copy", {"XDG_STATE_HOME": str(area / "state")}
+    area.chmod(0o777)
+    for tree, number in ((source, seed()), (copy, seed() + 1)):
+        as_user(partial(random_tree, tree, number, files=120, largest=MIB))
+    told = summary(succeed("--json", "--mirror", f"{source}/", copy, user=NOBODY, ranks=2, env=env))
+    assert told["deleted"] > 100
+    assert differences(source, copy) == []
+    again = summary(succeed("--json", "--mirror", f"{source}/", copy, user=NOBODY, ranks=2, env=env))
+    assert (again["files"], again["deleted"], again["mended"]) == (0, 0, 0)

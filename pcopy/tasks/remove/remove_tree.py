@@ -32,6 +32,7 @@ from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, unpack_numbers
+from pcopy.tasks.directories.access import let_us_into
 from pcopy.tasks.remove.protected import without_protected
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.tasks.remove.visitor import RemoveVisitor, problem_of, remove_batch
@@ -231,7 +232,12 @@ def is_within(rank: Rank, place: Place, directory: int) -> bool:
 
 
 def _enter(rank: Rank, place: Place) -> tuple[int, int]:
-    """The directory, open, and its device; raises ``Problem`` if another one is there, or another mount."""
+    """The directory, open, and its device; raises ``Problem`` if another one is there, or another mount.
+
+    One of ours from which a copy job is to delete may lack permissions for us, which we add.
+    """
+    if rank.options.delete and not only_looks(rank):
+        let_us_into(rank, place)
     directory = opened(rank, place)
     if not is_within(rank, place, directory):
         forget(rank, place)
