@@ -37,6 +37,8 @@ from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
 from pcopy.tools.summary import summary_lines, summary_of
 
+_SLOW = 64 << 10
+"""Bytes a second below which a limit is likely to be meant in another unit."""
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 
 
@@ -231,6 +233,9 @@ class CopyPreparation(Preparation):
 
         if useless := useless_options(self.job):
             self._hints.append(useless)
+        if 0 < self.job.options.bwlimit < _SLOW:
+            rate = self.job.options.bwlimit
+            self._hints.append(f"--bwlimit: {rate:,} bytes a second; a number alone is bytes (rsync's: {rate}K)")
         if not self.telling.quiet:
             roots = self.job.roots
             targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}

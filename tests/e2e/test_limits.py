@@ -114,3 +114,11 @@ def test_what_is_no_limit_is_refused(area: Path, words: tuple[str, ...]) -> None
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1
     assert words[0].partition("=")[0].encode() in done.stderr
+
+
+def test_a_number_in_another_unit_is_asked_about(area: Path) -> None:
+    """rsync's are KiB: a job that crawls unnoticed is hardly meant."""
+    (area / "empty").mkdir()
+    told = succeed("--bwlimit=10000", area / "empty", area / "copy").stderr
+    assert b"--bwlimit: 10,000 bytes a second; a number alone is bytes (rsync's: 10000K)" in told
+    assert b"bytes a second" not in succeed("--bwlimit=10M", area / "empty", area / "copy-2").stderr
