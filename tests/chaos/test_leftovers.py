@@ -16,8 +16,9 @@ from tests.support.processes import background, wait_until
 from tests.support.walk import temporaries
 
 SIZE = 24 << 20
-SLOWLY = 50
-"""Milliseconds for each read of a slow file: it is under way for seconds."""
+SLOWLY = 250
+"""Milliseconds for each read of a slow file: it is under way for seconds, longer than a busy machine may stand still.
+Nobody waits for its end: the run is killed."""
 
 
 def write(path: Path) -> Path:
