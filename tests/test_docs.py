@@ -233,7 +233,6 @@ HERE = {
     "another meaning": "",
     "the default: accepted": "",
     "the default: leave it out": "by default",
-    "not yet": "not yet in this version",
     "not in this version": "",
 }
 """What the page for users of cp and rsync says of an option, and what pcopy says of it where it refuses it."""

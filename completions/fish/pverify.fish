@@ -1,7 +1,8 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
 complete -c pverify -l create -r -F -d 'write the signature of PATH to this file'
 complete -c pverify -l manifest -r -F -d 'compare with this manifest'
-complete -c pverify -l force -d 'let --create replace a signature that is there'
+complete -c pverify -l force -d 'let --create replace a signature or manifest that is there'
+complete -c pverify -s r -s R -l recursive -d 'no effect'
 complete -c pverify -l hash -r -f -a 'xxh3-128 blake3' -d 'digest'
 complete -c pverify -l block-size -r -f -d 'unit of digests'
 complete -c pverify -l exclude -r -f -d 'leave out what matches'

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pcopy.errors import Refused
+from pcopy.jobs.meant import nearest
 from pcopy.named import NamedTuple
 from pcopy.signature.plain_yaml import Scalar, Value
 from pcopy.text import harmless, shown
@@ -43,8 +44,6 @@ PATTERNS = frozenset(("exclude", "include", "exclude-from"))
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NOTHING = ("", "~", "null", "Null", "NULL")
 _PATHS = ("FILE", "DIR")
-_LEAST_LIKENESS = 0.6
-"""How alike an unknown key and a known one are, from 0 to 1, before it is named as the nearest."""
 
 
 class Configurable(Protocol):
@@ -128,16 +127,11 @@ class Keys:
         unknown = self._program.unknown
         if key in BY_HAND or key in BY_HAND_OF.get(program, ()):
             return _given_by_hand(key)
-        if option in unknown.not_yet:
-            return f"{key}: not yet in this version of {program}"
         if option in unknown.habits:
             return f"{key}: {unknown.habits[option]}"
-        from difflib import get_close_matches
-
         keys = [*self._actions, *(() if is_own else (*_keys_of_others(program), *PROGRAMS))]
-        keys = sorted(set(keys) - BY_HAND)
-        near = get_close_matches(key.lstrip("-").replace("_", "-").lower(), keys, 1, _LEAST_LIKENESS)
-        hint = f"the nearest is {near[0]}" if near else f"see {program} --show-config"
+        near = nearest(key.lstrip("-").replace("_", "-"), sorted(set(keys) - BY_HAND))
+        hint = f"the nearest is {near}" if near else f"see {program} --show-config"
         return f"{shown(os.fsencode(key))}: there is no such key; {hint}"
 
 

@@ -13,9 +13,6 @@ from pcopy.errors import Refused
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
-NOT_YET = frozenset[str]()
-"""Options of pcopy that are planned and not built."""
-
 _THE_DEFAULT = "pcopy does that by default; leave it out"
 _GOES_ON = "what was stopped goes on with pcopy --resume; leave it out"
 _KEEPS = "write --existing skip"
@@ -28,7 +25,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _THE_DEFAULT),
     **dict.fromkeys(("--compress", "-z"), "pcopy does not compress; leave it out"),
     **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _GOES_ON),
-    **dict.fromkeys(("--no-clobber", "--ignore-existing"), _KEEPS),
+    **dict.fromkeys(("--no-clobber", "--ignore-existing", "--skip-existing"), _KEEPS),
     **dict.fromkeys(("--info", "--stats"), _TELLS),
     **dict.fromkeys(("--rsh", "-e", "--rsync-path"), _REACHES_NONE),
     **dict.fromkeys(("--no-owner", "--no-group"), "write --no-preserve ownership"),
@@ -39,6 +36,7 @@ HABITS: Mapping[str, str] = {
     "--link": "write cp -al; pcopy makes copies",
     "--target-directory": "write DST last",
     "--threads": "write -n N",
+    **dict.fromkeys(("--bandwidth", "--rate"), "write --bwlimit RATE"),
     "--min-size": "write --larger-than SIZE",
     "--max-size": "write --smaller-than SIZE",
     **dict.fromkeys(("--filter", "-F"), "write --exclude P, --include P; the last one that matches decides"),
@@ -62,20 +60,17 @@ class Unknown(NamedTuple):
     """What a program says of options that it does not have."""
 
     program: str
-    not_yet: Collection[str]
     habits: Mapping[str, str]
 
 
-OF_PCOPY = Unknown("pcopy", NOT_YET, HABITS)
+OF_PCOPY = Unknown("pcopy", HABITS)
 OF_PVERIFY = Unknown(
     "pverify",
-    frozenset(),
-    dict.fromkeys(("-r", "--recursive"), "trees are read whole by default; leave it out"),
+    {"--signature": "name the signature's file before PATH, or write --create SIGNATURE to make one"},
 )
 
 OF_PRM = Unknown(
     "prm",
-    frozenset(),
     {
         "-d": "empty directories are removed by default; leave it out",
         **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out"),
@@ -86,7 +81,6 @@ OF_PRM = Unknown(
 
 OF_PSTRIPE = Unknown(
     "pstripe",
-    frozenset(),
     {
         **dict.fromkeys(("-c", "--stripe-count"), "write --stripe COUNT"),
         **dict.fromkeys(("-S", "--stripe-size"), "write --stripe COUNT:SIZE"),
@@ -95,8 +89,6 @@ OF_PSTRIPE = Unknown(
     },
 )
 
-_LEAST_LIKENESS = 0.7
-"""How alike an unknown option and a known one are, from 0 to 1, before it is named as the nearest."""
 _RANKS = "n"  # what follows this letter is its value
 
 
@@ -118,25 +110,14 @@ def refuse_letters(asked: Unknown, words: Sequence[str], flags: str) -> None:
 def _unknown_option(asked: Unknown, word: str, known: Collection[str]) -> Refused:
     option = word.partition("=")[0]
     advice = f"see {asked.program} --help"
-    if option in asked.not_yet:
-        return Refused(f"{option}: not yet in this version of {asked.program}; {advice}")
     if option in asked.habits:
         return Refused(f"{option}: {asked.habits[option]}; {advice}")
     if option[:2] != "--" and option[:2] in asked.habits:
         return _unknown_letter(asked, option[1], option)
     name, hint = shown(os.fsencode(option)), ""
     if option[:2] == "--":
-        for near in _nearest(option, [*known, *asked.not_yet]):
-            hint = f" the nearest is {near}{' (not yet in this version)' if near in asked.not_yet else ''};"
-    return Refused(f"unknown option {name};{hint} {advice} (for a file of that name write ./{name})")
-
-
-def _nearest(option: str, known: Sequence[str]) -> list[str]:
-    """The one that it may be an abbreviation of, or a slip; none if none is like it."""
-    from difflib import get_close_matches
-
-    beginning = [one for one in known if one.startswith(option)]
-    return beginning if len(beginning) == 1 else get_close_matches(option, known, 1, _LEAST_LIKENESS)
+        hint = named_nearest(option[2:], [one[2:] for one in known if one.startswith("--")], "--")
+    return Refused(f"unknown option {name}{hint}; {advice} (for a file of that name write ./{name})")
 
 
 def with_nearest(message: str) -> str:
@@ -144,12 +125,16 @@ def with_nearest(message: str) -> str:
     found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
     if found is None:
         return message
-    from difflib import get_close_matches
-
     choices = [one.strip("' ") for one in found[2].split(",")]
-    near = get_close_matches(found[1].lower(), choices, 1, _LEAST_LIKENESS)
-    hint = f"; the nearest is {near[0]}" if near else ""
-    return f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{hint}"
+    return f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{named_nearest(found[1], choices)}"
+
+
+def named_nearest(word: str, choices: Collection[str], dashes: str = "") -> str:
+    """What is said at the end of a line on ``word``, which is none of the ``choices``; empty if none is like it."""
+    from pcopy.jobs.meant import nearest
+
+    near = nearest(word, choices)
+    return f"; the nearest is {dashes}{near}" if near else ""
 
 
 def _unknown_letter(asked: Unknown, letter: str, word: str) -> Refused:

@@ -20,7 +20,7 @@ from pcopy.cli.argument_types import (
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mirror_options import add_mirror_options, deletion_of
-from pcopy.cli.mistakes import OF_PCOPY
+from pcopy.cli.mistakes import OF_PCOPY, named_nearest
 from pcopy.cli.program import (
     Program,
     add_in_flight,
@@ -255,7 +255,8 @@ def _list_named(values: Namespace) -> bytes:
 
 def _policy(text: str) -> str:
     if text not in EXISTING:
-        raise ValueError(f"not one of {', '.join(EXISTING)} (rsync's --existing is not in this version)")
+        hint = named_nearest(text, EXISTING) or " (rsync's --existing is not in this version)"
+        raise ValueError(f"not one of {', '.join(EXISTING)}{hint}")
     return text
 
 
@@ -277,7 +278,8 @@ def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
     valid = (*ATTRIBUTES, _ALL)
     for word in words:
         if word not in valid:
-            raise ValueError(f"there is no '{shown(os.fsencode(word))}' to preserve, only {', '.join(valid)}")
+            unknown = f"there is no '{shown(os.fsencode(word))}' to preserve"
+            raise ValueError(f"{unknown}, only {', '.join(valid)}{named_nearest(word, valid)}")
     return what, ATTRIBUTES if _ALL in words else words
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Pverify(Program):
-    letters = "qvh"
+    letters = "rRqvh"
     unknown = OF_PVERIFY
     status_of_loss = REFUSED
     answers = True
@@ -106,7 +106,8 @@ exit status:
         add = parser.add_argument_group("what is compared").add_argument
         add("--create", metavar="SIGNATURE", help="write the signature of PATH to this file")
         add("--manifest", metavar="MANIFEST", help="compare with this manifest; with --create: write it")
-        add("--force", action="store_true", help="let --create replace a signature that is there")
+        add("--force", action="store_true", help="let --create replace a signature or manifest that is there")
+        add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
         add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
             help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
         add("--block-size", metavar="SIZE", type=taking(block_size), default=0,

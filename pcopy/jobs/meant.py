@@ -19,8 +19,10 @@ MOST_NAMES = 10_000
 """Names of a directory that are compared; to list more may take long on a file server."""
 _MOST_SLIPS = 3
 """Names of a path that are corrected at once; more is another path."""
-_LEAST_LIKENESS = 0.7
-"""How alike two names are, from 0 to 1, if one may be a slip of the other."""
+_LEAST_LIKENESS = 0.75
+"""How alike two words are, from 0 to 1, if one may be a slip of the other: with less, --restart would be --report."""
+_LEAST_BEGINNING = 3
+"""Letters that may stand for the only word that begins with them."""
 
 _SPACES = b" \t\r\n"
 _QUOTES = "\"'\u2018\u2019\u201c\u201d"
@@ -43,11 +45,13 @@ def meant_or_made(path: bytes, make_it: str = "make that first (mkdir -p)") -> s
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """That of ``words`` that is most like ``word``, whatever the case of letters."""
+    """The only one of ``words`` that begins with ``word``, else the one most like it, whatever the case of letters."""
     from difflib import get_close_matches
 
-    by_lower = {one.lower(): one for one in words}
-    near = get_close_matches(word.lower(), by_lower, 1, _LEAST_LIKENESS)
+    lower, by_lower = word.lower(), {one.lower(): one for one in words}
+    near = [one for one in by_lower if one.startswith(lower)] if len(word) >= _LEAST_BEGINNING else []
+    if len(near) != 1:
+        near = get_close_matches(lower, by_lower, 1, _LEAST_LIKENESS)
     return by_lower[near[0]] if near else None
 
 

@@ -73,8 +73,9 @@ class VerifyPreparation(Preparation):
         paths, options, against = self._compared(arguments)
         roots = tuple(root_read(path, follow=not self._of_link) for path in paths)
         check_outputs(roots, options, arguments.telling, copies=False)
-        if arguments.create and not arguments.force and os.path.lexists(arguments.create):
-            raise Refused(f"{shown(arguments.create)}: is there already, and kept; --force replaces it")
+        if arguments.create and not arguments.force:
+            for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
+                raise Refused(f"{shown(path)}: is there already, and kept; --force replaces it")
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
     def _compared(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
-from pcopy.cli.mistakes import HABITS, NOT_YET
+from pcopy.cli.mistakes import HABITS
 from pcopy.cli.pcopy import early_answer, parse
 from pcopy.cli.pverify import PVERIFY
 from pcopy.fsio.kernel.choose import kernel_name
@@ -60,6 +60,7 @@ def test_options_and_operands_in_any_order() -> None:
 
 def test_archive_letters_have_no_effect() -> None:
     assert parse(["-arR", "--archive", "--recursive", "a", "b"]) == parse(["a", "b"])
+    assert PVERIFY.parse(["-rqR", "--recursive", "a", "b"]) == PVERIFY.parse(["-q", "a", "b"])
 
 
 @pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
@@ -77,14 +78,6 @@ def test_cps_target_directory_is_no_letter_without_effect() -> None:
     assert parse(["--", "-t", "b"]).sources == (b"-t",)
 
 
-def test_all_that_is_planned_is_not_yet_there_and_nothing_else_is() -> None:
-    help_text = early_answer(["--help"])
-    assert help_text is not None
-    for option in NOT_YET:
-        assert f"{option}: not yet" in refusal(option, "a", "b")
-        assert not re.search(rf"{re.escape(option)}\b(?!-)", help_text), option
-
-
 def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
     help_text = early_answer(["--help"])
     assert help_text is not None
@@ -92,7 +85,7 @@ def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
         assert f"{option}: {advice}" in refusal(option, "a", "b")
         assert not re.search(rf" {re.escape(option)}\b(?!-)", help_text), option
         for named in re.findall(r"(?<!cp )--?[a-zA-Z][a-z-]*", advice):
-            assert named in help_text or f"{named} is not yet" in advice, option
+            assert named in help_text, option
 
 
 def test_help_beside_paths_ends_with_no_status_0() -> None:
@@ -218,6 +211,10 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--exlude", "a", "b"], "unknown option --exlude; the nearest is --exclude;"),
         (["--verfy", "a", "b"], "unknown option --verfy; the nearest is --verify;"),
         (["--modify-windows=1", "a", "b"], "unknown option --modify-windows; the nearest is --modify-window;"),
+        (["--retries", "3", "a", "b"], "unknown option --retries; see pcopy"),
+        (["--restart", "a", "b"], "unknown option --restart; see pcopy"),
+        (["--existing", "chnaged", "a", "b"], "skip, fail; the nearest is changed;"),
+        (["--preserve", "mode,time", "a", "b"], "all; the nearest is timestamps;"),
         (["--frobnicate", "a", "b"], "unknown option --frobnicate; see pcopy"),
         (["-apz", "a", "b"], "-z in -apz: pcopy does not compress"),
         (["-za", "a", "b"], "-z in -za: pcopy does not compress"),

@@ -306,6 +306,9 @@ def test_an_old_signature_is_kept_unless_it_may_be_replaced(area: Path, tree: Pa
     (tree / "more").write_bytes(b"more")
     for launcher in (None, "mpi"):
         assert_trouble(pverify(*create, tree, launcher=launcher), f"{area}/sig: is there already, and kept; --force")
+    beside = pverify("--create", area / "new", "--manifest", area / "manifest", tree)
+    assert_trouble(beside, f"{area}/manifest: is there already, and kept; --force")
+    assert not (area / "new").exists()
     assert ((area / "sig").read_bytes(), (area / "manifest").read_bytes()) == before
     assert_trouble(pverify("--force", tree, tree), "--force says that --create")
     (area / "notes").write_bytes(b"mine")
