@@ -61,7 +61,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     20: ("HandChunks", "file chunks"),
     21: ("TellLayouts", ""),
     22: ("LayoutsUsed", "used"),
-    23: ("CopyListed", "root start end above last whole left_out"),
+    23: ("CopyListed", "root start end above last whole left_out counted"),
     30: ("LinkNote", "place names mounts inodes sizes attempt bucket"),
     31: ("GroupLinks", "bucket"),
     32: ("LinkGroup", "item"),

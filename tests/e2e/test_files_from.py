@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.command import pcopy, pverify, show, start, succeed, summary
-from tests.support.extent import seed
+from tests.support.extent import everything, seed
 from tests.support.files import write
 from tests.support.oracle import differences
 from tests.support.trees import random_tree
@@ -121,6 +123,78 @@ def test_a_killed_job_goes_on_with_the_list_that_it_read(area: Path) -> None:
     found = sorted(str(path.relative_to(area / "copy")) for path in (area / "copy").rglob("*") if path.is_file())
     assert found == sorted(listed) and told["files"] == len(listed) and told["directories"] == 151
     assert not (area / "job").exists()
+
+
+def test_a_directory_of_ones_own_that_was_entered_counts_once(area: Path) -> None:
+    """A path of the list that is tried again comes through it once more."""
+    write(area / "source/f/1", b"")
+    (area / "source").chmod(0o700)
+    (area / "list").write_text("f/1\na/miss\na/other/miss\n")
+    options: list[Any] = ["--json", "--checkpoint", area / "job", "--files-from", area / "list"]
+    first = pcopy(*options, f"{area}/source/", area / "copy")
+    again = pcopy("--json", "--resume", area / "job")
+    for run in (first, again):
+        told = summary(run)
+        assert run.returncode == 1, show(run)
+        assert (told["found"], told["copied"], told["failed"]) == (5, 3, 2)
+    write(area / "source/a/miss", b"")
+    run = pcopy("--json", "--resume", area / "job")
+    assert (run.returncode, summary(run)["found"], summary(run)["copied"]) == (1, 6, 5), show(run)
+    write(area / "source/a/other/miss", b"")
+    told = summary(succeed("--json", "--resume", area / "job"))
+    assert (told["found"], told["copied"], told["directories"]) == (7, 7, 4)
+
+
+def age(tree: Path) -> None:
+    """What was changed in it is not to be seen by its times."""
+    for path in [tree, *tree.rglob("*")]:
+        os.utime(path, ns=(10**18, 10**18))
+
+
+@pytest.mark.parametrize("each", range(8) if everything() else range(2))
+def test_what_is_stopped_and_partly_missing_comes_to_the_same(area: Path, each: int) -> None:
+    """Lists with missing parts, ended by a signal at any moment, some of the parts back before each next run."""
+    rng = random.Random(f"{seed()} {each}")
+    parts = [f"{one}/{two}" for one in "abcd" for two in "xyz"]
+    for part in parts:
+        for name in ("1", "2", "deep/3", "deep/4", "deep/er/5"):
+            write(area / "source" / part / name, f"{part}/{name}".encode())
+    for path in [area / "source", *(area / "source").rglob("*")]:
+        path.chmod(rng.choice((0o700, 0o755)))
+    age(area / "source")
+    every = sorted(str(path.relative_to(area / "source")) for path in (area / "source").rglob("*"))
+    missing = rng.sample(["a", "b/x", "c/y/deep", "d/z/deep/er", *rng.sample(every, 6)], 8)
+    above = {str(parent) for part in missing for parent in Path(part).parents}  # they would be copied without it
+    listed = rng.sample([path for path in every if path not in above], len(every) // 3)
+    (area / "list").write_text("\n".join(listed))
+    command = ["rsync", "-aHAXr", f"--files-from={area / 'list'}", f"{area}/source/", f"{area}/rsync/"]
+    subprocess.run(command, check=True)
+    subprocess.run(["rsync", "-aAX", "--exclude=/*", f"{area}/source/", f"{area}/rsync/"], check=True)
+    shutil.copytree(area / "source", area / "whole")
+    subprocess.run(["rm", "-rf", *(area / "source" / part for part in missing)], check=True)
+    age(area / "source")
+    options: list[Any] = ["--checkpoint", area / "job", "--files-from", area / "list", f"{area}/source/", area / "copy"]
+    done = False
+    while not done:
+        slow = ["--oplimit=200"] if missing else []
+        process = start("--json", "--checkpoint-interval=0.05", *slow, *options, ranks=rng.choice((1, 2, 3)))
+        if missing:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(rng.uniform(0.1, 1))
+            process.send_signal(rng.choice((signal.SIGKILL, signal.SIGTERM)))
+        output, errors = process.communicate()
+        run = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+        done = run.returncode == 0
+        assert run.returncode in ((0, 1, 75, -9, -15) if missing else (0,)), show(run)
+        if run.returncode in (0, 1):
+            told = summary(run)
+            assert told["found"] == told["copied"] + told["skipped"] + told["failed"], show(run)
+            assert bool(told["failed"]) == (run.returncode == 1), show(run)
+        for part in [missing.pop() for _ in range(min(len(missing), 3))]:
+            subprocess.run(["rsync", "-aR", f"{area}/whole/./{part}", f"{area}/source/"], check=True)
+        age(area / "source")
+    assert differences(area / "rsync", area / "copy") == []
+    assert told["found"] == told["copied"] == 1 + sum(1 for _ in (area / "copy").rglob("*")), show(run)
 
 
 def test_signatures_and_filters_go_together_with_it(area: Path) -> None:

@@ -20,7 +20,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank, RankSet
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
@@ -39,8 +39,11 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
     """The paths of the list from ``start`` on, in bytes. ``above`` are the directories that have been entered.
 
     With an ``end`` it is the one path between, which had failed: what leads to it may be there by now. ``last`` is the
-    path that was handed over last, ``whole`` the last directory that is copied whole, and ``left_out`` the last one
-    of which nothing is copied but itself.
+    path that was handed over, or failed, last; ``whole`` the last directory that is copied whole, and ``left_out`` the
+    last one of which nothing is copied but itself.
+
+    The directories down to ``counted`` have been counted (None: not even SRC), or will be: by the first path of the
+    list that leads through them, if that has failed. So each counts once, whichever path is tried again, and when.
     """
 
     root: int
@@ -50,6 +53,7 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
     last: bytes = b""
     whole: bytes | None = None
     left_out: bytes | None = None
+    counted: bytes | None = None
 
     def about(self) -> tuple[Place, bytes]:
         return Place(self.root, b"", NOWHERE, NOWHERE, False, False), b""
@@ -107,10 +111,6 @@ class ListedPaths:
             self._file.close()
 
 
-class MadeAfterAll(RankSet[tuple[int, bytes]]):
-    """Root and path of directories that were entered by a path which had failed, and were counted then."""
-
-
 class _Walk:
     """Where in the tree the list has led to."""
 
@@ -131,11 +131,12 @@ class _Walk:
         """The directory below which nothing is copied, and why; None: it is to stay, or excluded."""
         self._is_excluded = False
         self._left_out = task.left_out
+        self._counted = task.counted
 
     def rest(self, offset: int) -> CopyListed:
         """What goes on later, from ``offset``."""
         task = self._task._replace(start=offset, above=tuple(self.above), last=self._last, whole=self.whole)
-        return task._replace(left_out=self._left_out)
+        return task._replace(left_out=self._left_out, counted=self._counted)
 
     def take(self, path: bytes, span: tuple[int, int]) -> Steps:
         if self.whole is not None and _is_below(path, self.whole):
@@ -149,7 +150,7 @@ class _Walk:
         parent, _, name = path.rpartition(b"/")
         yield from self._go_to(parent)
         if self._closed is not None:
-            self._leave_out(parent, name, span)
+            self._leave_out(path, span)
             return
         self._names.append(name)
         self._last = path
@@ -164,13 +165,15 @@ class _Walk:
         self.whole, self.is_all = b"", True
 
     def _is_directory(self, path: bytes) -> bool:
-        """A listed one; what can't be looked at is told where it is copied."""
+        """A listed one? What can't be looked at may be one when it is tried again."""
+        parent, _, name = path.rpartition(b"/")
+        if not self.above or self.above[-1].path != parent:
+            return True
         try:
             directory = self._rank.open_source(self.above[-1])
-            name = path.rpartition(b"/")[2]
             status = source_status(directory, name, follow=self._rank.options.dereference)
         except Problem:
-            return False
+            return True
         return stat.S_ISDIR(status.st_mode)
 
     def hand_over(self) -> None:
@@ -216,11 +219,10 @@ class _Walk:
         if begun is None:
             return None
         place = begun.place
-        if self._is_again and (not place.fresh or place.directory in rank.own(MadeAfterAll)):
-            finish_again(rank, result, place, result.phase)  # it was counted when it was made
+        if self._counted is not None and _is_below(self._counted, path):
+            finish_again(rank, result, place, result.phase)
         else:
-            if self._is_again:
-                rank.own(MadeAfterAll).add(place.directory)
+            self._counted = path
             if parent:
                 result.count(counts.FOUND, 1, place)
             result.found_directory(place)
@@ -229,8 +231,9 @@ class _Walk:
             to_be_finished(rank, result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
         return None if scan.is_left_out(rank) else place
 
-    def _leave_out(self, parent: bytes, name: bytes, span: tuple[int, int]) -> None:
+    def _leave_out(self, path: bytes, span: tuple[int, int]) -> None:
         assert self._closed is not None
+        parent, _, name = path.rpartition(b"/")
         problem, place = self._closed[1], Place(self._task.root, parent, NOWHERE, NOWHERE, False, False)
         self._result.count(counts.FOUND, 0 if self._is_again else 1, place)
         if problem is None:
@@ -239,7 +242,9 @@ class _Walk:
             self._result.items.did(Action.SKIP, place, name, b"")
         else:
             start, end = span
-            self._result.fail(place, name, problem, retry=CopyListed(self._task.root, start, end))
+            again = CopyListed(self._task.root, start, end, counted=self._counted)
+            self._result.fail(place, name, problem, retry=again)
+            self._counted, self._last = parent, path
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:
