@@ -145,6 +145,19 @@ def test_a_directory_of_ones_own_that_was_entered_counts_once(area: Path) -> Non
     assert (told["found"], told["copied"], told["directories"]) == (7, 7, 4)
 
 
+def test_a_path_through_a_link_wants_it_to_be_followed(area: Path) -> None:
+    write(area / "source/sub/a/1", b"")
+    (area / "source/sub/la").symlink_to("a")
+    (area / "list").write_text("sub/la/1\n")
+    run = pcopy("--files-from", area / "list", f"{area}/source/", area / "copy")
+    assert run.returncode == 1, show(run)
+    assert b"/sub/la/1: open: Not a directory: sub/la is a symbolic link, which -L follows (ENOTDIR)" in run.stderr, (
+        show(run)
+    )
+    succeed("-L", "--files-from", area / "list", f"{area}/source/", area / "followed")
+    assert (area / "followed/sub/la/1").is_file()
+
+
 def age(tree: Path) -> None:
     """What was changed in it is not to be seen by its times."""
     for path in [tree, *tree.rglob("*")]:

@@ -7,6 +7,7 @@ whole, so what the list names below it is skipped.
 
 from __future__ import annotations
 
+import errno
 import stat
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.finish_dir import FinishDir, finish_again
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, note_device, to_be_finished
+from pcopy.text import shown
 from pcopy.walk.listing import NAMES_AT_ONCE
 
 LONG = 0.05
@@ -204,12 +206,25 @@ class _Walk:
         try:
             place = yield from self._entered(inner, parent)
         except Problem as problem:
-            self._closed = inner, problem
+            self._closed = inner, self._explained(problem, inner, parent)
             return
         if place is None:
             self._closed, self._left_out = (inner, None), inner
         else:
             self.above.append(place)
+
+    def _explained(self, problem: Problem, path: bytes, parent: Place | None) -> Problem:
+        """The same, unless a symbolic link is in the way."""
+        if parent is None or not problem.on_source or problem.errno not in (errno.ENOTDIR, errno.ELOOP):
+            return problem
+        try:
+            status = source_status(self._rank.open_source(parent), path.rpartition(b"/")[2])
+        except Problem:
+            return problem
+        if not stat.S_ISLNK(status.st_mode):
+            return problem
+        text = f"{shown(path)} is a symbolic link, which -L follows"
+        return Problem(problem.operation, problem.errno, on_source=True, text=text)
 
     def _entered(self, path: bytes, parent: Place | None) -> Stepwise[Place | None]:
         rank, result, root = self._rank, self._result, self._task.root
