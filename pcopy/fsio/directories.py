@@ -330,6 +330,7 @@ def list_names(source: int) -> Iterator[bytes]:
 def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
     """What an open directory of the source holds; raises ``Problem``, at the first entry or later."""
     try:
+        os.lseek(directory, 0, os.SEEK_SET)  # a kernel may have read it to its end
         with os.scandir(directory) as entries:
             yield from entries
     except OSError as error:

@@ -37,6 +37,10 @@ from pcopy.tasks.base.kind import FORMAT
 from pcopy.tasks.base.phases import Phase
 from pcopy.text import shown
 
+_DELETION = (Phase.COUNT, Phase.DELETE)
+"""Phases that begin anew in a job that goes on: some of what was left to delete is told by no task, and there may be
+more by now than may be deleted."""
+
 END_PATIENCE = 0.4
 """Seconds that a job which was told to stop waits for its last words: what is on record holds without them."""
 
@@ -259,6 +263,8 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
 
     def address(task: Task) -> Task | None:
         nonlocal least
+        if task.phase in _DELETION and decode(task.payload).is_found_anew:
+            return None
         if task.owner == ANYBODY:
             least = min(least, task.phase)
             return task
@@ -283,8 +289,8 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     file = file._replace(runs=remaining.run, state=RUNNING)
     update(StoredJob(path, file))
     phase = min(least, remaining.phase)
-    if options.delete and phase == Phase.DELETE:
-        phase = int(Phase.NAME)  # it begins anew: some of what was left to delete is told by no task
+    if phase in _DELETION:
+        phase = int(Phase.NAME)
     keeping = keeping._replace(resumed=True, phase=phase, counts=remaining.counts, at_start=False)
     kept = KeptJob(keeping, file, lock)
     kept.notices = missing.notices

@@ -79,6 +79,8 @@ class JobDirector:
         self._unfinished = unfinished
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
+        self._counted = 0
+        """What was to be deleted as COUNT began: an earlier run has counted that."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""
@@ -95,7 +97,8 @@ class JobDirector:
         from pcopy.tasks.remove.delete_extra import DeleteExtra
 
         place = Place(number, b"", NOWHERE, NOWHERE, False, False)
-        return Spawn(phase, encode(DeleteExtra(place)), SCAN_COST, True)
+        counted = self._counted if phase == Phase.COUNT else 0
+        return Spawn(phase, encode(DeleteExtra(place, counted)), SCAN_COST, True)
 
     def _manifest_task(self) -> list[Spawn]:
         if not self._job.against:
@@ -158,8 +161,8 @@ class JobDirector:
             Phase.LINK: sums.for_link,
             Phase.STORE: options.sync and (sums.for_name or self._may_delete(sums)),
             Phase.NAME: sums.for_name,
-            Phase.COUNT: options.max_delete >= 0 and not sums.to_delete and self._may_delete(sums),
-            Phase.DELETE: self._may_delete(sums),
+            Phase.COUNT: options.max_delete >= 0 and self._may_delete(sums),
+            Phase.DELETE: self._may_delete(sums) and (sums.to_delete or options.max_delete < 0),
             Phase.AGAIN: sums.for_again,
             Phase.FINISH: sums.for_finish,
             Phase.SEAL: sums.for_seal,
@@ -172,7 +175,10 @@ class JobDirector:
             Phase.REPAIR_VERIFY: repaired,
             Phase.SIGN: self._rank.signs and not sums.failed,
         }
-        return next((int(later) for later, wanted in due.items() if later > phase and wanted), None)
+        following = next((int(later) for later, wanted in due.items() if later > phase and wanted), None)
+        if following == Phase.COUNT:
+            self._counted = sums.to_delete
+        return following
 
     def _may_delete(self, sums: Totals) -> bool:
         return False

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.chaos.unfinished import check_equal, listed, stopped
+from tests.chaos.unfinished import BUSY, check_equal, listed, stopped
 from tests.support.command import Argument, pcopy, show, succeed, summary
-from tests.support.faults import READS, Fault
+from tests.support.faults import READS, Fault, slowed
 from tests.support.files import write
+from tests.support.processes import background, wait_until
 
 DIRECTORIES, FILES = 12, 25
 
@@ -78,3 +80,52 @@ def test_what_had_failed_keeps_all_until_a_resume_has_healed_it(trees: Path) -> 
     told = summary(succeed("--json", "--resume", env=env))
     check_equal(trees / "source", copy)
     assert told["deleted"] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_the_source_has_lost_meanwhile_counts(trees: Path, number: int) -> None:
+    """What a job that goes on would delete is counted anew: never are more items deleted than ``--max-delete``."""
+    env = {"XDG_STATE_HOME": str(trees / "state")}
+    copy, most = trees / "copy", extras(trees / "copy")
+    words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
+    stopped(trees, env, *words, number=number, until=lambda: extras(copy) < most - 20, slow=("unlinkat", 20))
+    for directory in range(1, DIRECTORIES):
+        shutil.rmtree(trees / f"source/{directory}")
+    left, lost = extras(copy), (DIRECTORIES - 1) * (1 + FILES)
+    assert left + lost > most
+    run = pcopy("--json", "--resume", env=env)
+    assert (run.returncode, extras(copy), (copy / "7/7").exists()) == (1, left, True), show(run)
+    told = f"the source lacks {left + lost} items, which is more than --max-delete {most}"
+    assert told.encode() in run.stderr, show(run)
+
+
+def test_stopped_while_it_counts(trees: Path) -> None:
+    """It counts anew, from the beginning."""
+    env = {"XDG_STATE_HOME": str(trees / "state")}
+    copy, most = trees / "copy", extras(trees / "copy")
+    words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
+
+    def counts() -> bool:
+        return any(b'"phase": "count"' in path.read_bytes() for path in trees.glob("state/pcopy/*/progress"))
+
+    stopped(trees, env, *words, ranks=1, until=counts, slow=("getdents64", 40))
+    assert extras(copy) == most
+    succeed("--resume", env=env)
+    check_equal(trees / "source", copy)
+
+
+def test_each_run_counts_for_itself(trees: Path) -> None:
+    """However often a job is killed, what its earlier runs have counted does not count against ``--max-delete``."""
+    env = {"XDG_STATE_HOME": str(trees / "state")}
+    copy, most = trees / "copy", extras(trees / "copy")
+    words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
+    slow = ("unlinkat", 20)
+    stopped(trees, env, *words, number=signal.SIGKILL, until=lambda: extras(copy) < most - 20, slow=slow)
+    left = extras(copy)
+    with background(*BUSY[:2], "--resume", ranks=2, env=env, wrap=slowed(*slow)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or extras(copy) < left - 40)
+        run.kill_all()
+    assert 0 < extras(copy) < left
+    told = summary(succeed("--json", "--resume", env=env))
+    check_equal(trees / "source", copy)
+    assert told["failed"] == 0 and listed(env) == []

@@ -95,7 +95,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     80: ("RemoveNames", "place awaited names kinds inodes"),
     81: ("RemoveDir", "place awaited parent is_empty stays"),
     83: ("PartRemoved", "number left of_run"),
-    84: ("DeleteExtra", "place"),
+    84: ("DeleteExtra", "place counted"),
     85: ("DeleteAmong", "place names kinds inodes"),
     90: ("LookAtLayouts", "place names inodes"),
     91: ("ChangeLayout", "place name inode"),

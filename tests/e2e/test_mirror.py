@@ -318,16 +318,18 @@ def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
     assert summary(run)["warnings"] == 2 and b"temporary file" in run.stderr, show(run)
 
 
-def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_scratch: Path) -> None:
+@pytest.mark.parametrize("others", [["other"], []])
+def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_scratch: Path, others: list[str]) -> None:
     """It keeps the old spelling of a name that is there under another one."""
     require_root("mount file systems")
     write(area / "source/NAME", b"content")
     with mounted("tmpfs", session_scratch, size=64 * MIB) as place:
         write(place / "copy/name", b"content")
-        write(place / "copy/other", b"extra")
+        for other in others:
+            write(place / "copy" / other, b"extra")
         env = {**preloaded(FOLDING), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
         told = summary(succeed("--json", "--mirror", f"{area}/source/", place / "copy", env=env))
-        assert (os.listdir(place / "copy"), told["deleted"], told["skipped"]) == (["name"], 1, 1)
+        assert (os.listdir(place / "copy"), told["deleted"], told["skipped"]) == (["name"], len(others), 1)
         assert (place / "copy/name").read_bytes() == b"content"
 
 

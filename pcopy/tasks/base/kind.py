@@ -116,6 +116,9 @@ class Kind(tuple[Any, ...]):
         """The operations of the whole task, as far as they are known when it begins."""
         return self.operation_count * max(1, self.items)
 
+    is_found_anew: ClassVar[bool] = False
+    """Is it left out of a job that goes on, since the phase in which it was spawned begins anew?"""
+
     least_items: ClassVar[int] = 4
     """How many items a portion has at least when it is divided: so many share what a task costs by itself."""
 

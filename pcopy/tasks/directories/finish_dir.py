@@ -3,12 +3,8 @@
 The order among directories doesn't matter (a child's mode and times don't touch its parent's), but for those that
 their owner can't enter any more: they come last, the deepest first.
 
-What is put into a finished directory anew changes its times: it is to be finished once more.
-
-What earlier runs have copied is looked at once more then: a name that is gone, or a file that has another size, must
-not end as a success. Only names, types and sizes are compared (``--verify`` compares all), and only of items whose
-source nobody has touched since the job began; what was kept because of ``--existing`` need not be like its source. If
-anything had failed when the phase began, nothing is looked at: the job doesn't end as a success.
+What is put into a finished directory anew changes its times: it is to be finished once more. What earlier runs have
+copied is looked at once more then (``lost_items``).
 """
 
 from __future__ import annotations
@@ -16,18 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 
 from pcopy.engine.task import TaskId
 from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, drop_other_xattrs, read_attributes
-from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import count_entries, list_names
-from pcopy.fsio.existing import alike
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
-from pcopy.fsio.problem import Plain, Problem, failing
-from pcopy.fsio.source import source_status, status_of
-from pcopy.fsio.temporary import PREFIX, is_undressed
+from pcopy.fsio.problem import Plain, Problem
+from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
@@ -39,18 +32,7 @@ from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.spreading import depth_of, owner_of
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.access import let_us_into, open_up
-from pcopy.tasks.files.existing import Existing, look, mends
-from pcopy.text import shown
-
-NAMES_PER_SLICE = 32
-"""Names after each of which the rank looks up from its work."""
-
-_ENTERED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-
-_KEEPING = ("skip", "newer")
-"""Values of ``--existing`` that leave files alone which are no copies: what is there may be one of those."""
-
-_STRAY = "may be cut short, by a run that was killed, and the source has it no more: remove it, unless it is yours"
+from pcopy.tasks.files.existing import look, mends
 
 
 class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
@@ -70,8 +52,12 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
     action: int = 0
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        lost = yield from _lost_since(rank, self.place)
-        yield from _warn_of_strays(rank, result, self.place)
+        lost = None
+        if rank.job.run > 1:
+            from pcopy.tasks.directories.lost_items import lost_since, warn_of_strays
+
+            lost = yield from lost_since(rank, self.place)
+            yield from warn_of_strays(rank, result, self.place)
         _finish(self, rank, result, lost)
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
@@ -279,113 +265,31 @@ def _holds_unselected(rank: Rank, place: Place, target: int) -> bool:
     return False
 
 
-def _lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
-    """The problem of a directory of which an earlier run's items are gone or cut, or can't be listed; else None."""
-    if rank.job.run == 1 or rank.options.verify or rank.begun_with()[counts.FAILED]:
-        return None
-    if rank.options.one_file_system and place.source_id.mount != rank.sources[place.root].identity(b"").mount:
-        return None  # a mount point, of which nothing but itself was copied
-    try:
-        source, target = rank.open_source(place), rank.open_target(place)
-    except Problem:
-        return None  # what can't be entered is told where it has to be
-    lost, example = 0, b""
-    try:
-        for number, name in enumerate(list_names(source)):
-            if not number % NAMES_PER_SLICE:
-                yield
-            if _is_lost(rank, place, source, target, name):
-                lost, example = lost + 1, example or name
-    except Problem as problem:
-        return problem
-    if not lost:
-        return None
-    items = "an item that was copied is" if lost == 1 else f"{lost} items that were copied are"
-    text = f"{items} gone or changed since ({shown(example)}); copy again with --existing changed"
-    return Problem("look", 0, text=text)
-
-
-def _warn_of_strays(rank: Rank, result: Result, place: Place) -> Steps:
-    """Tells of files that an earlier run may have been writing when it was killed, and whose source has gone since.
-
-    They are looked for only where the target has more names than the source. DST itself may hold other sources' items.
-    """
-    shared = len(rank.job.roots) > 1 and not rank.below_target(place.root, place.path)
-    if not rank.job.cut_short or shared:
-        return
-    with suppress(Problem, OSError):  # what can't be read is told where it has to be
-        source, target = rank.open_source(place), rank.open_target(place)
-        if count_entries(target, sockets=True) <= count_entries(source, sockets=True):
-            return
-        for number, name in enumerate(list_names(target)):
-            if not number % NAMES_PER_SLICE:
-                yield None
-            status = None if name.startswith(PREFIX) else look(target, name)
-            is_ours = status is not None and is_undressed(status) and status.st_ctime_ns >= rank.job.began
-            if is_ours and look(source, name) is None:
-                result.warn(place, name, _STRAY)
-
-
-def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
-    new_name = rank.new_name(place, name)
-    try:
-        wanted = source_status(source, name, follow=rank.options.dereference)
-        present = look(target, new_name)
-    except Problem:
-        return False
-    is_own = (place.root, os.path.join(place.path, name)) in rank.job.own
-    if rank.is_touched(wanted) or is_own or not rank.own(Selected).takes_found(place, name, wanted):
-        return False
-    if present is None:
-        return True
-    if stat.S_ISDIR(wanted.st_mode):
-        return rank.options.existing == "changed" and _lacks(rank, place, source, target, name)
-    if rank.options.existing in _KEEPING or alike(wanted, present, 0, contents=True):
-        return False
-    return rank.options.existing == "fail" or Existing(rank, place, target, new_name, present).is_made()
-
-
-def _lacks(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
-    """Is a name gone from the directory ``name``? One in which nothing was left to do is finished when it is scanned:
-    no task names it any more."""
-    try:
-        with failing("open"), ExitStack() as stack:
-            there, here = (
-                stack.enter_context(held_open(os.open(name, _ENTERED, dir_fd=at))) for at in (source, target)
-            )
-            if os.fstat(there).st_dev != os.fstat(source).st_dev:
-                return False  # what is mounted may be left out
-            inner = place._replace(path=os.path.join(place.path, name))
-            return any(
-                look(here, each) is None
-                and not rank.is_touched(wanted := source_status(there, each))
-                and (place.root, os.path.join(inner.path, each)) not in rank.job.own
-                and rank.own(Selected).takes_found(inner, each, wanted)
-                for each in list_names(there)
-            )
-    except Problem:
-        return False  # what can't be entered is told where it has to be
-
-
 def finish_again(rank: Rank, result: Result, place: Place, phase: int) -> None:
-    """The directory ``place`` may be written in ``phase``, and gets its metadata again after it, once.
+    """The directory ``place`` may be written in ``phase``, and gets its metadata again after it, once."""
+    known, done = (*place.directory, int(_finished_in(phase))), rank.own(FinishedAgain)
+    if known not in done and finish_once_more(rank, result, place, phase):
+        done.add(known)
 
-    One that is gone has failed already.
-    """
-    finish = Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase)
-    known, done = (*place.directory, int(finish)), rank.own(FinishedAgain)
-    if place.target_id == NOWHERE or rank.job.roots[place.root].item or known in done:
-        return
+
+def finish_once_more(rank: Rank, result: Result, place: Place, phase: int) -> bool:
+    """The same, whether or not another task has said so. Is it to be finished? One that is gone has failed already."""
+    if place.target_id == NOWHERE or rank.job.roots[place.root].item:
+        return False
     try:
         present = status_of(rank.open_target(place))
     except Problem:
-        return
-    done.add(known)
+        return False
     stays = present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE)
     with suppress(Problem):  # what can't be put into it tells why
         let_us_into(rank, place)
     was = present.st_mtime_ns if stays else None
-    result.spawn(FinishDir(place, None, False, -1, again=True, was=was), phase=finish)
+    result.spawn(FinishDir(place, None, False, -1, again=True, was=was), phase=_finished_in(phase))
+    return True
+
+
+def _finished_in(phase: int) -> int:
+    return int(Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase))
 
 
 class FinishedAgain(RankSet[tuple[int, bytes, int]]):

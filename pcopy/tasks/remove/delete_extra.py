@@ -16,7 +16,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
+from functools import cache
 
 from pcopy.fsio.directories import list_names
 from pcopy.fsio.identity import Identity, birth_of
@@ -26,12 +27,13 @@ from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import answers_to_another, fold
 from pcopy.named import NamedTuple
+from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import OfPlace, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
-from pcopy.tasks.directories.finish_dir import finish_again
+from pcopy.tasks.directories.finish_dir import finish_again, finish_once_more
 from pcopy.tasks.files.existing import look
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.tasks.remove.remove_tree import ELSEWHERE, NOBODY, RemoveNames, forget, is_within
@@ -46,10 +48,15 @@ _OTHERS = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.ESTALE)
 class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
     """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both have.
 
-    The ``source_id`` is NOWHERE: whatever is there now is the source. In COUNT what would go is counted.
+    The ``source_id`` is NOWHERE: whatever is there now is the source. In COUNT what would go is counted; ``counted`` is
+    what an earlier run has counted, which counts no more.
     """
 
+    counted: int = 0
+    is_found_anew = True
+
     def run(self, rank: Rank, result: Result) -> Steps:
+        result.count(counts.TO_DELETE, -self.counted)
         try:
             sides = _enter(rank, result, self.place)
             if sides is None:
@@ -58,19 +65,17 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
             there = yield from begin_list(rank.kernel, sides.target, detailed=True)
             if not (ours.number or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY)
+            has_extra = False
             if ours.is_large or there.is_large:
                 yield from self._spread(rank, result, there, sides.place)
-                return
+            else:
+                kinds = dict(zip(unpack_names(ours.names, ours.number), ours.listed.kinds, strict=True))
+                has_extra = _sort(rank, result, sides, there.listed, kinds)
         except Problem as problem:
             RemovalCounts(rank, result).failed(self.place, b"", problem)
             return
-        _sort(
-            rank,
-            result,
-            sides,
-            there.listed,
-            dict(zip(unpack_names(ours.names, ours.number), ours.listed.kinds, strict=True)),
-        )
+        if has_extra and not only_looks(rank):
+            finish_once_more(rank, result, sides.place, result.phase)
 
     def _spread(self, rank: Rank, result: Result, listing: Listing, place: Place) -> Steps:
         spool = NamesSpool(rank.open_spool)
@@ -85,6 +90,7 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
     names: bytes
     kinds: bytes
     inodes: bytes
+    is_found_anew = True
 
     def run(self, rank: Rank, result: Result) -> Steps:
         try:
@@ -101,7 +107,8 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
         modes = stated.rows.mode
         ours = {names[row]: _kind_of(modes[row]) for row in verdicts.rows(Code.DONE)}
         listed = Listed(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
-        _sort(rank, result, _Sides(self.place, source, target), listed, ours)
+        if _sort(rank, result, _Sides(self.place, source, target), listed, ours) and not only_looks(rank):
+            finish_again(rank, result, self.place, result.phase)
 
 
 class _Sides(NamedTuple):
@@ -176,9 +183,10 @@ def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, ours: M
     going: list[int] = []
     below: list[int] = []
     selected = rank.own(Selected)
+    folded = cache(lambda: frozenset(map(fold, list_names(sides.source))))
     for row, name in enumerate(names):
         if name not in ours:
-            if not _is_ours(sides, name):
+            if not _is_ours(sides, name, folded):
                 going.append(row)
         elif _resolved(sides.target, name, kinds[row]) == ord("d"):
             path = os.path.join(sides.place.path, name)
@@ -189,8 +197,9 @@ def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, ours: M
     return _Sorted(going, below)
 
 
-def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: Mapping[bytes, int]) -> None:
-    """Of what is ``there`` in the target, names that are not ``ours`` go; directories that are, are looked into.
+def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: Mapping[bytes, int]) -> bool:
+    """Of what is ``there`` in the target, names that are not ``ours`` go; directories that are, are looked into. Does
+    anything go?
 
     So do directories in the way of other items. ``ours`` has the kind of each, as a listing tells it.
     """
@@ -199,25 +208,22 @@ def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: Mappin
         extra, below = _sorted(rank, sides, names, there.kinds, ours)
     except Problem as problem:
         RemovalCounts(rank, result).failed(place, b"", problem)
-        return
+        return False
     for row in below:
         target_id = Identity(place.target_id.mount, there.inodes[row])
         path = os.path.join(place.path, names[row])
         result.spawn(DeleteExtra(Place(place.root, path, NOWHERE, target_id, False, False)), SCAN_COST, expands=True)
     if not extra:
-        return
-    if not only_looks(rank):
-        finish_again(rank, result, place, result.phase)
+        return False
     at = place._replace(source_id=place.target_id, target_id=NOWHERE)
     packed, kinds = pack_names(names[row] for row in extra), bytes(there.kinds[row] for row in extra)
     inodes = b"".join(there.inodes[row : row + 1].tobytes() for row in extra)
     result.spawn(RemoveNames(at, NOBODY, packed, kinds, inodes), len(extra) * CALL_COST, expands=True)
+    return True
 
 
-def _is_ours(sides: _Sides, name: bytes) -> bool:
-    """Does the target take it for another name, which the source has? Raises ``Problem``."""
+def _is_ours(sides: _Sides, name: bytes, folded: Callable[[], Container[bytes]]) -> bool:
+    """Does the target take it for another name, which the source has? ``folded`` are those of the source. Raises
+    ``Problem``."""
     present = look(sides.target, name)
-    if present is None or not answers_to_another(sides.target, name, present):
-        return False
-    folded = fold(name)
-    return any(fold(other) == folded for other in list_names(sides.source))
+    return present is not None and answers_to_another(sides.target, name, present) and fold(name) in folded()

@@ -50,6 +50,7 @@ class _Part(OfPlace):
     it does, and the run. In a later run nobody waits any more: who has waited begins anew then."""
 
     awaited: tuple[int, int, int]
+    is_found_anew = True
 
     def settled(self, rank: Rank, result: Result, *, left: bool) -> None:
         """All that was found in it has gone, on whatever rank, or something is ``left``."""
@@ -174,6 +175,7 @@ class PartRemoved(Note, code=83, doing="noting what is removed"):
     number: int
     left: bool
     of_run: int
+    is_found_anew = True
 
     def run(self, rank: Rank, result: Result) -> None:
         if self.of_run == rank.job.run:
