@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,8 +15,11 @@ from pcopy.signature.replacing import with_umask
 from pcopy.tasks.base.itemized import Itemized, ItemLine
 from pcopy.text import shown
 
+BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
+"""Of each line, by the option that names the file."""
 
-def path_values(path: bytes) -> dict[str, object]:
+
+def path_values(path: bytes) -> dict[str, str]:
     """``path`` as it is shown, and its exact bytes."""
     return {"path": shown(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
 
@@ -36,6 +40,20 @@ def items_json(items: Sequence[Itemized]) -> Iterator[str]:
     return (item_json(item) for each in items for item in each.each())
 
 
+def _opened(path: str, flags: int) -> int:
+    """Somebody may have put a link there since it was looked at."""
+    return os.open(path, flags if is_stream(os.fsencode(path)) else flags | os.O_NOFOLLOW, 0o666)
+
+
+def is_stream(path: bytes) -> bool:
+    """Is it, or leads it to, a FIFO or a character device? /dev/stderr, for instance."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # a link to nothing
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
 class LinesFile:
     """One JSON object a line, written through with each batch; ``what`` it is for people."""
 
@@ -46,7 +64,7 @@ class LinesFile:
         try:
             with with_umask(umask):
                 # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
-                self._file = open(os.fsdecode(path), "a", encoding="utf-8")  # noqa: SIM115
+                self._file = open(os.fsdecode(path), "a", encoding="utf-8", opener=_opened)  # noqa: SIM115
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot write the {what}: {error.strerror}") from None
 

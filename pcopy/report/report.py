@@ -9,13 +9,13 @@ import json
 import os
 import re
 import time
-from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pcopy import __version__
 from pcopy.errors import STOPPED
 from pcopy.report.history import FailureSums, History, Sample
+from pcopy.report.lines_file import path_values
 from pcopy.report.output_file import OutputFile
 from pcopy.report.recorder import End, Facts, Notice, Recorder
 from pcopy.tasks.base.job import Failure, Job, Options, Totals
@@ -102,17 +102,13 @@ def _iso(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def _path_values(path: bytes) -> dict[str, str]:
-    return {"path": shown(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
-
-
 def _job_values(facts: Facts) -> dict[str, Any]:
     job = facts.job
     return {
         "name": job.name,
         "run": job.run,
-        "sources": [_path_values(root.source_shown) for root in job.roots],
-        "destination": _path_values(job.roots[0].target_shown) if facts.writes and job.roots else None,
+        "sources": [path_values(root.source_shown) for root in job.roots],
+        "destination": path_values(job.roots[0].target_shown) if facts.writes and job.roots else None,
         "options": _options_values(job),
     }
 
@@ -166,7 +162,7 @@ def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
 def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
     seconds = nanoseconds / 10**9
     return {
-        **_path_values(path),
+        **path_values(path),
         "seconds": round(seconds, 6),
         "bytes": size,
         "bytes_per_second": round(size / seconds) if seconds > 0 else 0,

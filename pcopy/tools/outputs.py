@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pcopy import __version__
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pcopy.tasks.sign.signing import SignState
 
 
-_CALLED = {"metrics": "not what --metrics has written"}
+_CALLED = {each: f"not what --{each} has written" for each in ("errors", "log", "metrics")}
 """What is said of a file that is none of its kind."""
 
 _WRITTEN_THROUGH = ("errors", "log")
@@ -74,8 +75,7 @@ def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
     _refuse_the_same(outputs)
     for name, path in outputs.items():
         refuse_within(f"--{name}", path, roots, what)
-        if name != "errors":
-            _check_output(name, path)
+        _check_output(name, path)
 
 
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
@@ -103,8 +103,11 @@ def _check_output(what: str, path: bytes) -> None:
     """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
 
     What is new takes the name as a whole: whatever else has it would be gone. The file of errors and the log are
-    emptied and written through, so other names of them would lose their contents; a stream loses nothing.
+    emptied and written through, so other names of them would lose their contents; a stream loses nothing. Where the
+    option's value was forgotten, the file is one that the shell has named.
     """
+    from pcopy.report.lines_file import is_stream
+
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -112,20 +115,21 @@ def _check_output(what: str, path: bytes) -> None:
         return
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+    if what in _WRITTEN_THROUGH and is_stream(path):
+        return
+    _refuse_no_file(path, status, what)
+    if not _is_older(path, what):
+        called = _CALLED.get(what, f"no {what}")
+        raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
     if what not in _WRITTEN_THROUGH:
-        _refuse_no_file(path, status, what)
-        if not _is_older(path, what):
-            called = _CALLED.get(what, f"no {what}")
-            raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
         _check_directory(path)
-    elif not _is_stream(path):
-        _refuse_no_file(path, status, what)
-        if status.st_nlink > 1:
-            raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
+    elif status.st_nlink > 1:
+        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
 
 
 def _is_older(path: bytes, what: str) -> bool:
     """Is the file an older one of its kind, or empty?"""
+    from pcopy.report.lines_file import BEGINNINGS
     from pcopy.report.metrics import begins_as_metrics
     from pcopy.report.report import begins_as_report
     from pcopy.signature.manifest import begins_as_manifest
@@ -141,17 +145,13 @@ def _is_older(path: bytes, what: str) -> bool:
         "manifest": begins_as_manifest,
         "metrics": begins_as_metrics,
         "report": begins_as_report,
+        **{each: partial(_begins, words) for each, words in BEGINNINGS.items()},
     }
     return not beginning or begins[what.partition(" ")[0]](beginning)
 
 
-def _is_stream(path: bytes) -> bool:
-    """Is it, or leads it to, a FIFO or a character device? /dev/stderr, for instance."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:  # a link to nothing
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+def _begins(words: bytes, beginning: bytes) -> bool:
+    return beginning.startswith(words)
 
 
 def _refuse_no_file(path: bytes, status: os.stat_result, what: str) -> None:

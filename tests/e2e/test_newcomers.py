@@ -107,6 +107,15 @@ MISTAKES = {
     # Files beside
     "a directory for errors": Mistake(["--errors", "archive", "file", "new"], "name a file, as archive/errors.jsonl"),
     "errors in no directory": Mistake(["--errors", "archiv/e", "file", "new"], "TOP/archive does: was that meant?"),
+    "--errors without its FILE": Mistake(
+        ["--errors", "file", "results", "archive"], "file: is there already, and is not what --errors has written"
+    ),
+    "--log without its FILE": Mistake(
+        ["--log", "file", "results", "archive"], "file: is there already, and is not what --log has written"
+    ),
+    "prm --errors without its FILE": Mistake(
+        ["--yes", "--errors", "file", "results"], "file: is there already, and is not what --errors has", "prm"
+    ),
     "a file that is no signature": Mistake(
         ["--signature", "file", "data", "new"], "file: is there already, and is no s"
     ),
