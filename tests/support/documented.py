@@ -40,6 +40,8 @@ _SHELL = re.compile(r"[|&;<>$()`*~]|^\s*(?:if|for|while|export)\b|^\w+=")
 _LAUNCHER = re.compile(r"^(?:mpiexec(?:\.hydra)?|srun)\s+(?:--?\w[\w-]*(?:=\S+|\s+(?=\d)\d+)?\s+)*")
 _VARIES = (
     (re.compile(r"\b[0-9a-f]{10}\b"), JOB),
+    (re.compile(r"\b\d+ (of \d+), \d[\d.]* [KMGT]?i?B$", re.MULTILINE), r"N \1, N"),
+    (re.compile(r"^\d[\d.]* [KMGT]?i?B by this run", re.MULTILINE), "N by this run"),
     (re.compile(r"\b\d[\d.,]* (s|(?:[KMGT]i)?B/s|items/s)(?![\w/])"), r"N \1"),
     (re.compile(r"\b\d+ ranks?\b"), "N ranks"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?"), "TIME"),
@@ -137,7 +139,7 @@ class Sandbox:
         for place in ("bin", "state", "tmp", *_PLACES, "home/ann"):
             (top / place).mkdir(parents=True)
         for name in PROGRAMS:
-            self._script(name, shlex.join([sys.executable, *RUN[name]]) + ' "$@"')
+            self._script(name, f'exec {shlex.join([sys.executable, *RUN[name]])} "$@"')
         for name in ("srun", "mpiexec"):
             self._script(name, 'while [ "${1#-}" != "$1" ]; do [ "$1" = -n ] && shift; shift; done; exec "$@"')
         self.environment = {
