@@ -246,6 +246,8 @@ def keys() -> list[Key]:
             name = name_of(action)
             if not name or name in by_hand | _WITHOUT_EFFECT or action.help is argparse.SUPPRESS:
                 continue
+            if action.nargs == 0 and action.const not in (None, True):  # update: the key is existing
+                continue
             value = value_of(action).strip("[]") or ("a number" if isinstance(action, argparse._CountAction) else "")
             about = prose(parser._get_formatter()._expand_help(action))
             found.setdefault(name, Key(name, value or "true, false", [], about)).programs.append(program.name)

@@ -226,6 +226,8 @@ def is_repeated(action: Action) -> bool:
 
 
 def _not(value: Value) -> str:
+    if isinstance(value, Scalar) and not value.plain and value in (*_TRUE, *_FALSE, "0", "1", "2"):
+        return ", without quotes"
     return f", not {shown(os.fsencode(value))}" if isinstance(value, str) else ", and nothing else"
 
 
@@ -238,4 +240,6 @@ def _single(value: Value) -> str:
 def _path(action: Action, text: str) -> str:
     if action.metavar in _PATHS and text.startswith("~"):
         raise ValueError(f"{shown(os.fsencode(text))}: only a shell knows what ~ is; write the path in full")
+    if action.metavar in _PATHS and text == "-":
+        raise ValueError("-: name a file; standard streams are for the command line")
     return text

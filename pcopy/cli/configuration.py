@@ -38,6 +38,9 @@ AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
 _NEEDS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
 """Options that a file may set for those commands only that have one of the others."""
 
+_FILTERS = PATTERNS | {"newer-than", "older-than", "larger-than", "smaller-than"}
+_OUTPUTS = frozenset(("errors", "log", "metrics", "report"))
+
 
 class Written(NamedTuple):
     """An option of the command line, by its first long ``name``, with its ``raw`` value: text, texts, or None."""
@@ -158,9 +161,17 @@ def words_of(settings: Iterable[Setting]) -> list[str]:
 
 
 def _is_about(text: str, setting: Setting) -> bool:
-    value = setting.value
-    names_it = re.search(rf"--{re.escape(setting.name)}(?![\w-])", text)
-    return bool(names_it) or (isinstance(value, str) and "/" in value and text.startswith(shown(os.fsencode(value))))
+    if re.search(rf"--{re.escape(setting.name)}(?![\w-])", text):
+        return True
+    if setting.name in _FILTERS:
+        return "the filters select nothing" in text
+    paths = [one for one in _values(setting) if "/" in one or setting.name in _OUTPUTS]
+    return any(re.match(rf"{re.escape(shown(os.fsencode(path)))}[: ]", text) for path in paths)
+
+
+def _values(setting: Setting) -> list[str]:
+    values = setting.value if isinstance(setting.value, list) else [setting.value]
+    return [value for value in values if isinstance(value, str)]
 
 
 def _over(lower: Sequence[Setting], higher: Sequence[Setting]) -> list[Setting]:

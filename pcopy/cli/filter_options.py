@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import age, taking
@@ -32,7 +33,7 @@ def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files t
     add("--include", metavar="P", dest="patterns", action="append", type=taking(_included),
         help="take what matches, though an earlier --exclude matches it")  # fmt: skip
     add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=taking(_from_file),
-        help="patterns, a line each, as in .gitignore (!P includes)")  # fmt: skip
+        help="patterns, a line each, as in .gitignore (!P includes); -: from standard input")  # fmt: skip
     add("--newer-than", metavar="WHEN", type=taking(moment), default=None,
         help="only files that have changed since: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
     add("--older-than", metavar="WHEN", type=taking(moment), default=None, help=older)
@@ -61,8 +62,17 @@ def select_of(values: Namespace) -> Select:
     )
 
 
+def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
+    """Do the options in ``words`` take patterns from there? As for ``given``, ``parser`` serves only this."""
+    from pcopy.cli.configuration import given
+
+    return any(option.name == "exclude-from" and option.raw == "-" for option in given(words, parser))
+
+
 def moment(text: str) -> str:
     """An age or a date, as it is written; raises ``ValueError``."""
+    if text.startswith("-"):
+        raise ValueError(f"ages count back from now: write {text[1:]}")
     _nanoseconds(text, 0)
     return text
 
@@ -98,11 +108,21 @@ def _included(text: str) -> Sequence[bytes]:
 def _from_file(text: str) -> Sequence[bytes]:
     path = os.fsencode(text)
     try:
-        with open(path, "rb") as file:
-            contents = file.read(_LARGEST_FILE + 1)
+        contents = _standard_input() if text == "-" else _contents(path)
     except OSError as error:
         advice = meant(path) if isinstance(error, FileNotFoundError) else ""
         raise ValueError(f"cannot be read: {error.strerror}{advice and f'; {advice}'}") from None
     if len(contents) > _LARGEST_FILE:
         raise ValueError("too large for a file of patterns")
     return [line for _, line in lines_in(contents)]
+
+
+def _contents(path: bytes | int) -> bytes:
+    with open(path, "rb", closefd=path != 0) as file:
+        return file.read(_LARGEST_FILE + 1)
+
+
+@cache
+def _standard_input() -> bytes:
+    """A command line is read several times, and this only once."""
+    return _contents(0)

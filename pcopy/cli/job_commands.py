@@ -13,6 +13,7 @@ from pcopy.jobs.control import change, described
 from pcopy.jobs.directories import last_worked_on, state_directory, unfinished
 from pcopy.jobs.leftovers import remove_temporaries
 from pcopy.jobs.listing import locks, name_of, way
+from pcopy.jobs.meant import followed
 from pcopy.launch.launcher import speaks
 from pcopy.report.streams import tell
 from pcopy.text import shown
@@ -48,7 +49,7 @@ def _running_path(word: bytes) -> bytes:
     try:
         return job_path(word)
     except Refused as refused:
-        raise Refused(f"{refused}; a job of --checkpoint none cannot be changed") from None
+        raise Refused(followed(str(refused), "a job of --checkpoint none cannot be changed")) from None
 
 
 def _discard(word: bytes) -> None:

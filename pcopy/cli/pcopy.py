@@ -17,7 +17,7 @@ from pcopy.cli.argument_types import (
     stripe_table,
     taking,
 )
-from pcopy.cli.filter_options import add_filters, select_of
+from pcopy.cli.filter_options import add_filters, reads_standard_input, select_of
 from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mirror_options import add_mirror_options, deletion_of
 from pcopy.cli.mistakes import OF_PCOPY, named_nearest
@@ -126,7 +126,7 @@ exit status:
         if "-t" in words:
             raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
         refuse_useless_table(values)
-        refuse_what_names_no_file(values, "signature", "manifest", "errors", "log", program=self.name)
+        refuse_what_names_no_file(values, "signature", "manifest", "errors", "log")
         asked = asked_of(values, paths, words, self.parser)
         if asked.anything:
             paths = (b"",)  # no SRC, and an empty DST
@@ -171,7 +171,7 @@ exit status:
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
                 select=select_of(values),
-                files_from=_list_named(values),
+                files_from=_list_named(values, words, self.parser()),
                 nul_separated=values.nul_separated,
                 itemize=telling.itemizes,
                 dry_run=values.dry_run,
@@ -241,7 +241,7 @@ def _existing(values: Namespace) -> str:
     return "changed"
 
 
-def _list_named(values: Namespace) -> bytes:
+def _list_named(values: Namespace, words: Sequence[str], parser: ArgumentParser) -> bytes:
     """The file, from the root. Raises ``Refused``."""
     name = values.files_from
     if name is None:
@@ -250,6 +250,8 @@ def _list_named(values: Namespace) -> bytes:
         return b""
     if not name:
         raise Refused("--files-from: the empty string names no file; see pcopy --help")
+    if name == "-" and reads_standard_input(words, parser):
+        raise Refused("--files-from - and --exclude-from - both read standard input: name a file for one of them")
     return name.encode() if name == "-" else absolute(os.fsencode(name))
 
 

@@ -61,7 +61,7 @@ exit status:
             raise Refused("PATH expected; see prm --help")
         if b"" in paths:
             raise Refused("a path is the empty string: name what is to be removed")
-        refuse_what_names_no_file(values, "errors", program=self.name, directories=False)
+        refuse_what_names_no_file(values, "errors", directories=False)
         return RemoveArguments(
             paths,
             yes=values.yes or values.force,

@@ -9,6 +9,7 @@ is something to parse, so that ``--version`` is quick.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pcopy.report.streams import Streams
 
 SYSTEM_FILE = b"/etc/pcopy.yaml"
+_VALUES_WITH_DASHES = ("--stripe", "--newer-than", "--older-than")
+"""Options whose values may begin with a dash; of those with an age that is refused with another line."""
 PROGRESS = ("auto", "bar", "plain", "json", "none")
 _HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
 
@@ -335,22 +338,25 @@ def _written_to(option: str, word: str | None, endings: tuple[str, ...] = ("",))
     """
     if word is None:
         return b""
-    if os.path.basename(word) in {"", ".", ".."}:
-        what = f"{shown(os.fsencode(word))}: is a directory, as it is written" if word else "the empty string"
-        raise Refused(f"--{option} {what}; name a file")
+    _refuse_no_file(option, word)
     if not word.endswith(endings):
         raise Refused(f"--{option} {shown(os.fsencode(word))}: write a name that ends in {' or '.join(endings)}")
     return os.fsencode(word)
 
 
-def refuse_what_names_no_file(values: Namespace, *names: str, program: str, directories: bool = True) -> None:
-    """Raises ``Refused`` if one of these options has the empty string, or is written as ``directories`` are."""
+def refuse_what_names_no_file(values: Namespace, *names: str, directories: bool = True) -> None:
+    """Raises ``Refused`` if one of these options can be no file; ``directories``: also if it is written as they are."""
     for name in names:
-        file = getattr(values, name)
-        if file == "":
-            raise Refused(f"--{name}: the empty string names no file; see {program} --help")
-        if directories and file and os.path.basename(file) in {"", ".", ".."}:
-            raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
+        _refuse_no_file(name, getattr(values, name), directories)
+
+
+def _refuse_no_file(option: str, file: str | None, directories: bool = True) -> None:
+    if file == "":
+        raise Refused(f"--{option}: the empty string names no file")
+    if file == "-":
+        raise Refused(f"--{option} -: name a file; -vv shows what is done, --json prints the summary")
+    if directories and file and os.path.basename(file) in {"", ".", ".."}:
+        raise Refused(f"{shown(os.fsencode(file))}: is a directory, as it is written; name a file")
 
 
 def refuse_useless_table(values: Namespace) -> None:
@@ -377,14 +383,16 @@ def _asks_for_help(words: Sequence[str], letters: str) -> bool:
 
 def _with_values(words: Sequence[str]) -> list[str]:
     """``words`` in which a ``--progress`` that stands before something else than its value has one, and a ``--stripe``
-    has a value that begins like an option."""
-    said = list(words)
-    for number, word in enumerate(words):
-        if word == "--":
-            break
-        if word == "--progress" and words[number + 1 : number + 2] not in [[how] for how in PROGRESS]:
-            said[number] = f"--progress={PROGRESS[0]}"
-        if word == "--stripe" and words[number + 1 : number + 2] and words[number + 1].startswith("-1"):
-            said[number : number + 2] = [f"--stripe={words[number + 1]}"]
-            return [*said[: number + 1], *_with_values(said[number + 1 :])]
-    return said
+    or an age has a value that begins like an option. Raises ``Refused``."""
+    said: list[str] = []
+    rest = list(words)
+    while rest and rest[0] != "--":
+        word, following = rest.pop(0), rest[0] if rest else ""
+        if word == "--progress" and following not in PROGRESS:
+            if following.isdigit() and not os.path.lexists(following):
+                raise Refused(f"--progress {following}: for a time between lines write --progress-interval {following}")
+            word = f"--progress={PROGRESS[0]}"
+        elif word in _VALUES_WITH_DASHES and re.match(r"-\d", following):
+            word = f"{word}={rest.pop(0)}"
+        said.append(word)
+    return said + rest

@@ -70,7 +70,7 @@ exit status:
         if values.dry_run and not values.stripe:
             raise Refused("--dry-run goes with --stripe; without that, nothing is changed; see pstripe --help")
         refuse_useless_table(values)
-        refuse_what_names_no_file(values, "errors", program=self.name, directories=False)
+        refuse_what_names_no_file(values, "errors", directories=False)
         return StripeArguments(
             paths,
             stripe=values.stripe or "",

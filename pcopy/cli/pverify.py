@@ -76,7 +76,7 @@ exit status:
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
         from pcopy.tools.arguments import VerifyArguments
 
-        refuse_what_names_no_file(values, "create", "manifest", program=self.name, directories=bool(values.create))
+        refuse_what_names_no_file(values, "create", "manifest", directories=bool(values.create))
         if b"" in paths:
             raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
         if values.force and not values.create:

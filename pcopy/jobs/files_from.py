@@ -46,8 +46,10 @@ def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, 
         with _opened(file) as source:
             listed = 0
             for number, line in _lines(source, _END if nul else b"\n"):
-                _add(sorter, line, root, f"--files-from {name}: line {number}")
-                listed += 1
+                path = line if nul else _without_return(line, root)
+                if path:
+                    _add(sorter, path, root, f"--files-from {name}: line {number}")
+                    listed += 1
         if not listed:
             raise Refused(f"--files-from {name}: lists nothing, so there is nothing to copy")
         return _written(sorter, open_spool())
@@ -82,6 +84,13 @@ def _lines(source: BinaryIO, end: bytes) -> Iterator[_Line]:
             raise ValueError(f"line {number + 1}: is longer than any path; -0 says that paths end with a NUL")
     if rest:
         yield _Line(number + 1, rest)
+
+
+def _without_return(line: bytes, root: Root) -> bytes:
+    """What editors of Windows put at the end of each line belongs to a name only if there is one that ends so."""
+    if not line.endswith(b"\r") or os.path.lexists(os.path.join(root.source, line)):
+        return line
+    return line[:-1]
 
 
 def _add(sorter: ExternalSorter, line: bytes, root: Root, where: str) -> None:

@@ -37,11 +37,12 @@ def meant(path: bytes) -> str:
 def meant_or_made(path: bytes, make_it: str = "make that first (mkdir -p)") -> str:
     """The same of a directory that may be yet to be made."""
     text = meant(path)
-    return (
-        f"{text}{'' if text.endswith('?') else ';'} {'Else' if text.endswith('?') else 'else'} {make_it}"
-        if text
-        else make_it
-    )
+    return followed(text, f"else {make_it}") if text else make_it
+
+
+def followed(text: str, more: str) -> str:
+    """Both in one line; ``text`` may end with a question."""
+    return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:

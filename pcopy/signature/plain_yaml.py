@@ -7,7 +7,7 @@ nesting without end and keys that come twice are refused: with them a short text
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ _NUMBER_OR_WORD = re.compile(
     r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
     re.IGNORECASE,
 )
+_SIGN = re.compile(r"(?:^|[\s,\[{])([*&!%@`])")
+_ASSIGNMENT = re.compile(r"\s*[\w-]+\s*=")
 LONGEST_KEY = 100
 """Characters; a key may be shown in a line that tells what is wrong."""
 
@@ -67,26 +69,38 @@ def load(contents: bytes, *, by_hand: bool = False) -> dict[str, Value]:
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
         where = f" in line {line}" if line and not by_hand else ""
-        raise Flaw(f"it is not YAML: {error.problem}{where}", line) from error
+        hint = _hint(text.splitlines()[max(0, line - 2) : line]) if by_hand else ""
+        raise Flaw(f"it is not YAML: {error.problem}{where}{hint}", line) from error
     except (yaml.YAMLError, OverflowError, RecursionError) as error:
         raise Flaw(f"it is not YAML: {str(error).partition(chr(10))[0]}") from error
     if value is None and by_hand:
         return {}
     if not isinstance(value, dict):
-        raise Flaw("it is not a mapping of keys to values", 1 if by_hand else 0)
+        hint = _hint(text.splitlines()) if by_hand else ""
+        raise Flaw(f"it is not a mapping of keys to values{hint}", getattr(value, "line", 1) if by_hand else 0)
     return value
 
 
+def _hint(lines: Sequence[str]) -> str:
+    """What somebody may not know who wrote ``lines``, which were not understood."""
+    if any(_ASSIGNMENT.match(line) for line in lines):
+        return "; write key: value"
+    sign = next(filter(None, map(_SIGN.search, lines)), None)
+    return f"; what begins with {sign[1]} has to stand in quotes" if sign else ""
+
+
 def _checked(events: Iterable[Event]) -> Iterator[Event]:
-    """``events``; raises ``Flaw`` for an anchor and for a tag."""
+    """``events``; raises ``Flaw`` for an anchor, an alias and a tag."""
     from yaml.events import AliasEvent
 
     for event in events:
         line = _line(event)
         if getattr(event, "anchor", None) is not None and not isinstance(event, AliasEvent):
-            raise Flaw("it uses YAML's anchors (&)", line)
+            raise Flaw("it uses YAML's anchors (&); for a value that begins so write quotes", line)
         if getattr(event, "tag", None) is not None:
-            raise Flaw("it uses YAML's tags (!)", line)
+            raise Flaw("it uses YAML's tags (!); for a value that begins so write quotes", line)
+        if isinstance(event, AliasEvent):
+            raise Flaw("it uses YAML's aliases (*); for a value that begins so write quotes", line)
         yield event
 
 

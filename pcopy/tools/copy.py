@@ -251,7 +251,7 @@ class CopyPreparation(Preparation):
         if self.job.options.select.anything:
             from pcopy.tools.selecting import nothing_selected
 
-            if nothing := nothing_selected(totals):
+            if nothing := nothing_selected(totals, self.job.options.select):
                 self._remarks.append(nothing)
                 return REFUSED
         if not self.job.options.signs:

@@ -15,9 +15,9 @@ from pcopy.jobs.paths import source_of
 from pcopy.tasks.base.job import Options, Root, Totals
 from pcopy.text import counted, shown
 from pcopy.walk.look_ahead import LookAhead
-from pcopy.walk.selection import Selection
+from pcopy.walk.selection import Select, Selection
 
-_ADVICE = "of the patterns the last one that matches decides, and what is in an excluded directory is never taken"
+_OF_PATTERNS = "of the patterns the last one that matches decides, and what is in an excluded directory is never taken"
 
 
 class _Looking:
@@ -49,11 +49,20 @@ def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) ->
             return
     if ahead.is_complete and looking.left_out:
         sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
-        raise Refused(f"{sources}: the filters select nothing in it: {_ADVICE}")
+        raise Refused(f"{sources}: the filters select nothing in it: {_reason(options.select)}")
 
 
-def nothing_selected(totals: Totals) -> str:
+def nothing_selected(totals: Totals, select: Select) -> str:
     """What is told of a job with filters that is over, if they have left nothing; else nothing."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
         return ""
-    return f"the filters have selected nothing of {counted(totals.excluded, 'item', 'items')}: {_ADVICE}"
+    return f"the filters have selected nothing of {counted(totals.excluded, 'item', 'items')}: {_reason(select)}"
+
+
+def _reason(select: Select) -> str:
+    """Why filters may leave nothing."""
+    of_files = [what for what, asked in (("a size", select.by_size), ("an age", select.by_age)) if asked]
+    no_file = f"no file has such {' and such '.join(of_files)}" if of_files else ""
+    if not select.patterns:
+        return no_file
+    return f"{_OF_PATTERNS}; or {no_file}" if no_file else _OF_PATTERNS

@@ -113,7 +113,7 @@ class VerifyPreparation(Preparation):
         return paths, options, against
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        if self.job.options.select.anything and (nothing := nothing_selected(totals)):
+        if self.job.options.select.anything and (nothing := nothing_selected(totals, self.job.options.select)):
             self._remarks.append(nothing)
             return REFUSED
         sign = rank.own(SignState)

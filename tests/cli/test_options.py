@@ -213,6 +213,7 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--modify-windows=1", "a", "b"], "unknown option --modify-windows; the nearest is --modify-window;"),
         (["--retries", "3", "a", "b"], "unknown option --retries; see pcopy"),
         (["--restart", "a", "b"], "unknown option --restart; see pcopy"),
+        (["--newer-than", "-7d", "a", "b"], "--newer-than: -7d: ages count back from now: write 7d"),
         (["--existing", "chnaged", "a", "b"], "skip, fail; the nearest is changed;"),
         (["--preserve", "mode,time", "a", "b"], "all; the nearest is timestamps;"),
         (["--frobnicate", "a", "b"], "unknown option --frobnicate; see pcopy"),

@@ -77,6 +77,31 @@ def test_the_list_may_come_from_a_pipe(area: Path) -> None:
     assert sorted(path.name for path in (area / "copy/sub").iterdir()) == ["new\nline", "plain"]
 
 
+def test_patterns_may_come_from_a_pipe(area: Path) -> None:
+    """The configuration makes that the command line is read again, and the pipe has been emptied by then."""
+    for name in ("a.o", "a.c", "b.tmp"):
+        write(area / "source" / name, b"")
+    (area / "set.yaml").write_text("quiet: true\nexclude: ['*.tmp']\n")
+    command = f"echo '*.o' | {python('pcopy')} --config {area}/set.yaml --exclude-from - {area}/source/ {area}/copy"
+    subprocess.run(["sh", "-c", command], check=True)
+    assert [path.name for path in (area / "copy").iterdir()] == ["a.c"]
+
+
+def test_lines_may_end_as_in_windows(area: Path) -> None:
+    """As rsync takes them; but a carriage return may be part of a name."""
+    for name in ("a", "sub/b", "left", "sub/end\r"):
+        write(area / "source" / name, name.encode())
+    (area / "list").write_bytes(b"a\r\n\r\nsub/b\r\n")
+    command = ["rsync", "-a", f"--files-from={area / 'list'}", f"{area}/source/", f"{area}/rsync/"]
+    subprocess.run(command, check=True)
+    succeed("--files-from", area / "list", f"{area}/source/", area / "copy")
+    found = [subprocess.run(["find"], cwd=area / name, check=True, capture_output=True) for name in ("rsync", "copy")]
+    assert sorted(found[0].stdout.split()) == sorted(found[1].stdout.split())
+    (area / "list").write_bytes(b"sub/end\r\n")
+    succeed("--files-from", area / "list", f"{area}/source/", area / "other")
+    assert [path.name for path in (area / "other/sub").iterdir()] == ["end\r"]
+
+
 def python(program: str) -> str:
     import sys
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.command import Completed, pcopy, show
+from tests.support.files import write
 from tests.support.filesystems import remove
 from tests.support.oracle import changes, snapshot
 from tests.support.users import NOBODY, require_root
@@ -82,6 +83,10 @@ MISTAKES = {
     "cp's -t": Mistake(["-t", "archive", "results"], "-t: write DST last"),
     "cp's -i": Mistake(["-i", "results", "archive"], "to keep what is there, write --existing skip"),
     "make's -j": Mistake(["-j4", "results", "archive"], "write -n N"),
+    "dcp's --progress": Mistake(["--progress", "10", "data", "new"], "write --progress-interval 10"),
+    "standard output for errors": Mistake(["--errors", "-", "data", "new"], "--errors -: name a file; -vv shows"),
+    "standard output for the log": Mistake(["--log=-", "data", "new"], "--log -: name a file"),
+    "standard output for metrics": Mistake(["--metrics=-", "data", "new"], "--metrics -: name a file"),
     # Options
     "a slip in an option": Mistake(["--verfy", "results", "archive"], "--verfy; the nearest is --verify"),
     "an abbreviation": Mistake(["--sig", "x", "results", "archive"], "--sig; the nearest is --signature"),
@@ -123,6 +128,15 @@ MISTAKES = {
         ["--files-from", "fiel", "data/", "new"],
         "--files-from TOP/fiel: does not exist; TOP/file does: was that meant?",
     ),
+    "nothing is so large": Mistake(
+        ["--larger-than", "1T", "data", "new"], "data: the filters select nothing in it: no file has such a size"
+    ),
+    "nothing is so new": Mistake(
+        ["--newer-than", "2100-01-01", "--exclude", "x/", "data", "new"], "never taken; or no file has such an age"
+    ),
+    "one standard input for two": Mistake(
+        ["--files-from", "-", "--exclude-from", "-", "data/", "new"], "both read standard input: name a file for one"
+    ),
     "a slip in a file of patterns": Mistake(["--exclude-from", "fiel", "data", "new"], "file does: was that meant?"),
     "a slip in --config": Mistake(["--config", "optoins.yaml", "file", "new"], "options.yaml does: was that meant?"),
     "a manifest as a signature": Mistake(["data.man", "data"], "pverify --manifest data.man data", "pverify"),
@@ -132,6 +146,7 @@ MISTAKES = {
     # Jobs
     "a slip in a job": Mistake(["--resume", "JOC"], "there is no such job; JOB is one: was that meant?"),
     "a slip in a job to discard": Mistake(["--discard", "JOC"], "there is no such job; JOB is one: was that meant?"),
+    "a slip in a job to change": Mistake(["--control", "JOC", "pause"], "JOB is one: was that meant? A job of --check"),
     "no job at all like it": Mistake(["--resume", "zz"], "pcopy --jobs lists those that there are"),
     "a destination in a job's place": Mistake(
         ["--resume", "kept.copy"], "; job JOB copies from or to it: was that meant?"
@@ -249,3 +264,13 @@ def test_names_in_advice_are_escaped(area: Path) -> None:
     os.mkdir(os.fsencode(area) + b"/res\x1b[m\nults")
     run = pcopy(area / "results", area / "copy")
     refused(run, "pcopy", "res\\x1b[m\\nults does: was that meant?")
+
+
+def test_what_a_file_sets_is_told_with_its_place(area: Path) -> None:
+    """Who started the program has typed none of it."""
+    write(area / "source/file", b"")
+    (area / "set.yaml").write_text('errors: set.jsonl\nexclude: "*"\n')
+    run = pcopy("--config", "../set.yaml", "--exclude", "nothing", ".", area / "copy", cwd=area / "source")
+    refused(run, "pcopy", "which is copied from or to; write it elsewhere (errors: ../set.yaml:1)")
+    run = pcopy("--config", "set.yaml", "--errors", "own.jsonl", "source/", "copy", cwd=area)
+    refused(run, "pcopy", "is never taken (exclude: set.yaml:2)")
