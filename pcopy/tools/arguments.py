@@ -145,9 +145,10 @@ def _from_root(path: bytes) -> bytes:
     return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
-def renewed(stored: Options, now: Options, given: frozenset[str]) -> Options:
-    """The options of a resumed job: the stored ones, but for those that were ``given`` now. Raises ``Refused``."""
-    fields = {field: getattr(now, field) for name, field in _RENEWED.items() if name in given}
+def renewed(stored: Options, now: Options, given: frozenset[str] | None) -> Options:
+    """The options of a resumed job: the stored ones, but for those that were ``given`` now; None: on a whole command
+    line, on which an option that is missing has its default. Raises ``Refused``."""
+    fields = {field: getattr(now, field) for name, field in _RENEWED.items() if given is None or name in given}
     options = stored._replace(**fields, itemize=now.itemize)
     if options.verify and not options.sync:
         raise Refused("--no-sync leaves nothing on storage that the job's --verify could read back: leave it out")

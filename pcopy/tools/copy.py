@@ -183,7 +183,8 @@ class CopyPreparation(Preparation):
             stored, lock = self._resumed
             roots, options = as_stored(stored)
             refuse_other_mounts(stored.file, roots, options)
-            options = renewed(options, arguments.options, arguments.asked.given)
+            given = None if arguments.asked.resume is None else arguments.asked.given
+            options = renewed(options, arguments.options, given)
             self.job, self.kept = go_on(stored, lock, ranks, arguments.keeping, options)
             self.telling = self.telling._replace(umask=self.job.options.umask)
             self._remarks += self.kept.notices

@@ -211,5 +211,6 @@ def test_a_resumed_job_keeps_its_options_but_for_those_that_are_given() -> None:
     assert renewed(stored, now, frozenset()) == stored
     assert renewed(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
     assert renewed(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(termination="tree", sync=True)
+    assert renewed(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
     with pytest.raises(Refused, match="--no-sync leaves nothing on storage"):
         renewed(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))

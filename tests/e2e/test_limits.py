@@ -122,3 +122,15 @@ def test_a_number_in_another_unit_is_asked_about(area: Path) -> None:
     told = succeed("--bwlimit=10000", area / "empty", area / "copy").stderr
     assert b"--bwlimit: 10,000 bytes a second; a number alone is bytes (rsync's: 10000K)" in told
     assert b"bytes a second" not in succeed("--bwlimit=10M", area / "empty", area / "copy-2").stderr
+
+
+def test_a_command_line_that_goes_on_limits_as_it_says(area: Path) -> None:
+    """With ``--checkpoint DIR`` the same line begins and goes on; its limits may be others by then, or none."""
+    words: list[Argument] = ["--checkpoint", area / "job", "-T", make(area / "source", 1, 12 * MIB), area / "copy"]
+    with background("--bwlimit", "64K", *words, ranks=1) as run:
+        assert wait_until(lambda: run.process.poll() is not None or (area / "job/job").exists())
+        run.send_signal(signal.SIGTERM)
+        assert run.end(20) == 75
+    begin = time.monotonic()
+    succeed(*words)
+    assert time.monotonic() - begin < 60  # with the limit of the first run it would take minutes
