@@ -134,7 +134,7 @@ class _Needed:
         decision = decide(self._options.existing, self._options.modify_window, status, there)
         if decision is not Decision.REPLACE:
             return taken
-        gives_way = stat.S_ISREG(there.st_mode) and there.st_nlink == 1
+        gives_way = stat.S_ISREG(there.st_mode) and there.st_nlink == 1 and not self._options.backup
         return there.st_blocks * _SECTOR if gives_way else 0
 
 

@@ -69,6 +69,17 @@ def test_what_takes_no_room_is_not_counted(area: Path, small: Path) -> None:
     assert run.returncode == 0, show(run)
 
 
+def test_what_is_kept_elsewhere_gives_no_room(area: Path, small: Path) -> None:
+    write(small / "file", os.urandom(3 * MIB), NOW)
+    write(area / "source/file", os.urandom(3 * MIB), NOW + 10**10)
+    run = pcopy("--backup", ".old", "source/", small, cwd=area)
+    assert run.returncode == 2 and b"3.00 MiB are needed and 1.00 MiB are free" in run.stderr, show(run)
+    (small / "file").write_bytes(os.urandom(2 * MIB))
+    write(area / "source/file", os.urandom(2 * MIB), NOW + 10**10)
+    run = pcopy("--backup", ".old", "source/", small, cwd=area)
+    assert run.returncode == 0, show(run)
+
+
 def test_a_single_file_and_several_sources(area: Path, small: Path) -> None:
     write(area / "large", os.urandom(5 * MIB))
     for name in ("one", "two"):
