@@ -89,7 +89,6 @@ class CopyPreparation(Preparation):
                 check_mirror(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self._has_room = self._look_ahead(roots, options)
-            self.arguments = arguments._replace(options=options)
             self.telling = self.telling._replace(umask=options.umask)
             self.job = Job(os.urandom(5).hex(), 1, roots, options)
             self._listed = self._read_list(roots) if options.files_from else None

@@ -14,6 +14,7 @@ import pytest
 from tests.chaos.unfinished import INCOMPLETE, REFUSED, STOPPED, Stop, check_equal, listed
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, READS, SLOW, Fault, slowed
+from tests.support.files import write
 from tests.support.filesystems import mounted
 from tests.support.held import held
 from tests.support.oracle import changes, snapshot
@@ -362,3 +363,21 @@ def test_another_file_system_in_the_same_place_is_another_job(
         assert instead(name) not in run.stderr, show(run)
         check_equal(tree, disk / "copy" / tree.name)
     assert [job["job"] for job in listed(env)] == [name]
+
+
+@pytest.mark.parametrize("where", [".old", "{}/copy/.old/"])
+def test_a_relative_or_unusual_path_of_backup_is_the_same_the_next_time(area: Path, where: str) -> None:
+    for number in range(60):
+        write(area / f"source/{number}", b"new")
+        write(area / f"copy/{number}", b"older")
+    words: list[Argument] = ["--checkpoint", area / "job", "--backup", where.format(area), f"{area}/source/"]
+    with background(*words, area / "copy", ranks=1, wrap=slowed("linkat", 20)) as run:
+        assert wait_until(lambda: (area / "copy/.old").exists() and len(os.listdir(area / "copy/.old")) > 5)
+        run.send_signal(signal.SIGTERM)
+        told = run.process.communicate(timeout=20)
+    assert run.process.returncode == STOPPED, told
+    other = pcopy(*words[:2], "--backup", "elsewhere", *words[4:], area / "copy")
+    assert other.returncode == 2 and b"(different: --backup)" in other.stderr, show(other)
+    before = len(os.listdir(area / "copy/.old"))
+    assert summary(succeed("--json", *words, area / "copy"))["files"] == 60
+    assert 5 < before < 60 == len(os.listdir(area / "copy/.old")) and not (area / "job").exists()
