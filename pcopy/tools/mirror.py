@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pcopy.errors import Refused
 from pcopy.jobs.paths import lies_in, target_of
 from pcopy.tasks.base.job import Options, Root
+from pcopy.tasks.files.backup import strangers_of
 from pcopy.text import for_shell, shown
 from pcopy.tools.arguments import CopyArguments
 
@@ -106,5 +107,10 @@ def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
     if status.st_dev != around.st_dev:
         raise Refused(
             f"{given}: is not on the file system of {shown(top)}: nothing can be moved there; name a directory on it"
+        )
+    if there == path and (strangers := strangers_of(status)):
+        raise Refused(
+            f"{given}: {shown(path)} {strangers}: what is kept there would not be safe; "
+            "name a directory of yours that only you may write, or one that is to be made"
         )
     return path

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.unfinished import stopped
+from tests.faults.test_real import bindfs
 from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import Fault
 from tests.support.files import NOW, mode_of, write
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.users import NOBODY, require_root
@@ -224,3 +227,103 @@ def test_links_on_the_way_to_the_backup_are_followed_at_the_start_only(area: Pat
     entered = [line for line in trace.read_text().splitlines() if '"kept"' in line]
     assert entered and all("O_NOFOLLOW" in line for line in entered)
     assert f'"{area}/elsewhere/kept"' not in trace.read_text()
+
+
+def test_directories_may_lie_deep(area: Path) -> None:
+    """Deeper than Python's frames; and of their descriptors a few are open at a time."""
+    (area / "source").mkdir()
+    (area / "copy").mkdir()
+    levels, at = 1050, os.open(area / "copy", os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at))
+    os.close(at)
+    words: list[Argument] = ["--mirror", "--delete-all", "--backup", area / "kept", f"{area}/source/", area / "copy"]
+    run = pcopy(*words, wrap=["prlimit", "--nofile=128"])
+    assert run.returncode == 0 and os.listdir(area / "copy") == [], show(run)
+    found = subprocess.run(["find", "."], cwd=area / "kept", capture_output=True, check=True).stdout.split(b"\n")
+    assert len(found) == levels + 3 and b"." + b"/d" * levels + b"/file" in found
+
+
+def test_a_name_that_a_number_would_make_too_long_is_cut(area: Path) -> None:
+    """Not within a character; and others have the same beginning."""
+    names = [
+        os.fsdecode(b"\xff" * 255),
+        *(text + end for text in ("n" * 253, "n" + "\u6f22" * 84) for end in ("xx", "xy")),
+    ]
+    for night in range(4):
+        for number, name in enumerate(names):
+            write(area / "source" / name, b"%d %d" % (number, night), NOW + night * 10**9)
+        succeed("--existing", "changed", "--backup", area / "kept", f"{area}/source/", area / "copy")
+    found = {path.name: path.read_bytes() for path in (area / "kept").iterdir()}
+    assert sorted(found.values()) == [b"%d %d" % (number, night) for number in range(len(names)) for night in range(3)]
+    for name, content in found.items():
+        stem = os.fsencode(name.partition(".~")[0])
+        assert len(stem) > 246 and os.fsencode(names[int(content[:1])]).startswith(stem)
+        assert content.startswith(b"0") or stem.decode()
+
+
+@pytest.mark.parametrize("gaps", [(), (1,), (2, 37), (64, 63, 33)])
+def test_a_free_number_is_found_with_few_questions(area: Path, gaps: tuple[int, ...]) -> None:
+    write(area / "source/file", b"new")
+    write(area / "copy/file", b"older")
+    numbers = [number for number in range(100) if number not in gaps]
+    for number in numbers:
+        write(area / (f"kept/file.~{number}~" if number else "kept/file"), b"%d" % number)
+    trace = area / "trace"
+    wrap = ["strace", "-f", "-qq", "-o", trace, "-e", "trace=linkat,newfstatat,statx", "-P", area / "kept"]
+    succeed("--backup", area / "kept", f"{area}/source/", area / "copy", ranks=1, wrap=wrap)
+    (new,) = {path for path in (area / "kept").iterdir() if path.read_bytes() == b"older"}
+    assert int(new.name.split("~")[1]) not in numbers
+    for number in numbers:
+        assert (area / (f"kept/file.~{number}~" if number else "kept/file")).read_bytes() == b"%d" % number
+    assert len([line for line in trace.read_text().splitlines() if "file" in line]) < 20
+
+
+def test_what_was_kept_before_a_kill_is_not_kept_twice(area: Path) -> None:
+    """Here the calls that remove it fail instead: an item with a number, and a directory with its metadata."""
+    (area / "source").mkdir()
+    backup: list[Argument] = ["--mirror", "--delete-all", "--backup", area / "kept", f"{area}/source/", area / "copy"]
+    for number in range(3):
+        write(area / "copy/extra/file", b"%d" % number)
+        (area / "copy/extra").chmod(0o755)
+        fault = Fault(area / "trace", ["unlinkat"], None, "EIO", when="1")
+        run = pcopy(*backup, "--checkpoint", "none", ranks=1, wrap=fault.wrap())
+        fault.check()
+        assert run.returncode == 1, show(run)
+        fault = Fault(area / "trace", ["unlinkat"], None, "EIO", when="2")
+        run = pcopy(*backup, "--checkpoint", "none", ranks=1, wrap=fault.wrap())
+        fault.check()
+        assert run.returncode == 1, show(run)
+        succeed(*backup, "--checkpoint", "none", ranks=1)
+    found = {path.name: [inner.read_bytes() for inner in path.iterdir()] for path in (area / "kept").iterdir()}
+    assert found == {"extra": [b"0"], "extra.~1~": [b"1"], "extra.~2~": [b"2"]}
+
+
+def test_without_hard_links_it_is_moved(trees: Path) -> None:
+    copy, kept = trees / "copy", trees / "kept"
+    succeed("-T", copy, trees / "before")
+    write(kept / "extra/deep/file", b"of another night")
+    for path in (kept, kept / "extra", kept / "extra/deep"):
+        path.chmod(0o700)
+    fault = Fault(trees / "trace", ["linkat"], None, "EPERM")
+    run = pcopy("--mirror", "--backup", kept, "--no-preserve", "links", f"{trees}/source/", copy, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == 0, show(run)
+    (kept / "extra/deep/file").rename(trees / "aside")
+    (kept / "extra/deep/file.~1~").rename(kept / "extra/deep/file")
+    kept_of(trees / "before", kept)
+    assert (trees / "aside").read_bytes() == b"of another night"
+
+
+def test_where_there_are_no_modes_directories_are_used_again(area: Path) -> None:
+    with bindfs(area, "--perms=0755", "--chmod-ignore") as (_, point):
+        for number in range(3):
+            for file in range(40):
+                write(area / f"source/a/{file}/file", b"%d" % number, NOW + number * 10**10)
+            succeed("--existing", "changed", "--backup", ".old", f"{area}/source/", point / "copy", ranks=1)
+        found = {str(path.relative_to(point / "copy/.old")) for path in (point / "copy/.old").rglob("file*")}
+    assert {name.partition("/")[0] for name in found} == {"a", "a.~1~"} and len(found) == 80
