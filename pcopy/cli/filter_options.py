@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pcopy.cli.argument_types import age, taking
 from pcopy.errors import Refused
 from pcopy.jobs.meant import meant
+from pcopy.jobs.paths import absolute
 from pcopy.text import shown
 from pcopy.units import parse_size
-from pcopy.walk.selection import Select, line_of, lines_in
+from pcopy.walk.selection import Select
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -42,8 +44,11 @@ def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files t
     return group
 
 
-def select_of(values: Namespace) -> Select:
-    """What these options mean. An age is counted back from now. Raises ``Refused`` for what has no effect."""
+def select_of(values: Namespace, paths: Sequence[bytes], *, removes: bool = False) -> Select:
+    """What these options mean for ``paths``; ``removes``: does what they choose lead to deletions there?
+
+    An age is counted back from now. Raises ``Refused`` for what has no effect.
+    """
     now = time.time_ns()
     newer, older = values.newer_than, values.older_than
     patterns = tuple(line for lines in values.patterns or () for line in lines)
@@ -51,6 +56,7 @@ def select_of(values: Namespace) -> Select:
         taken = shown(patterns[-1][1:])
         alone = f"--exclude '*' --include '*/' --include '{taken}'"
         raise Refused(f"--include {taken} takes back an exclusion, and nothing is excluded; for that alone: {alone}")
+    _refuse_paths(patterns, paths, removes=removes)
     return Select(
         patterns=patterns,
         newer_than=newer or "",
@@ -67,6 +73,27 @@ def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
     from pcopy.cli.configuration import given
 
     return any(option.name == "exclude-from" and option.raw == "-" for option in given(words, parser))
+
+
+def _refuse_paths(patterns: Sequence[bytes], paths: Sequence[bytes], *, removes: bool) -> None:
+    """Raises ``Refused`` for a pattern that begins with one of ``paths`` from the root, or, where something is removed,
+    with its last name alone: it can match nothing below that, and what it is to keep would go."""
+    patterns = [line for line in patterns if b"/" in line[:-1]]
+    places: dict[bytes, bytes] = {}
+    names: dict[bytes, bytes] = {}
+    for path in filter(None, paths if patterns else ()):
+        places |= {absolute(path): path, os.path.realpath(path): path}
+        names |= {os.path.join(b"/", os.path.basename(absolute(path))): path} if removes else {}
+    for line in patterns if b"/" not in places else ():  # below that everything is
+        pattern = line.removeprefix(b"!")
+        text = b"/" + pattern.removeprefix(b"/")
+        for end in (slash.start() for slash in re.finditer(rb"/|\Z", text)):
+            head, rest = re.sub(rb"\\(.)", rb"\1", text[:end]), text[end:].rstrip(b"/")
+            path = places.get(head) or (names.get(head, b"") if rest else b"")
+            if path and not any(os.path.lexists(each + head) for each in paths):
+                what = f"{'--exclude' if line == pattern else '--include'} {shown(pattern)}"
+                advice = f"write {shown(text[end:])}" if rest else "that is never left out itself"
+                raise Refused(f"{what}: patterns are for paths below {shown(path)}: {advice}")
 
 
 def moment(text: str) -> str:
@@ -98,14 +125,22 @@ def _nanoseconds(text: str, now: int) -> int:
 
 
 def _excluded(text: str) -> Sequence[bytes]:
-    return (line_of(os.fsencode(text)),)
+    return _one(text)
 
 
 def _included(text: str) -> Sequence[bytes]:
-    return (line_of(os.fsencode(text), includes=True),)
+    return _one(text, includes=True)
+
+
+def _one(text: str, *, includes: bool = False) -> Sequence[bytes]:
+    from pcopy.walk.patterns import line_of
+
+    return (line_of(os.fsencode(text), includes=includes),)
 
 
 def _from_file(text: str) -> Sequence[bytes]:
+    from pcopy.walk.patterns import lines_in
+
     path = os.fsencode(text)
     try:
         contents = _standard_input() if text == "-" else _contents(path)

@@ -71,7 +71,7 @@ exit status:
             in_flight=in_flight_of(values),
             max_errors=values.max_errors,
             termination=values.termination,
-            select=select_of(values),
+            select=select_of(values, paths, removes=True),
             oplimit=values.oplimit,
             telling=telling_of(values),
         )

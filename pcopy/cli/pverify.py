@@ -96,7 +96,7 @@ exit status:
             direct=values.direct,
             drop_cache=values.drop_cache,
             force=values.force,
-            select=select_of(values),
+            select=select_of(values, paths),
             bwlimit=values.bwlimit,
             oplimit=values.oplimit,
             telling=telling_of(values),

@@ -1,31 +1,27 @@
 """Which items of a tree are selected, by name, age and size.
 
-Patterns are those of gitignore, without files of that name: pathspec translates each. They are matched with paths below
-the root, in bytes as git does, and the last one that matches decides. A directory that is excluded is not looked into,
-so that nothing below it can be included again. Ages and sizes say nothing about directories.
+Patterns are those of gitignore, without files of that name. They are matched with paths below the root, in bytes as git
+does, and the last one that matches decides. A directory that is excluded is not looked into, so that nothing below it
+can be included again. Ages and sizes say nothing about directories.
 """
 
 from __future__ import annotations
 
 import re
 import stat
-import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
 from pcopy.named import NamedTuple
 from pcopy.walk.visitor import Found
 
-_EITHER, _DIRECTORY = rb"(?:(?P<ps_d>/)|$)", rb"(?P<ps_d>/)"
-"""How pathspec ends what matches a path, or a directory's alone, and all below it. Here that is of no interest."""
-
 
 class Select(NamedTuple):
     """What the user wants, in primitives. Sizes are in bytes, times in nanoseconds since 1970; None: no limit.
 
-    ``patterns`` are lines as ``line_of`` makes them. The words of ``*_than`` are kept to be compared: an age means
-    another time each day.
+    ``patterns`` are lines as ``pcopy.walk.patterns`` has them. The words of ``*_than`` are kept to be compared: an age
+    means another time each day.
     """
 
     patterns: tuple[bytes, ...] = ()
@@ -56,12 +52,8 @@ class Selection:
     def __init__(self, select: Select) -> None:
         self.select = select
         self.anything = select.anything
-        rules = [translate(pattern) for pattern in reversed(select.patterns)]
-        self._groups = [
-            (excludes, _compiled(b"|".join(b"(?:%b)" % regex for regex, _ in group)))
-            for excludes, group in groupby(rules, itemgetter(1))
-        ]
-        """The patterns, the last ones first."""
+        self._groups = _compiled(select.patterns) if select.patterns else ()
+        """Whether they exclude, and the patterns; the last ones first."""
         self._after, self._before = select.after, select.before
         self._larger, self._smaller = select.larger_than, select.smaller_than
         self._beside_names = select.by_age or select.by_size
@@ -124,75 +116,11 @@ class Selection:
         ]
 
 
-def translate(line: bytes) -> tuple[bytes, bool]:
-    """A regular expression for the paths that ``line`` matches, and whether it excludes them; ``ValueError``: none."""
-    from pathspec.patterns.gitignore.base import GitIgnorePatternError
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+def _compiled(patterns: Sequence[bytes]) -> Sequence[tuple[bool, re.Pattern[bytes]]]:
+    from pcopy.walk.patterns import translate
 
-    while line.endswith(b"/**/"):  # pathspec takes it for that without the stars
-        line = line[:-4].removesuffix(b"/**") + (b"/**/*/" if line[:-4] else b"*/")
-    try:
-        regex, excludes = GitIgnoreSpecPattern.pattern_to_regex(line)
-    except GitIgnorePatternError:
-        regex, excludes = None, None
-    if regex is None or excludes is None:
-        raise ValueError("no pattern that could match anything")
-    if regex == b".":
-        return b"", excludes
-    for end, instead in ((_EITHER, rb"/?\Z"), (_DIRECTORY, rb"/\Z"), (b"/", b"/.")):
-        if regex.endswith(end):
-            regex = regex[: -len(end)] + instead
-            break
-    if b"?P<" in regex:
-        raise ValueError("a pattern that is not understood")
-    try:
-        _compiled(regex)
-    except re.error as error:
-        raise ValueError(f"a pattern that is not understood: {error}") from None
-    return regex, excludes
-
-
-def _compiled(regex: bytes) -> re.Pattern[bytes]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # a bracket within brackets is what it is in git
-        return re.compile(regex, re.DOTALL)
-
-
-def line_of(pattern: bytes, *, includes: bool = False) -> bytes:
-    """A pattern of the command line as a line for ``translate``; raises ``ValueError`` if it can match nothing.
-
-    There are no comments on a command line, and blanks at the end belong to the pattern.
-    """
-    if includes and pattern.startswith(b"!"):
-        raise ValueError("begins with !, which excludes what is included; for a name that begins so write \\!")
-    if pattern.startswith(b"#"):
-        pattern = b"\\" + pattern
-    bare = pattern.rstrip(b" \t")
-    if bare and not bare.endswith(b"\\"):
-        pattern = bare + b"".join(b"\\%c" % blank for blank in pattern[len(bare) :])
-    line = b"!" + pattern if includes else pattern
-    _check(line)
-    return line
-
-
-def lines_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
-    """The patterns in a file, and in which line each stands, from 1. Blank lines and comments are none.
-
-    Raises ``ValueError``, with the line, where one can match nothing.
-    """
-    for number, line in enumerate(contents.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        pattern = line.removesuffix(b"\r")
-        if pattern.strip() and not pattern.startswith(b"#"):
-            try:
-                _check(pattern)
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
-            yield number, pattern
-
-
-def _check(line: bytes) -> None:
-    if line[:2] in (b"- ", b"+ "):
-        option = "--exclude" if line.startswith(b"-") else "--include"
-        advice = f"write {option} with what follows; a name that begins so is written \\{line[:1].decode()}"
-        raise ValueError(f"a rule in rsync's form: {advice}")
-    translate(line)
+    rules = [translate(pattern) for pattern in reversed(patterns)]
+    return [
+        (excludes, re.compile(b"|".join(b"(?:%b)" % regex for regex, _ in group), re.DOTALL))
+        for excludes, group in groupby(rules, itemgetter(1))
+    ]

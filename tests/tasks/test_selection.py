@@ -11,10 +11,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.walk.selection import Select, Selection, line_of, lines_in
+from pcopy.walk.patterns import line_of, lines_in
+from pcopy.walk.selection import Select, Selection
 
 NAMES = (b"a", b"b", b"foo", b"a.o", b".x", b"#c", b"!d", b"e f", b"g ", b"\xff\xc3", b"n\nl", b"[k]", b"back\\")
-PARTS = (b"*", b"**", b"?", b"foo", b"a", b"b", b"*.o", b".*", b"[a-f]", b"[!a]*", b"e f", b"\\#c", b"\\!d", b"*\xff*")
+MORE = (b"A", b"Foo", b"k]", b"t\t", b"r\r", b"f0o", b"f-o", b"h", b"\xc3\xa0", b"-", b"\x0b", b"**")
+"""Names that are in one directory only: it takes long to look at more."""
+PARTS = (
+    *(b"*", b"**", b"?", b"foo", b"a", b"b", b"*.o", b".*", b"[a-f]", b"[!a]*", b"e f", b"\\#c", b"\\!d", b"*\xff*"),
+    *(b"***", b"*\\]", b"k]", b"\\*\\*", b"\xc3\xa0", b"A", b"h", b"t\t", b"r\r", b"f?o", b"\\f*", b"back\\\\"),
+)
+IN_BRACKETS = (
+    b"a",
+    b"a-f",
+    b"f-a",
+    b"A-Z",
+    b" -9",
+    b"-",
+    b"]",
+    b"[",
+    b"\\]",
+    b"\\-",
+    b"\\\\",
+    b"/",
+    b"!",
+    b"^",
+    b"\xc3-\xff",
+)
+CLASSES = ("alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "xdigit")
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +54,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if name != b"foo":
                     Path((directory + b"/" + name).decode(errors="surrogateescape")).touch()
             Path((directory + b"/foo/" + first).decode(errors="surrogateescape")).touch()
-    for name in NAMES[6:]:
+    for name in NAMES[6:] + MORE:
         Path((bytes(root) + b"/" + name).decode(errors="surrogateescape")).touch()
+        Path((bytes(root) + b"/a/b/" + name).decode(errors="surrogateescape")).touch()
     return root
 
 
@@ -67,22 +92,62 @@ def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
 
 
 def are_same(tree: Path, lines: list[bytes], scratch: Path) -> None:
-    assert chosen(tree, lines) == chosen_by_git(tree, lines, scratch), lines
+    patterns = [pattern for _, pattern in lines_in(b"\n".join(lines))]
+    assert chosen(tree, patterns) == chosen_by_git(tree, lines, scratch), lines
 
 
+BRACKET = st.builds(
+    lambda sign, items: b"[" + sign + b"".join(items) + b"]",
+    st.sampled_from((b"", b"!", b"^")),
+    st.lists(
+        st.sampled_from(IN_BRACKETS + tuple(b"[:%b:]" % name.encode() for name in CLASSES)), min_size=1, max_size=4
+    ),
+)
+PART = st.one_of(
+    st.sampled_from(PARTS),
+    st.sampled_from(PARTS),
+    st.builds(
+        lambda *parts: b"".join(parts), st.sampled_from((b"", b"*", b"f", b"?")), BRACKET, st.sampled_from(PARTS)
+    ),
+    BRACKET,
+)
 LINE = st.builds(
-    lambda sign, anchor, parts, end: sign + anchor + b"/".join(parts) + end,
+    lambda sign, anchor, parts, end, blanks: sign + anchor + b"/".join(parts) + end + blanks,
     st.sampled_from((b"", b"", b"!")),
     st.sampled_from((b"", b"", b"/")),
-    st.lists(st.sampled_from(PARTS), min_size=1, max_size=3),
-    st.sampled_from((b"", b"", b"/", b"/*", b"/**")),
+    st.lists(PART, min_size=1, max_size=3),
+    st.sampled_from((b"", b"", b"/", b"/*", b"/**", b"/***")),
+    st.sampled_from((b"", b"", b"", b" ", b"  ", b"\t", b"\r", b" \r", b"\\ ", b"\\", b"[")),
 )
 
 
-@given(lines=st.lists(LINE, min_size=1, max_size=5))
-@settings(max_examples=40, deadline=None)
+def accepted(line: bytes) -> bool:
+    try:
+        return bool([*lines_in(line)])
+    except ValueError:
+        return False
+
+
+@given(lines=st.lists(LINE, min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
 def test_git_chooses_the_same(tree: Path, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
-    are_same(tree, lines, tmp_path_factory.getbasetemp())
+    """What is refused matches nothing for git, either."""
+    scratch = tmp_path_factory.getbasetemp()
+    refused = [line for line in lines if not accepted(line)]
+    assert chosen(tree, []) == chosen_by_git(tree, refused, scratch), refused
+    are_same(tree, [line for line in lines if line not in refused], scratch)
+
+
+@pytest.mark.parametrize("negated", ["", "!", "^"])
+def test_classes_hold_what_git_has_in_them(tmp_path: Path, negated: str) -> None:
+    """Each byte that may be in a name."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for byte in {*range(1, 256)} - {ord("/")}:
+        os.close(os.open(bytes(tmp_path) + b"/n%c" % byte, os.O_CREAT))
+    for name in CLASSES:
+        line = f"n[{negated}[:{name}:]]".encode()
+        expected = chosen_by_git(tmp_path, [line], tmp_path / ".git")
+        assert chosen(tmp_path, [line]) == expected and 0 < len(expected) < 254, name
 
 
 @pytest.mark.parametrize(
@@ -101,6 +166,17 @@ def test_git_chooses_the_same(tree: Path, tmp_path_factory: pytest.TempPathFacto
         [b"**"],
         [b"[[]k]"],
         [b"back\\\\"],
+        [b"back\\\\ "],
+        [b"*\t"],
+        [b"*\\ "],
+        [b"*\xa0"],
+        [b"[[:upper:]]*"],
+        [b"k[\\]]", b"[^\\]]"],
+        [b"a[!0-9]b", b"a[ -9]foo"],
+        [b"[!/]oo"],
+        [b"*[]-]*"],
+        [b"/***/?*"],
+        [b"***/foo", b"\\*\\*"],
     ],
 )
 def test_git_chooses_the_same_by_special_patterns(tree: Path, tmp_path: Path, lines: list[bytes]) -> None:

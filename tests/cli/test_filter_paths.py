@@ -1,0 +1,96 @@
+"""Patterns that can match nothing below the paths of the command line are refused: what they are to keep would go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.pcopy import PCOPY
+from pcopy.cli.prm import PRM
+from pcopy.cli.program import Program
+from pcopy.cli.pverify import PVERIFY
+from pcopy.errors import Refused
+
+
+@pytest.fixture
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: run7, data and copy, each with a file keep, and a link to run7."""
+    for name in ("run7", "data", "copy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "keep").touch()
+    (tmp_path / "link").symlink_to("run7")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(program: Program, *words: str) -> str:
+    """One line, or nothing if the words are understood."""
+    try:
+        program.parse(words)
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "advice"),
+    [
+        ("./keep", "write /keep, for a path below"),
+        ("./keep/", "write /keep/, for"),
+        ("a/./b", "write /a/b, for"),
+        ("a//b", "write /a/b, for"),
+        ("//a", "write /a, for"),
+        ("../a", "patterns are for paths below"),
+        ("a/..", "patterns are for paths below"),
+        (".", "patterns are for paths below"),
+        ("a\\", "a backslash before a slash or at the end"),
+        ("a\\/b", "a backslash before a slash or at the end"),
+        ("a[b", "a bracket is not closed"),
+        ("[[:capital:]]", "there is no class [:capital:]"),
+    ],
+)
+def test_what_is_no_path_below_the_root_is_refused(top: Path, pattern: str, advice: str) -> None:
+    for option in ("--exclude", "--include"):
+        told = refusal(PRM, "--exclude=x", option, pattern, "run7")
+        assert told.startswith(f"{option}: ") and advice in told, told
+    Path("patterns").write_text(f"*.o\n{pattern}\n")
+    told = refusal(PRM, "--exclude-from=patterns", "run7")
+    assert "line 2: " in told and advice in told
+
+
+@pytest.mark.parametrize("pattern", [".a", "...", "a..", "..a/b", "[.]a", "a/.b/..c", "\\ "])
+def test_names_with_dots_are_names(top: Path, pattern: str) -> None:
+    assert not refusal(PRM, "--exclude", pattern, "run7")
+
+
+def test_a_pattern_is_no_path_of_the_command_line(top: Path) -> None:
+    for path in ("run7", "./run7/", str(top / "run7"), "../" + top.name + "/run7", "link"):
+        for pattern in (f"{top}/run7/keep", f"{top}/run\\7/keep"):
+            told = refusal(PRM, f"--exclude={pattern}", path)
+            assert "--exclude" in told and told.endswith(f"are for paths below {path}: write /keep")
+    for pattern in ("run7/keep", "/run7/keep"):
+        assert refusal(PRM, f"--exclude={pattern}", "data", "run7").endswith("write /keep")
+    assert refusal(PRM, f"--exclude={top}/run7", "run7").endswith("is never left out itself")
+    assert "--include" in refusal(PVERIFY, "--exclude=*", f"--include={top}/data/*/", "data", "copy")
+    for words in (["data/", "copy"], ["-T", "--mirror", "data", "copy"]):
+        for place, path in (("data", words[-2]), ("copy", "copy")):
+            told = refusal(PCOPY, f"--exclude={top}/{place}/keep", *words)
+            assert told.endswith(f"are for paths below {path}: write /keep")
+
+
+def test_the_name_of_a_path_counts_where_something_is_removed(top: Path) -> None:
+    for words, is_refused in ((["--mirror"], True), (["--delete"], True), ([], False)):
+        for pattern in ("copy/keep", "/data/keep"):
+            assert bool(refusal(PCOPY, *words, f"--exclude={pattern}", "data/", "copy")) == is_refused
+
+
+def test_a_path_that_is_there_may_be_meant(top: Path) -> None:
+    for path in (top / "run7/run7", top / "copy/data", Path(f"{top}/run7{top}/run7")):
+        path.mkdir(parents=True)
+    assert not refusal(PRM, "--exclude=run7/keep", "run7")
+    assert not refusal(PRM, f"--exclude={top}/run7/keep", "run7")
+    assert not refusal(PCOPY, "--mirror", "--exclude=data/keep", "data/", "copy")
+    for words in (["--exclude=run7", "run7"], ["--exclude=/run7", "run7"], ["--exclude=run77/keep", "run7"]):
+        assert not refusal(PRM, *words)
+    assert not refusal(PCOPY, f"--exclude={top}/copy/keep", "/", "copy")
