@@ -370,7 +370,8 @@ def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: s
 
 def allow_descriptors(size: int) -> None:
     """Raises the soft limit of open files to the hard one if forking ``size`` ranks needs more; or ``Refused``."""
-    peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in range(size))
+    worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}  # of a parabola's values the greatest is in its middle
+    peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in worst)
     needed = len(os.listdir("/proc/self/fd")) + peak + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
