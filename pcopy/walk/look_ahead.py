@@ -10,7 +10,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 MOST_ENTRIES = 100_000
 """Entries that are looked at: with a server's latency the seconds end it before."""
@@ -51,40 +50,40 @@ class LookAhead:
     ) -> Iterator[tuple[bytes, os.stat_result]]:
         """What is selected in the directory ``root``: paths below it, a directory before what is in it. With
         ``one_file_system`` what is mounted in it is not entered."""
-        with ExitStack() as stack:
-            opened = self._open(root, None, stack)
-            if opened is None:
-                return
+        opened = self._open(root, None)
+        if opened is None:
+            return
+        pending = [(b"", self._listed(opened), opened)]
+        try:
             device = os.fstat(opened).st_dev
-            pending = [(b"", self._listed(opened), stack.enter_context(ExitStack()))]
             while pending:
-                above, entries, closing = pending[-1]
+                above, entries, around = pending[-1]
                 entry = next(entries, None)
                 if entry is None:
-                    closing.close()
                     pending.pop()
+                    os.close(around)
                     continue
-                directory, name, status = entry
+                name, status = entry
                 path = above + name
                 if not selects(path, status):
                     continue
                 yield path, status
                 if stat.S_ISDIR(status.st_mode) and not (one_file_system and status.st_dev != device):
-                    inner = stack.enter_context(ExitStack())
-                    opened = self._open(name, directory, inner)
+                    opened = self._open(name, around)
                     if opened is not None:
-                        pending.append((path + b"/", self._listed(opened), inner))
+                        pending.append((path + b"/", self._listed(opened), opened))
+        finally:
+            for *_, opened in pending:
+                os.close(opened)
 
-    def _open(self, name: bytes, around: int | None, stack: ExitStack) -> int | None:
+    def _open(self, name: bytes, around: int | None) -> int | None:
         try:
-            opened = os.open(name, _QUIETLY, dir_fd=around)
+            return os.open(name, _QUIETLY, dir_fd=around)
         except OSError:
             self.is_complete = False
             return None
-        stack.callback(os.close, opened)
-        return opened
 
-    def _listed(self, directory: int) -> Iterator[tuple[int, bytes, os.stat_result]]:
+    def _listed(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
         """The entries of an open directory, as long as there is anything left of the budget."""
         try:
             with os.scandir(directory) as entries:
@@ -95,6 +94,6 @@ class LookAhead:
                         return
                     self._entries -= 1
                     name = os.fsencode(entry.name)
-                    yield directory, name, os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    yield name, os.stat(name, dir_fd=directory, follow_symlinks=False)
         except OSError:
             self.is_complete = False
