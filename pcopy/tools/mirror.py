@@ -95,6 +95,11 @@ def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
     for root in roots:
         if not root.item and lies_in(path, root.source):
             raise Refused(f"{given}: lies in {shown(root.source_shown)}, which is copied; name another directory")
+        target = target_of(root)
+        if not root.item and lies_in(path, target):
+            twin = os.path.join(root.source, os.path.relpath(path, target))
+            if os.path.lexists(twin):
+                raise Refused(f"{given}: {shown(twin)} is to be copied there; name another directory")
     there = path
     while not os.path.lexists(there):
         there = os.path.dirname(there)

@@ -169,6 +169,7 @@ def test_what_was_saved_when_a_job_began_or_since_is_kept_by_a_resume(area: Path
 REFUSALS: dict[str, tuple[list[str], bytes]] = {
     "another file system": (["--backup", "/proc/x", "{}/source/", "{}/copy"], b"not on the file system of"),
     "in the source": (["--backup", "{}/source/old", "{}/source/", "{}/copy"], b"lies in"),
+    "where the source has something": (["--backup", "a", "{}/source/", "{}/copy"], b"source/a is to be copied there"),
     "around DST": (["--backup", "{}", "{}/source/", "{}/copy"], b"lies in it"),
     "DST": (["--backup", ".", "{}/source/", "{}/copy"], b"lies in it"),
     "a file": (["--backup", "{}/copy/a/small", "{}/source/", "{}/copy"], b"no directory"),
