@@ -95,11 +95,6 @@ def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
     for root in roots:
         if not root.item and lies_in(path, root.source):
             raise Refused(f"{given}: lies in {shown(root.source_shown)}, which is copied; name another directory")
-        target = target_of(root)
-        if not root.item and lies_in(path, target):
-            twin = os.path.join(root.source, os.path.relpath(path, target))
-            if os.path.lexists(twin):
-                raise Refused(f"{given}: {shown(twin)} is to be copied there; name another directory")
     there = path
     while not os.path.lexists(there):
         there = os.path.dirname(there)
@@ -118,4 +113,15 @@ def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
             f"{given}: {shown(path)} {strangers}: what is kept there would not be safe; "
             "name a directory of yours that only you may write, or one that is to be made"
         )
+    if (twin := next(_twins(path, roots), None)) is not None:
+        raise Refused(f"{given}: {shown(twin)} is to be copied there; name another directory")
     return path
+
+
+def _twins(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
+    """What the sources have that would be copied to ``path``."""
+    for root in roots:
+        if not root.item and lies_in(path, target_of(root)):
+            twin = os.path.join(root.source, os.path.relpath(path, target_of(root)))
+            if os.path.lexists(twin):
+                yield twin
