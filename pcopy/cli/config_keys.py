@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pcopy.errors import Refused
@@ -43,6 +43,8 @@ PATTERNS = frozenset(("exclude", "include", "exclude-from"))
 
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NOTHING = ("", "~", "null", "Null", "NULL")
+_BATCH = 250
+"""Options that are parsed at once."""
 _PATHS = ("FILE", "DIR")
 
 
@@ -74,6 +76,12 @@ class Setting(NamedTuple):
     def says(self, options: Collection[str]) -> bool:
         """Is it one of ``options``: a name, or a name and a value?"""
         return bool(self.words) and (self.name in options or f"{self.name}={self.value}" in options)
+
+
+def batched(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """``words`` of settings as argparse is to have them: for each option it looks at all others, and thousands take
+    minutes."""
+    return (words[at : at + _BATCH] for at in range(0, len(words), _BATCH))
 
 
 def name_of(action: Action) -> str:
@@ -116,7 +124,8 @@ class Keys:
         words: list[str] = []
         try:
             words = _words(action, name, value, siblings)
-            self._parser.parse_known_args(words)
+            for some in batched(words):
+                self._parser.parse_known_args(some)
         except (Refused, ValueError) as error:
             hint = "" if is_own else _only_for_others(words, name, program)
             raise Refused(f"{place}: {key}: {_reason(str(error))}{hint}") from None

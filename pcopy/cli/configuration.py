@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.config_files import read
-from pcopy.cli.config_keys import PATTERNS, PROGRAMS, Configurable, Keys, Setting, name_of
+from pcopy.cli.config_keys import PATTERNS, PROGRAMS, Configurable, Keys, Setting, batched, name_of
 from pcopy.errors import Refused
 from pcopy.launch.launcher import identify, is_launched
 from pcopy.named import NamedTuple
@@ -133,9 +133,13 @@ def made_with_files(
     program: Configurable, words: Sequence[str], files: Sequence[bytes], make: Callable[[Namespace], Any]
 ) -> Any:
     """What ``make`` makes of the values of ``words`` and ``files``; raises ``Refused``, as ``effective`` and that."""
+    from argparse import Namespace
+
     settings = effective(program, words, files).settings
     with _explaining(settings):
-        values, _ = program.parser().parse_known_args([*words_of(settings), *words])
+        parser, values = program.parser(), Namespace()
+        for some in (*batched(words_of(settings)), words):
+            values, _ = parser.parse_known_args(some, values)
         if settings and values.verbose and not values.quiet:
             told = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
             tell(program.name, f"set by files: {told}")

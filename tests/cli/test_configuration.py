@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,22 @@ class TestWhatCounts:
         assert parse().options.select.patterns == (b"*.o", b".snapshot", b"!keep.o")
         files("exclude: ['*.o', .snapshot]\n", "exclude: []\n")
         assert parse().options.select.patterns == ()
+
+    def test_a_long_list_goes_through_argparse_in_parts(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its time grows with the square of the words: 80,000 patterns took minutes."""
+        longest = 0
+        parse_known_args = ArgumentParser.parse_known_args
+
+        def measured(parser: Any, words: Any, *rest: Any) -> Any:
+            nonlocal longest
+            longest = max(longest, len(words))
+            return parse_known_args(parser, words, *rest)
+
+        monkeypatch.setattr(ArgumentParser, "parse_known_args", measured)
+        files(user="verbose: 1\nexclude:\n" + "".join(f"- a{n}\n- include: b{n}\n" for n in range(600)))
+        found = parse("--exclude", "last", "-v").options.select.patterns
+        assert found == (*(line for n in range(600) for line in (b"a%d" % n, b"!b%d" % n)), b"last")
+        assert longest < 500
 
     def test_what_was_said_by_another_name_counts_too(self, files: Files) -> None:
         files(user="existing: skip\nverbose: 2\n")
