@@ -21,7 +21,7 @@ _REACHES_NONE = "pcopy reaches no other hosts: mount their file system here, or 
 
 HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _THE_DEFAULT),
-    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs", "--sparse"), _THE_DEFAULT),
+    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _THE_DEFAULT),
     **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _THE_DEFAULT),
     **dict.fromkeys(("--compress", "-z"), "pcopy does not compress; leave it out"),
     **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _GOES_ON),
@@ -29,6 +29,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--info", "--stats"), _TELLS),
     **dict.fromkeys(("--rsh", "-e", "--rsync-path"), _REACHES_NONE),
     **dict.fromkeys(("--no-owner", "--no-group"), "write --no-preserve ownership"),
+    "--sparse": "holes stay holes by default: leave it out; to fill them, write --no-preserve sparse",
     "--no-perms": "write --no-preserve mode",
     "--no-times": "write --no-preserve timestamps",
     "--copy-links": "write -L",
