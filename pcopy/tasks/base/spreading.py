@@ -19,7 +19,7 @@ SMALLEST_CHUNK = 16 << 20
 SMALLEST_IN_TURN = 256 << 20
 """Bytes of chunks that follow one another: enough that beginning one takes nothing, and a killed job loses little."""
 LARGEST_CHUNK = 1 << 30
-"""Bytes; so much is copied again at most when a rank is killed."""
+"""Bytes; a chunk that was under way at a stop or a kill is copied again."""
 MOST_CHUNKS = 1 << 16
 """Chunks of one file: each is a task, and all are made at once."""
 
