@@ -179,8 +179,8 @@ def _is_begun_elsewhere(file: JobFile, new: Root, options: Options) -> bool:
 def means_now(file: JobFile) -> tuple[Root, ...]:
     """What the command that began a job would copy from where to where if it were given now; raises ``Refused``."""
     asked = file.asked
-    follow = file.options["dereference"]
-    return resolve(asked["SRC"], asked["DST"], asked["--no-target-directory"], follow=follow)
+    follow, stays = file.options["dereference"], file.options["one_file_system"]
+    return resolve(asked["SRC"], asked["DST"], asked["--no-target-directory"], follow=follow, stays=stays)
 
 
 def are_same(some: Sequence[Root], others: Sequence[Root]) -> bool:

@@ -56,11 +56,12 @@ class _Destination(NamedTuple):
 
 
 def resolve(
-    sources: Sequence[bytes], destination: bytes, no_target_directory: bool, *, follow: bool = False
+    sources: Sequence[bytes], destination: bytes, exact: bool, *, follow: bool = False, stays: bool = False
 ) -> tuple[Root, ...]:
     """One root for each of ``sources``, in their order, all below the same target directory.
 
-    With ``follow`` a source that is a symbolic link stands for what it leads to, and keeps its name.
+    ``exact``: DST itself is the target. With ``follow`` a source that is a symbolic link stands for what it leads to,
+    and keeps its name. If the job ``stays`` on each source's file system, DST may be mounted in one: there it ends.
     Raises ``Refused``, naming the path and what to do, where the paths cannot be copied as they are given.
     """
     if not sources:
@@ -69,16 +70,16 @@ def resolve(
     wanted = _look_at_destination(destination)
     _refuse_node(found, wanted)
     if len(found) > 1:
-        _refuse_mixture(found, wanted, no_target_directory)
-    targets = [_target(source, wanted, no_target_directory) for source in found]
+        _refuse_mixture(found, wanted, exact)
+    targets = [_target(source, wanted, exact) for source in found]
     ancestors = _identities_upwards(targets[0][0])
     roots = []
     for source, (target, name) in zip(found, targets, strict=True):
-        is_inside = bool(name) and wanted.directory is not None and not no_target_directory
+        is_inside = bool(name) and wanted.directory is not None and not exact
         target_shown = os.path.join(destination, name) if is_inside else destination
         source_id = _identity(source.directory)
         root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
-        _refuse_onto_itself(source, root, ancestors)
+        _refuse_onto_itself(source, root, ancestors, stays and not follow)
         roots.append(root)
     _refuse_over_sources(roots)
     return tuple(roots)
@@ -240,11 +241,9 @@ def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_ta
     if no_target_directory:
         raise Refused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
     if destination.directory is None:
-        problem = (
-            f"does not exist; {meant_or_made(destination.given, 'make it first')}"
-            if destination.entry is None
-            else "not a directory"
-        )
+        problem = "not a directory"
+        if destination.entry is None:
+            problem = f"does not exist; {meant_or_made(destination.given, 'make it first')}"
         raise Refused(f"{shown(destination.given)}: {problem}: several SRC need an existing directory as DST")
     by_name: dict[bytes, _Source] = {}
     for source in sources:
@@ -288,11 +287,10 @@ def _target(source: _Source, destination: _Destination, no_target_directory: boo
             raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {told}") from None
 
 
-def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode]) -> None:
+def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode], stays: bool) -> None:
     given, target = shown(source.given), shown(root.target_shown)
-    existing: DeviceInode | None = root.target_id
+    existing = None if root.name else root.target_id
     if root.name:
-        existing = None
         with _explaining(root.target_shown), suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
@@ -303,7 +301,10 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
         if existing is not None and existing == source.points_to:
             raise Refused(f"{target}: {given} is a link to it and would replace it; name another DST")
     elif source.identity in ancestors:
-        raise Refused(f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside")
+        is_elsewhere = source.identity[0] not in {root.target_id[0], (existing or root.target_id)[0]}
+        if not (stays and is_elsewhere):
+            way = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
+            raise Refused(f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside{way}")
 
 
 def _refuse_over_sources(roots: Sequence[Root]) -> None:

@@ -172,8 +172,9 @@ class CopyPreparation(Preparation):
     def _resolved(self) -> tuple[Root, ...]:
         """What is to be copied, and where to; raises ``Refused``."""
         arguments = self.arguments
-        follow = arguments.options.dereference
-        return resolve(arguments.sources, arguments.destination, arguments.no_target_directory, follow=follow)
+        exact, options = arguments.no_target_directory, arguments.options
+        follow, stays = options.dereference, options.one_file_system
+        return resolve(arguments.sources, arguments.destination, exact, follow=follow, stays=stays)
 
     def begin(self, ranks: int) -> None:
         """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""

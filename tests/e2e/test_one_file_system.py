@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,45 @@ def test_subvolumes_count_as_file_systems(area: Path, on: Place) -> None:
     assert differences(area / "cp", area / "copy") == []
     assert os.listdir(area / "copy/volume") == []
     subprocess.run(["btrfs", "subvolume", "delete", place / "source/volume"], check=True, capture_output=True)
+
+
+@contextmanager
+def bound(directory: Path, point: Path) -> Iterator[Path]:
+    """``directory`` at ``point``, too."""
+    point.mkdir()
+    subprocess.run(["mount", "--bind", directory, point], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
+@pytest.mark.parametrize("options", [(), ("--mirror",), ("--dry-run",)])
+def test_a_clone_that_is_mounted_in_its_source(area: Path, source: Path, options: tuple[str, ...]) -> None:
+    """As ``/mnt/new`` in ``/``: where DST is mounted the copy ends. A bind mount of SRC's own file system is copied."""
+    clone = source / "mount"
+    with bound(source / "a", source / "again"):
+        for _ in range(2):
+            told = summary(succeed("--json", "-x", *options, f"{source}/", clone, ranks=3))
+            assert told["found"] == told["copied"] + told["skipped"] == 7
+        if "--dry-run" in options:
+            assert sorted(os.listdir(clone)) == ["left-out", "sub"]
+            return
+        line = ["rsync", "-aHAXxni", "--checksum", "--modify-window=-1", "--exclude=/mount", f"{source}/", f"{clone}/"]
+        assert subprocess.run(line, check=True, capture_output=True).stdout == b""
+    assert os.listdir(clone / "mount") == []
+    old = [] if "--mirror" in options else ["left-out", "sub"]
+    assert sorted(os.listdir(clone)) == sorted(["a", "again", "file", "mount", *old])
+
+
+def test_a_destination_in_its_source_is_refused_all_the_same(area: Path, source: Path) -> None:
+    """Without ``-x``, with links followed, and where the destination is on the source's own file system after all."""
+    advice = "; name a DST outside, or write -x (without -L), since DST is on another file system"
+    for options, told in (((), advice), (("-xL",), advice)):
+        run = pcopy(*options, f"{source}/", source / "mount")
+        assert run.returncode == 2 and told in run.stderr.decode(), show(run)
+    with bound(source / "a", source / "again"), bound(source / "a", source / "mount/source"):
+        for words in ((f"{source}/", source / "again"), (source, source / "mount"), (source, source / "a/new")):
+            run = pcopy("-x", *words)
+            assert run.returncode == 2 and run.stderr.endswith(b"name a DST outside\n"), show(run)
+    assert os.listdir(source / "a") == ["inner"]

@@ -136,7 +136,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         source = rank.sources[self.root].open(self.path, self.source_id)
         status = status_of(source, on_source=True)
         reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NOWHERE)
-        if not reads and rank.is_target(self.root, status):
+        if not (reads or self.is_left_out(rank)) and rank.is_target(self.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
         if rank.options.dereference and self.parent is not None:
             self._check_followed(rank, self.parent, source, status)
