@@ -16,13 +16,13 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.identity import Identity, Likeness, mark_of
 from pcopy.fsio.mounted import Mounted, MountRoot
 from pcopy.fsio.mounts import Followed, Mounts
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import open_to_read, status_of
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -342,6 +342,12 @@ def listing_problem(number: int) -> Problem:
     if number == errno.EBADF:
         return Problem("open", errno.EACCES, on_source=True)
     return Problem("readdir", number, on_source=True)
+
+
+def is_empty(around: int | None, name: bytes) -> bool:
+    """Is nothing in the directory ``name`` of either side? Raises ``Problem``."""
+    with failing("open"), held_open(open_to_read(around, name)) as directory, os.scandir(directory) as entries:
+        return next(entries, None) is None
 
 
 def count_entries(directory: int, *, sockets: bool) -> int:

@@ -31,8 +31,8 @@ class Version(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def open_to_read(directory: int, name: bytes, *, follow: bool = False) -> int:
-    """A descriptor for reading a file of either side without a trace where that is allowed; raises ``OSError``."""
+def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) -> int:
+    """A descriptor for reading an item of either side without a trace where that is allowed; raises ``OSError``."""
     flags = FLAGS & ~os.O_NOFOLLOW if follow else FLAGS
     try:
         return patiently(lambda: os.open(name, flags | os.O_NOATIME, dir_fd=directory))

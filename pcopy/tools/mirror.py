@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from pcopy.errors import Refused
+from pcopy.fsio.directories import is_empty
 from pcopy.jobs.paths import lies_in, target_of
 from pcopy.tasks.base.job import Options, Root
 from pcopy.tasks.files.backup import strangers_of
@@ -50,8 +51,7 @@ def _mode(path: bytes) -> int:
 
 def _is_empty(directory: bytes) -> bool:
     try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is None
+        return is_empty(None, directory)
     except OSError:  # it fails, and nothing is deleted then
         return False
 

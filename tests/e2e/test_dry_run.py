@@ -109,6 +109,29 @@ def test_things_of_another_type_are_in_the_way(area: Path) -> None:
     agrees(area, "source/", "copy")
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [((), 1), (("--delete",), 0), (("--mirror",), 0), (("--mirror", "--max-delete", "9"), 1)],
+    ids=str,
+)
+def test_directories_are_in_the_way(area: Path, words: tuple[str, ...], status: int) -> None:
+    """What is in a full one is deleted first, where anything is; an empty one is replaced."""
+    for way in ("empty", "full"):
+        source = area / "source" / way
+        write(source / "small", b"contents")
+        write(source / "large", bytes(5 << 20))
+        write(source / "hard", b"of three names")
+        for name in ("hard1", "hard2"):
+            os.link(source / "hard", source / name)
+        (source / "link").symlink_to("nowhere")
+        os.mkfifo(source / "fifo")
+        for name in ("small", "large", "hard1", "link", "fifo"):
+            (area / "copy" / way / name).mkdir(parents=True)
+            if way == "full":
+                write(area / "copy/full" / name / "deep/inside", b"only there")
+    agrees(area, *words, "source/", "copy", status=status)
+
+
 def test_several_sources_and_single_files(area: Path) -> None:
     write(area / "one", b"1")
     write(area / "tree/two", b"22")

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.directories import list_names
+from pcopy.fsio.directories import is_empty
 from pcopy.fsio.existing import Decision, Status, alike, decide, may_be_compared
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
@@ -39,6 +39,7 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import REPLACED, is_undressed
 from pcopy.named import NamedTuple
+from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since
 from pcopy.tasks.base.values import UNMADE, Place
@@ -162,16 +163,13 @@ class Existing(NamedTuple):
             raise unsure(self.name)
         if decision is Decision.FAIL:
             raise Problem("create", errno.EEXIST)
-        if decision is Decision.REPLACE and options.delete and stat.S_ISDIR(target.st_mode):
-            self._refuse_full()
+        if decision is Decision.REPLACE and (options.delete or options.dry_run):
+            self.refuse_full()
         return decision is Decision.REPLACE and (half is not None or not self._differs_in_time(source))
 
-    def _refuse_full(self) -> None:
+    def refuse_full(self) -> None:
         """Raises ``Problem`` if it is a directory that is in the way, before anything is copied for that."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        with failing("open"), held_open(os.open(self.name, flags, dir_fd=self.directory)) as descriptor:
-            is_empty = not any(True for _ in list_names(descriptor))
-        if not is_empty:
+        if stat.S_ISDIR(self.status.st_mode) and not is_empty(self.directory, self.name):
             raise Problem("rmdir", errno.ENOTEMPTY)
 
     def gives_way(self, source: Status) -> bool:
@@ -288,7 +286,14 @@ def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
         return None
     directory, new_name = rank.open_target(place), rank.new_name(place, name)
     status = look(directory, new_name)
-    return None if status is None else Existing(rank, place, directory, new_name, status)
+    if status is None or (rank.phase == Phase.AGAIN and rank.options.dry_run and _would_be_gone(rank, status)):
+        return None
+    return Existing(rank, place, directory, new_name, status)
+
+
+def _would_be_gone(rank: Rank, status: os.stat_result) -> bool:
+    """Is it a directory that a dry run has told to be deleted? Nothing else is in the way of what waits for that."""
+    return stat.S_ISDIR(status.st_mode) and rank.begun_with()[counts.DELETED] > 0
 
 
 def over_or_new(

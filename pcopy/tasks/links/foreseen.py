@@ -33,6 +33,8 @@ def foresee_links(rank: Rank, result: Result, item: Item, first: Settled) -> Ste
             if present is not None and _stays(rank, present, first, like):
                 skipped(rank, result, place, name, first.known)
             else:
+                if present is not None:
+                    present.refuse_full()
                 result.count(counts.HARDLINKS, 1, place)
                 result.items.did(How.over(present).action, place, name, HARD_LINK)
         except Problem as why:

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Container, Mapping
 from functools import cache
 
-from pcopy.fsio.directories import list_names
+from pcopy.fsio.directories import is_empty, list_names
 from pcopy.fsio.identity import Identity, birth_of
 from pcopy.fsio.kernel.batches import Listed, Stat
 from pcopy.fsio.kernel.columns import MODE, Code, pack_names, unpack_names
@@ -191,7 +191,8 @@ def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, ours: M
         elif _resolved(sides.target, name, kinds[row]) == ord("d"):
             path = os.path.join(sides.place.path, name)
             if _gives_way(rank, selected, path, _resolved(sides.source, name, ours[name])):
-                going.append(row)
+                if not (rank.options.dry_run and is_empty(sides.target, name)):  # which a copy would have replaced
+                    going.append(row)
             elif not selected.anything or selected.takes_directory(path):
                 below.append(row)
     return _Sorted(going, below)
