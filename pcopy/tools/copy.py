@@ -36,6 +36,7 @@ from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
 from pcopy.tools.summary import summary_lines, summary_of
+from pcopy.walk.look_ahead import LookAhead
 
 _SLOW = 64 << 10
 """Bytes a second below which a limit is likely to be meant in another unit."""
@@ -101,15 +102,17 @@ class CopyPreparation(Preparation):
     def _look_ahead(self, roots: Sequence[Root], options: Options) -> bool:
         """Is there room for the copy, as far as can be told? Raises ``Refused`` if there is none for sure, or filters
         leave nothing."""
-        from pcopy.tools.space import check_space
-        from pcopy.walk.look_ahead import LookAhead
-
         ahead = LookAhead()
         if options.select.anything:
             from pcopy.tools.selecting import refuse_nothing
 
             refuse_nothing(roots, options, ahead)
-        return self.arguments.force or check_space(roots, options, ahead)
+        return self.arguments.force or self._fits(roots, options, ahead)
+
+    def _fits(self, roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
+        from pcopy.tools.space import check_space
+
+        return check_space(roots, options, ahead)
 
     def sink(self, screen: Sink) -> Sink:
         if self._has_room:

@@ -18,13 +18,14 @@ from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.itemized import WORDS, Itemized
-from pcopy.tasks.base.job import InFront, Sink
+from pcopy.tasks.base.job import InFront, Options, Root, Sink
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyPreparation
-from pcopy.tools.space import Room, free_on
+from pcopy.tools.space import NoRoom, Room, free_on
 from pcopy.tools.summary import summary_of, sums_lines
 from pcopy.units import show_seconds, show_size
+from pcopy.walk.look_ahead import LookAhead
 
 _SMALLEST, _STEP = 4 << 10, 16
 """The histogram of sizes: up to 4 KiB, and then sixteen times as much each, in bytes."""
@@ -78,17 +79,29 @@ class Foreseen(InFront):
 
 
 class DryRunPreparation(CopyPreparation):
+    _is_enough: bool | None = None
+    """Would there be room for the copy? None: not known, or the user does not want to know."""
+    _lacking = ""
+    """Why the copy would be refused."""
+
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
         telling = arguments.telling._replace(verbose=min(arguments.telling.verbose, 1))
         if sys.stdout.isatty() and telling.progress in ("auto", "bar"):
             telling = telling._replace(progress="none")  # the lines would go through the bar
         keeping = arguments.keeping._replace(directory=b"", at_start=False)
-        super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping, force=True))
+        super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping))
         options = self.job.options._replace(
             signature=b"", manifest=b"", verify=False, repair=False, hash="", sync=False, fsync=False, itemize=True
         )
         self.job = self.job._replace(options=options)
         self._foreseen: Foreseen | None = None
+
+    def _fits(self, roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
+        try:
+            self._is_enough = super()._fits(roots, options, ahead) or None
+        except NoRoom as lacking:
+            self._is_enough, self._lacking = False, lacking.why
+        return True
 
     def sink(self, screen: Sink) -> Sink:
         prints = not (self.telling.json or self.telling.quiet)
@@ -118,6 +131,7 @@ class DryRunPreparation(CopyPreparation):
             "sizes": [{"up_to": end, "files": files, "bytes": size} for end, files, size in rows],
             "free_bytes": free and free.bytes,
             "free_inodes": None if free is None or free.inodes < 0 else free.inodes,
+            "fits": self._is_enough,
         }
 
     def _lines(self, ended: Ended, seconds: float, ranks: int) -> list[str]:
@@ -133,6 +147,10 @@ class DryRunPreparation(CopyPreparation):
         if (free := self._free()) is not None:
             inodes = f"{free.inodes:,} inodes" if free.inodes >= 0 else "no limit of inodes"
             lines.append(f"  free on {shown(self.job.roots[0].target)}: {show_size(free.bytes)}, {inodes}")
+        if self._lacking:
+            lines.append(f"  {self._lacking}: the copy would be refused without --force")
+        elif free is not None and totals.bytes > free.bytes and not self._is_enough:
+            lines.append("  which is too little, unless files have holes or replace others: the copy would stop early")
         lines.append(f"nothing was changed (--dry-run): {show_seconds(seconds)} with {counted(ranks, 'rank', 'ranks')}")
         if ended.status == INCOMPLETE:
             lines.append("incomplete: some items would fail, or could not be looked at (status 1)")

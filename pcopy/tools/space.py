@@ -45,8 +45,16 @@ def free_on(path: bytes) -> Room:
     return Room(blocks * there.f_frsize, there.f_favail if there.f_files else -1)
 
 
+class NoRoom(Refused):
+    """``why``: what is lacking where ``target`` lies, with both figures."""
+
+    def __init__(self, target: bytes, why: str) -> None:
+        super().__init__(f"{shown(target)}: {why}; make room, or try it all the same with --force")
+        self.why = why
+
+
 def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
-    """Raises ``Refused`` if there is too little room for sure; True if there is enough, as far as can be told."""
+    """Raises ``NoRoom`` if there is too little room for sure; True if there is enough, as far as can be told."""
     target = roots[0].target
     try:
         free = free_on(target)
@@ -61,13 +69,12 @@ def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead) -> bo
         needed.add_root(root, ahead)
         if not ahead.is_complete:
             return False
-    advice = "make room, or try it all the same with --force"
     if needed.bytes > free.bytes:
         sizes = f"{show_size(needed.bytes)} are needed and {show_size(free.bytes)} are free"
-        raise Refused(f"{shown(target)}: too little room: about {sizes}; {advice}")
+        raise NoRoom(target, f"too little room: about {sizes}")
     if free.inodes >= 0 and needed.inodes > free.inodes:
         numbers = f"{needed.inodes:,} are needed and {free.inodes:,} are free"
-        raise Refused(f"{shown(target)}: too few inodes: {numbers}; {advice}")
+        raise NoRoom(target, f"too few inodes: {numbers}")
     return True
 
 

@@ -35,6 +35,13 @@ def test_too_little_room_is_refused_with_both_figures(area: Path, small: Path) -
     assert run.returncode == 2 and b"6.00 MiB are needed and 4.00 MiB are free" in run.stderr, show(run)
     assert run.stderr.count(b"\n") == 1 and run.stdout == b"" and b"--force" in run.stderr
     assert os.listdir(small) == [] and os.statvfs(small).f_bfree == before.f_bfree
+    for force, verdict in (([], b": the copy would be refused without --force\n"), (["--force"], b"")):
+        dry = pcopy("--dry-run", *force, "source", small, cwd=area)
+        assert dry.returncode == 0 and verdict in dry.stdout, show(dry)
+        assert (b"6.00 MiB are needed and 4.00 MiB are free" in dry.stdout) == bool(verdict), show(dry)
+        assert (b"the copy would stop early" in dry.stdout) == bool(force), show(dry)
+    assert summary(pcopy("--dry-run", "--json", "source", small, cwd=area))["fits"] is False
+    assert summary(pcopy("--dry-run", "--json", "source/0", small, cwd=area))["fits"] is True
     run = pcopy("--force", "source", small, cwd=area)
     assert run.returncode in (1, 75) and b"No space left" in run.stderr, show(run)
 
