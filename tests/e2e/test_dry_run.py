@@ -11,7 +11,7 @@ import pytest
 from tests.support.command import Argument, Completed, pcopy, show, summary
 from tests.support.files import NOW, write
 from tests.support.mixed import expected, mixed
-from tests.support.users import is_root
+from tests.support.users import NOBODY, is_root
 from tests.support.walk import walk
 
 WORDS = {b"copy", b"replace", b"meta", b"delete", b"skip"}
@@ -184,6 +184,21 @@ def test_an_unreadable_directory_counts(area: Path) -> None:
     assert run.returncode == 1 and b"dark" in run.stderr, show(run)
     assert (summary(run)["failed"], summary(run)["found"]) == (1, 3)
     (area / "source/dark").chmod(0o700)
+
+
+def test_a_directory_of_dst_that_is_closed_to_its_owner_is_told(area: Path) -> None:
+    """A copy opens it up, and then puts back or takes over its mode."""
+    write(area / "source/dark/file", b"contents")
+    (area / "copy/dark").mkdir(parents=True)
+    for path in (area / "copy", area / "copy/dark"):
+        os.chown(path, NOBODY if is_root() else -1, -1)
+    (area / "copy/dark").chmod(0)
+    user = NOBODY if is_root() else None
+    run = pcopy("--dry-run", area / "source/", "-T", area / "copy", user=user)
+    assert run.returncode == 1 and b"copy/dark/file: stat: Permission denied" in run.stderr, show(run)
+    assert (area / "copy/dark").stat().st_mode & 0o777 == 0
+    run = pcopy(area / "source/", "-T", area / "copy", user=user)
+    assert run.returncode == 0 and (area / "copy/dark/file").read_bytes() == b"contents", show(run)
 
 
 def test_no_job_is_kept_and_none_is_touched(area: Path) -> None:
