@@ -58,20 +58,20 @@ class Listing:
         return bool(self.number)
 
 
-def begin_list(kernel: Kernel, directory: int, *, detailed: bool = False) -> Stepwise[Listing]:
-    """Lists an open directory, with kinds and inodes if it is ``detailed``.
+def begin_list(kernel: Kernel, directory: int, *, detailed: bool = False, on_source: bool = True) -> Stepwise[Listing]:
+    """Lists an open directory of either side, with kinds and inodes if it is ``detailed``.
 
     Raises ``Problem`` if an error stays, or is none that may pass.
     """
     for pause in (*PAUSES, None):
-        listed = yield from waited(kernel, kernel.submit(List(directory, NAMES_AT_ONCE, detailed)))
+        listed = yield from waited(kernel, kernel.submit(List(directory, NAMES_AT_ONCE, detailed, on_source)))
         try:
             _check(listed)
         except Problem as problem:
             if problem.errno not in PASSING or pause is None:
                 raise
             yield from naps(pause)
-            with failing("lseek", on_source=True):
+            with failing("lseek", on_source=on_source):
                 os.lseek(directory, 0, os.SEEK_SET)
         else:
             break

@@ -137,6 +137,17 @@ def test_nothing_goes_if_a_directory_may_not_be_read(trees: Path) -> None:
     assert told["failed"] == 1
 
 
+def test_a_directory_of_somebody_else_that_may_not_be_listed_is_told_as_one_of_dst(area: Path) -> None:
+    require_root("become somebody else")
+    write(area / "source/dark/file", b"content")
+    succeed(f"{area}/source/", area / "copy")
+    os.chown(area / "copy", NOBODY, NOBODY)
+    (area / "copy/dark").chmod(0o711)
+    run = pcopy("--mirror", f"{area}/source/", area / "copy", user=NOBODY)
+    told = os.fsencode(area / "copy/dark") + b": open: Permission denied (EACCES)"
+    assert run.returncode == 1 and told in run.stderr, show(run)
+
+
 def test_nothing_goes_if_the_source_is_empty(trees: Path) -> None:
     shutil.rmtree(trees / "source")
     (trees / "source").mkdir()

@@ -62,7 +62,7 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
             if sides is None:
                 return
             ours = yield from begin_list(rank.kernel, sides.source, detailed=True)
-            there = yield from begin_list(rank.kernel, sides.target, detailed=True)
+            there = yield from begin_list(rank.kernel, sides.target, detailed=True, on_source=False)
             if not (ours.number or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY)
             has_extra = False
