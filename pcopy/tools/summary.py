@@ -104,8 +104,9 @@ def summary_values(
 
 
 def _copied_now(totals: Totals, before: int | None) -> int:
-    """The bytes that this run has copied. What it found to be wrong of earlier ones may be more."""
-    return max(0, totals.bytes - (before or 0))
+    """The bytes that this run has copied. What it found to be wrong of earlier ones may be more; and earlier ones may
+    have copied a part of a large file that it has ended."""
+    return totals.bytes if before is None else max(0, min(totals.bytes - before, totals.moved))
 
 
 def _rate(copied: int, seconds: float) -> float:

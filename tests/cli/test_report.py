@@ -46,6 +46,16 @@ def test_summary_of_little() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "moved", "now"),
+    [(0, 30 << 20, "30.0 MiB"), (40 << 20, 90 << 20, "60.0 MiB"), (200 << 20, 0, "0 B")],
+)
+def test_a_run_that_goes_on_tells_what_it_has_copied_itself(before: int, moved: int, now: str) -> None:
+    """Earlier runs may have copied parts of a file that it has ended, or what it found to be wrong."""
+    totals = Totals(found=1, files=1, bytes=100 << 20, moved=moved)
+    assert f"{now} by this run in 1.00 s: {now}/s with 2 ranks" in summary_lines(totals, 1.0, 2, 0, before)
+
+
 def test_summary_of_a_job_that_stopped() -> None:
     lines = summary_lines(TOTALS._replace(found=1300), 1.0, 4, 75)
     assert lines[0] == "1,300 found = 1,240 copied + 3 skipped + 7 failed + 50 not reached"
