@@ -1,7 +1,7 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
 complete -c prm -l yes -d 'do not ask'
 complete -c prm -s f -l force -d 'do not ask, and a PATH that is not there is no error'
-complete -c prm -l dry-run -d 'tell how much would be removed'
+complete -c prm -l dry-run -d 'list what would be removed, and tell how much'
 complete -c prm -s r -s R -l recursive -d 'no effect'
 complete -c prm -l exclude -r -f -d 'leave out what matches'
 complete -c prm -l include -r -f -d 'take what matches, though an earlier --exclude matches it'
@@ -18,6 +18,7 @@ complete -c prm -l termination -r -f -a 'tree ring' -d 'how the ranks find out t
 complete -c prm -s q -l quiet -d 'nothing at all when all goes well'
 complete -c prm -s v -l verbose -d 'tell more'
 complete -c prm -l errors -r -F -d 'write all failures to FILE, one JSON object a line'
+complete -c prm -l log -r -F -d 'write to FILE what becomes of each item, one JSON object a line'
 complete -c prm -l json -d 'the summary as JSON'
 complete -c prm -l metrics -r -F -d 'write what is counted to FILE, for Prometheus'
 complete -c prm -l report -r -F -d 'write what was done, how fast and by whom to FILE when the job has ended'

@@ -61,7 +61,7 @@ exit status:
             raise Refused("PATH expected; see prm --help")
         if b"" in paths:
             raise Refused("a path is the empty string: name what is to be removed")
-        refuse_what_names_no_file(values, "errors", directories=False)
+        refuse_what_names_no_file(values, "errors", "log", directories=False)
         return RemoveArguments(
             paths,
             yes=values.yes or values.force,
@@ -80,7 +80,7 @@ exit status:
         add = parser.add_argument_group("what is removed").add_argument
         add("--yes", action="store_true", help="do not ask (needed where nobody can be asked)")
         add("-f", "--force", action="store_true", help="do not ask, and a PATH that is not there is no error")
-        add("--dry-run", action="store_true", help="tell how much would be removed; change nothing")
+        add("--dry-run", action="store_true", help="list what would be removed, and tell how much; change nothing")
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are removed by default")
         add_filters(parser, done="removed", older="only what has not changed since, directories included")
         how = parser.add_argument_group("how it works")
@@ -90,7 +90,7 @@ exit status:
         how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
             help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
         add_termination(how)
-        add_told(parser)
+        add_told(parser, items=True)
 
 
 PRM = Prm()

@@ -20,8 +20,10 @@ from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.streams import tell
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Failure, Job, Options, Root, Sink, Totals, mount_codes
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import Failure, InFront, Job, Options, Root, Sink, Totals, mount_codes
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
@@ -35,7 +37,7 @@ from pcopy.units import show_seconds
 _NAMED = 5
 """Paths that the question names."""
 
-_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "failed")
+_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``; those with other names come besides."""
 
 _OUTCOMES = {
@@ -93,7 +95,11 @@ class RemovePreparation(Preparation):
     def __init__(self, arguments: RemoveArguments) -> None:
         """Asks, if it has to; raises ``Refused``."""
         self.arguments = arguments
-        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
+        telling = arguments.telling
+        if arguments.dry_run:  # standard output has the lines: they would go through a bar, and be there twice
+            progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
+            telling = telling._replace(verbose=min(telling.verbose, 1), progress=progress)
+        super().__init__(arguments.ranks, arguments.in_flight, telling)
         self._missing: list[Failure] = []
         roots = tuple(self._roots())
         check_told(self.telling, roots, "is removed")
@@ -105,11 +111,17 @@ class RemovePreparation(Preparation):
             dry_run=arguments.dry_run,
             select=arguments.select,
             oplimit=arguments.oplimit,
+            itemize=self.telling.itemizes or self._lists,
         )
         self.job = Job(os.urandom(5).hex(), 1, roots, options)
         if roots and not arguments.yes and not arguments.dry_run:
-            _ask(roots)
+            _ask(roots, "what the filters choose in " if options.select.anything else "")
         self.began = time.monotonic()
+
+    @property
+    def _lists(self) -> bool:
+        """Does standard output get a line for each item that would be removed?"""
+        return self.arguments.dry_run and not (self.telling.json or self.telling.quiet)
 
     def _roots(self) -> Iterator[Root]:
         """Each path once. What is not there is noted."""
@@ -133,7 +145,7 @@ class RemovePreparation(Preparation):
         """It is told of the paths that are not there."""
         if self._missing:
             screen.failures(self._missing)
-        return super().sink(screen)
+        return super().sink(_Listing(screen) if self._lists else screen)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         return INCOMPLETE if self._missing else OK
@@ -153,14 +165,32 @@ class RemovePreparation(Preparation):
 
     def _lines(self, totals: Totals, seconds: float, ranks: int, status: int) -> list[str]:
         removed = "would be removed" if self.arguments.dry_run else "removed"
-        lines = sums_lines(totals, removed, "left" if self.job.options.select.anything else "not empty")
+        select = self.job.options.select
+        lines = sums_lines(totals, removed, "left" if select.anything else "not empty")
+        if select.anything and totals.skipped:
+            lines.append(f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty")
         rate = totals.copied / seconds if seconds > 0 else 0.0
         lines.append(f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}")
         return lines if status == OK else [*lines, _OUTCOMES.get(status, f"ended with status {status}")]
 
     def summary(self, totals: Totals, seconds: float, ranks: int, status: int) -> dict[str, object]:
-        removed = {"removed": totals.copied, "not_empty": totals.skipped, "dry_run": self.arguments.dry_run}
+        removed = {"removed": totals.copied, "not_empty": _not_empty(totals), "dry_run": self.arguments.dry_run}
         return {**summary_values(totals, _COUNTED, seconds, ranks, status), **removed}
+
+
+class _Listing(InFront):
+    """Prints what would be removed."""
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        for each in items:
+            if each.action == Action.DELETE:
+                sys.stdout.write("".join(f"{item.action} {shown(item.path)}\n" for item in each.each()))
+        super().items(items)
+
+
+def _not_empty(totals: Totals) -> int:
+    """Directories that stay since something in them does."""
+    return totals.skipped - totals.excluded
 
 
 def _directories_around_us() -> dict[tuple[int, int], str]:
@@ -203,13 +233,14 @@ def _root(path: bytes, around: dict[tuple[int, int], str]) -> Root:
     return Root(directory, directory, name, name, bare, bare, _identity(above), _identity(above))
 
 
-def _ask(roots: Sequence[Root]) -> None:
-    """Raises ``Refused`` unless the user says yes."""
+def _ask(roots: Sequence[Root], part: str) -> None:
+    """Raises ``Refused`` unless the user says yes; ``part`` of them is to be removed, empty: all."""
     if not sys.stdin.isatty():
         raise Refused("nobody can be asked, since standard input is no terminal; --yes removes without a question")
     names = ", ".join(shown(root.source_shown) for root in roots[:_NAMED])
     more = f" and {len(roots) - _NAMED:,} more" if len(roots) > _NAMED else ""
-    sys.stderr.write(f"prm: remove {names}{more}, and all that is in {'it' if len(roots) == 1 else 'them'}? [y/N] ")
+    whole = "" if part else f", and all that is in {'it' if len(roots) == 1 else 'them'}"
+    sys.stderr.write(f"prm: remove {part}{names}{more}{whole}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("nothing was removed")

@@ -153,8 +153,32 @@ def test_prm_removes_what_is_selected(area: Path, source: Path) -> None:
 def summary_of_prm(run: Completed) -> dict[str, Any]:
     assert run.returncode == 0, show(run)
     told: dict[str, Any] = json.loads(run.stdout)
-    assert told["found"] == told["removed"] + told["not_empty"]
+    assert told["found"] == told["removed"] + told["not_empty"] + told["excluded"]
     return told
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_prm_lists_what_it_chooses(area: Path, ranks: int) -> None:
+    """And tells what the filters have left apart from the directories that hold it."""
+    for path in ("p/a/x.o", "p/a/b/y", "p/keep/in", "p/f", "q"):
+        write(area / path, b"12")
+    filters = ("--exclude", "*.o", "--exclude", "keep/", "p", "q")
+    told = summary_of_prm(prm("--dry-run", "--json", *filters, cwd=area, ranks=ranks))
+    assert (told["removed"], told["not_empty"], told["excluded"]) == (4, 2, 2)
+    before = {os.fsencode(path.relative_to(area)) for path in area.rglob("*")}
+    dry = prm("--dry-run", "-vv", *filters, cwd=area, ranks=ranks)
+    assert {os.fsencode(path.relative_to(area)) for path in area.rglob("*")} == before
+    quiet = prm("--dry-run", "-q", *filters, cwd=area, ranks=ranks)
+    assert b"delete" not in quiet.stdout and b"8 found = 4 would be removed + 4 left" in quiet.stdout, show(quiet)
+    run = prm("--yes", "-vv", "--log", "log", *filters, cwd=area, ranks=ranks)
+    gone = before - {os.fsencode(path.relative_to(area)) for path in area.rglob("*")}
+    assert gone == {b"p/a/b/y", b"p/a/b", b"p/f", b"q"}, show(run)
+    for text in (dry.stdout, run.stderr):
+        told_of = [line for line in text.splitlines() if line.startswith(b"delete ")]
+        assert sorted(told_of) == sorted(b"delete " + path for path in gone)
+    assert b"  left: 2 excluded by filters, 2 not empty" in run.stdout and b"delete" not in dry.stderr, show(run)
+    logged = [json.loads(line) for line in (area / "log").read_text().splitlines()]
+    assert sorted(item["path"] for item in logged) == sorted(map(os.fsdecode, gone))
 
 
 def test_prm_leaves_young_directories(area: Path) -> None:

@@ -96,6 +96,8 @@ def test_asks_on_a_terminal(area: Path) -> None:
     assert (status, len(os.listdir(area))) == (2, 1)
     assert b"nothing was removed" in told
     assert b"\x1b" not in told
+    told = answered(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
+    assert rb"remove what the filters choose in tree\n\x1b[2J? [y/N]" in told
     assert answered(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
     status, told = answered(b"y\n", "tree\n\x1b[2J", cwd=area)
     assert (status, os.listdir(area)) == (0, []), told

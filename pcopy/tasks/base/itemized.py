@@ -122,7 +122,7 @@ class Itemizer(NobodyAsks):
 
     def _columns(self, action: Action, place: Place, name: bytes) -> tuple[_Columns, bytes]:
         """Where the item belongs, and its name there: what a single item is called is all of its path."""
-        is_alone = bool(self._rank.job.roots[place.root].item)
+        is_alone = bool(self._rank.job.roots[place.root].item) and not place.path
         path = self._rank.shown(place, name if is_alone else b"", on_source=action != Action.DELETE)
         return self._found.setdefault((int(action), path), _Columns()), b"" if is_alone else name
 

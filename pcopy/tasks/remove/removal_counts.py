@@ -66,6 +66,12 @@ class RemovalCounts:
         if not self._deletes:
             self._result.count(counts.SKIPPED, items)
 
+    def excluded(self, items: int = 1) -> None:
+        """What filters leave."""
+        self.stays(items)
+        if not self._deletes:
+            self._result.count(counts.EXCLUDED, items)
+
     def unread(self, directories: int) -> None:
         """So many more that are not read yet."""
         if not self._deletes:

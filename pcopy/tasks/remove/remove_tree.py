@@ -118,7 +118,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
                 if not (yield from _remove_names(rank, result, directory, device, listing.listed, self)):
                     return
         if self.stays and unread is None:
-            self._stays(rank, result)
+            self._stays(rank, result, left=False)
             return
         problem_met = unread if only_looks(rank) else (yield from self._remove(rank))
         if problem_met is None:
@@ -145,9 +145,13 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
         removed = yield from remove_batch(rank, around, os.path.basename(place.path), rows)
         return problem_of(removed.verdicts, 0)
 
-    def _stays(self, rank: Rank, result: Result) -> None:
-        """Which is no failure of its own."""
-        RemovalCounts(rank, result).stays()
+    def _stays(self, rank: Rank, result: Result, *, left: bool) -> None:
+        """Which is no failure of its own: something is ``left`` in it, or it is not selected itself."""
+        removal = RemovalCounts(rank, result)
+        if left:
+            removal.stays()
+        else:
+            removal.excluded()
         self.end(rank, result, left=True)
 
     def _failed(self, rank: Rank, result: Result, problem: Problem) -> None:
@@ -163,7 +167,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
 
     def settled(self, rank: Rank, result: Result, *, left: bool) -> None:
         if left or self.stays:
-            self._stays(rank, result)
+            self._stays(rank, result, left=left)
         else:
             result.spawn(self._replace(is_empty=True))
 

@@ -93,7 +93,7 @@ class RemoveVisitor:
     def _leave(self, items: int) -> None:
         """So many are not selected."""
         self.left = True
-        self._tally.stays(items)
+        self._tally.excluded(items)
 
     def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
         self.left = True
