@@ -21,8 +21,9 @@ JOBS = range(3000) if everything() else in_turn(range(300), 100, "recovery")
 
 WAITING_JOBS = range(1000) if everything() else in_turn(range(100), 40, "recovery while tasks wait")
 
-OFTEN = len(JOBS) // 30
-"""How often these jobs have to meet each of the moments and events that they are drawn for."""
+OFTEN = len(JOBS) // 100
+"""How often these jobs have to meet each of the moments and events that they are drawn for. The rarest comes about in
+6 of 100 on average, and in fewer of some hundred."""
 
 STEP = 1 if everything() else 10
 """System calls from one end to the next."""
