@@ -67,6 +67,8 @@ MISTAKES = {
     ),
     "a URL": Mistake(["file://TOP/file", "archive"], "TOP/file does: write it without file://"),
     # Habits from elsewhere
+    "rclone's transfers": Mistake(["--transfers=8", "results", "archive"], "write -n N"),
+    "rclone's ages": Mistake(["--max-age", "7d", "results", "archive"], "write --newer-than AGE"),
     "another host": Mistake(["results", "ann@node7:/archive"], "ann@node7:/archive: on another host? pcopy reaches no"),
     "a source on another host": Mistake(["node7:/data", "archive"], "node7:/data: does not exist; on another host?"),
     "a bucket": Mistake(["s3://bucket/data", "archive"], "on another host? pcopy reaches no other hosts"),
