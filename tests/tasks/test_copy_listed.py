@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.directories import copy_listed
 from pcopy.tasks.directories.copy_listed import ListedPaths
@@ -45,6 +47,15 @@ def test_what_is_left_out_counts_once(area: Path, monkeypatch: pytest.MonkeyPatc
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
     assert (totals.files, totals.directories, totals.skipped) == (2, 3, 3)
     assert not [*(area / "target/m").iterdir()]
+
+
+def test_src_that_cannot_be_entered_fails_with_what_is_listed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise Problem("listxattr", errno.EIO, on_source=True)
+
+    monkeypatch.setattr(ScanDir, "begin", fail)
+    totals = copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)).totals
+    assert (totals.found, totals.failed, totals.copied) == (6, 6, 0)
 
 
 def test_all_of_src_is_scanned_once(area: Path) -> None:

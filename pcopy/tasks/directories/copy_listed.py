@@ -22,7 +22,7 @@ from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.directories.finish_dir import FinishDir, finish_again
@@ -257,6 +257,9 @@ class _Walk:
             self._result.items.did(Action.SKIP, place, name, b"")
         else:
             start, end = span
+            if self._counted is None:  # SRC itself
+                top = place._replace(path=b"")
+                self._result.fail(top, b"", problem, retry=Tried.WITH_ANOTHER)
             again = CopyListed(self._task.root, start, end, counted=self._counted)
             self._result.fail(place, name, problem, retry=again)
             self._counted, self._last = parent, path
