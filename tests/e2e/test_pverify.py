@@ -259,7 +259,7 @@ def test_wrong_words(place: Path, area: Path) -> None:
         (("--block-size", "64K", "--manifest", place / "manifest", place / "a"), "was made with 4194304"),
         (("--block-size", "100K", place / "a", place / "b"), "not a power of two"),
         (("--hash", "none", place / "a", place / "b"), "none: not one of xxh3-128, blake3"),
-        (("--signature", area / "new", place / "a"), "unknown option --signature"),
+        (("--signature", area / "new", place / "a"), "write --create SIGNATURE to make one"),
     ]
     for words, reason in wanted:
         assert_trouble(pverify(*words), reason)

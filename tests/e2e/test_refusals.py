@@ -190,7 +190,8 @@ def test_odd_names_are_shown_escaped(place: Path) -> None:
 def test_ranks_that_cannot_be_forked_leave_no_job(area: Path) -> None:
     """Though the job was in its directory before they were to be. And what an earlier job has told of is kept."""
     (area / "source").mkdir()
-    (area / "errors").write_text("old")
+    old = '{"path": "old"}\n'
+    (area / "errors").write_text(old)
     fault = Fault(area / "log", ["clone", "fork"], None, "EAGAIN")
     words = ("--checkpoint", area / "job", "--errors", area / "errors", area / "source", area / "copy")
     run = pcopy(*words, ranks=2, wrap=fault.wrap())
@@ -198,4 +199,4 @@ def test_ranks_that_cannot_be_forked_leave_no_job(area: Path) -> None:
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert b"2 ranks can't be started here" in run.stderr, show(run)
     assert not (area / "job").exists() and not (area / "copy").exists()
-    assert (area / "errors").read_text() == "old"
+    assert (area / "errors").read_text() == old
