@@ -7,6 +7,8 @@ the same loop device, it is what a machine finds there that comes up again.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.filesystems import MAKE, mounted, unmount
+from tests.support.processes import wait_until
 
 SIZE = 600 << 20
 """Bytes of the disk; its image is sparse."""
@@ -76,9 +79,21 @@ class Disk:
     def come_up_with(self, image: Path) -> None:
         """What is on the disk becomes what ``image`` holds. The device stays, by which XFS is known."""
         _run("umount", str(self.point))
+        # Another test's mount namespace may hold a copy of the mount: then the device is still in use.
+        assert wait_until(self._is_unused, seconds=60)
         clone(image, self.image)
         _run("blockdev", "--flushbufs", self._device)
         self._mount()
+
+    def _is_unused(self) -> bool:
+        """Is no file system mounted from it, wherever?"""
+        try:
+            os.close(os.open(self._device, os.O_RDONLY | os.O_EXCL))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         if self.point.is_mount():
