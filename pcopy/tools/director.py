@@ -216,7 +216,8 @@ class CopyDirector(JobDirector):
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         following = super().next_phase(phase, totals)
-        if self._job.options.delete and phase < Phase.DELETE and (following is None or following > Phase.DELETE):
+        is_over = phase < Phase.DELETE and (following is None or following > Phase.DELETE)
+        if self._job.options.delete and is_over and not self._may_delete(Totals(*totals)):
             self._rank.tell((), (f"nothing was deleted: {self._why_not(Totals(*totals))}",))
         return following
 

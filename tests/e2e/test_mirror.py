@@ -164,6 +164,8 @@ def test_no_more_than_so_many(trees: Path, most: int, deleted: int) -> None:
     if deleted:
         assert mirror(trees, "--max-delete", str(most))["deleted"] == deleted
         assert differences(trees / "source", trees / "copy") == []
+        again = succeed("--json", "--mirror", "--max-delete", "0", f"{trees}/source/", trees / "copy")
+        assert summary(again)["deleted"] == 0 and b"nothing was deleted" not in again.stderr, show(again)
         return
     env = {"XDG_STATE_HOME": str(trees / "state")}
     run = pcopy("--json", "--mirror", "--max-delete", str(most), f"{trees}/source/", trees / "copy", env=env)
