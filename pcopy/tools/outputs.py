@@ -118,13 +118,13 @@ def _check_output(what: str, path: bytes) -> None:
     if what in _WRITTEN_THROUGH and is_stream(path):
         return
     _refuse_no_file(path, status, what)
+    if what in _WRITTEN_THROUGH and status.st_nlink > 1:
+        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
     if not _is_older(path, what):
         called = _CALLED.get(what, f"no {what}")
         raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
     if what not in _WRITTEN_THROUGH:
         _check_directory(path)
-    elif status.st_nlink > 1:
-        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
 
 
 def _is_older(path: bytes, what: str) -> bool:

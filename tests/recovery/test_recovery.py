@@ -16,14 +16,13 @@ from tests.recovery.ranks import patched
 from tests.recovery.rules import ALL, Rules
 from tests.support.extent import everything, in_turn
 
-JOBS = range(3000) if everything() else in_turn(range(300), 100, "recovery")
+JOBS = range(3000) if everything() else in_turn(range(33, 333), 100, "recovery")
 """Others each day. The long run (``tests.recovery.campaign``) has many more."""
 
 WAITING_JOBS = range(1000) if everything() else in_turn(range(100), 40, "recovery while tasks wait")
 
-OFTEN = len(JOBS) // 100
-"""How often these jobs have to meet each of the moments and events that they are drawn for. The rarest comes about in
-6 of 100 on average, and in fewer of some hundred."""
+OFTEN = len(JOBS) // 30
+"""How often these jobs have to meet each of the moments and events that they are drawn for."""
 
 STEP = 1 if everything() else 10
 """System calls from one end to the next."""
