@@ -15,8 +15,9 @@ from pcopy import __version__, errors
 from pcopy.cli import prm, pstripe, pverify
 from pcopy.cli.pcopy import early_answer
 from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.launch.tool import Ended
 from pcopy.tasks.base.job import EXISTING, Totals
-from pcopy.tools.arguments import RemoveArguments
+from pcopy.tools.arguments import RemoveArguments, TreeArguments
 from pcopy.tools.remove import RemovePreparation
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +82,8 @@ def test_all_statuses_and_keys_of_prm_are_explained() -> None:
     statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
     assert [int(row) for row in rows] == statuses
     assert re.findall(r"^(\d+)$", manual("prm"), re.MULTILINE) == rows
-    told = RemovePreparation(RemoveArguments((b"/nowhere/at/all",), yes=True)).summary(Totals(), 1.0, 1, 0)
+    preparation = RemovePreparation(RemoveArguments(TreeArguments((b"/nowhere/at/all",)), yes=True))
+    told = preparation.summary(Ended(0, Totals(), None), 1.0, 1)
     page = (ROOT / "docs" / "man" / "prm.1").read_text()
     keys = page.partition("with the keys")[2].partition(r"\-\-progress")[0]
     explained = set(re.findall(r"\\fB\\%(\w+)\\fR", keys))

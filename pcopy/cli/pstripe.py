@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import at_least_0, stripe, stripe_table, taking
-from pcopy.cli.filter_options import add_filters, select_of
+from pcopy.cli.argument_types import stripe, stripe_table, taking
+from pcopy.cli.filter_options import add_filters
 from pcopy.cli.mistakes import OF_PSTRIPE
-from pcopy.cli.program import (
-    Program,
-    add_in_flight,
-    add_ranks,
-    add_termination,
-    add_told,
-    in_flight_of,
-    refuse_useless_table,
-    refuse_what_names_no_file,
-    telling_of,
-)
+from pcopy.cli.program import add_told, refuse_useless_table
+from pcopy.cli.tree_program import TreeProgram
 from pcopy.errors import Refused
 
 if TYPE_CHECKING:
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import StripeArguments
 
 
-class Pstripe(Program):
+class Pstripe(TreeProgram):
     letters = "rRqvh"
     unknown = OF_PSTRIPE
     usage = "pstripe [options] PATH..."
@@ -59,10 +50,7 @@ exit status:
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
         from pcopy.tools.arguments import StripeArguments
 
-        if not paths:
-            raise Refused("PATH expected; see pstripe --help")
-        if b"" in paths:
-            raise Refused("a path is the empty string: name what is to be looked at")
+        tree = self.tree_of(values, paths, "looked at")
         if values.stripe == "preserve":
             raise Refused(
                 "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
@@ -70,19 +58,7 @@ exit status:
         if values.dry_run and not values.stripe:
             raise Refused("--dry-run goes with --stripe; without that, nothing is changed; see pstripe --help")
         refuse_useless_table(values)
-        refuse_what_names_no_file(values, "errors", directories=False)
-        return StripeArguments(
-            paths,
-            stripe=values.stripe or "",
-            stripe_table=values.stripe_table or "",
-            dry_run=values.dry_run,
-            ranks=values.ranks,
-            in_flight=in_flight_of(values),
-            max_errors=values.max_errors,
-            termination=values.termination,
-            select=select_of(values, paths),
-            telling=telling_of(values),
-        )
+        return StripeArguments(tree, stripe=values.stripe or "", stripe_table=values.stripe_table or "")
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
@@ -92,14 +68,9 @@ exit status:
         add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
             help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
         add("--dry-run", action="store_true", help="tell how many files would get another layout; change nothing")
-        add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are looked at by default")
+        self.add_recursive(add, "looked at")
         add_filters(parser, done="looked at")
-        how = parser.add_argument_group("how it works")
-        add_ranks(how, self.name, "work")
-        add_in_flight(how)
-        how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
-            help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
-        add_termination(how)
+        self.add_how(parser, "work", limits=False)
         add_told(parser)
 
 

@@ -91,12 +91,10 @@ class VerifyArguments(NamedTuple):
     oplimit: int = 0
 
 
-class RemoveArguments(NamedTuple):
-    """A command line, understood. ``missing_is_fine``: a path that is not there is no failure."""
+class TreeArguments(NamedTuple):
+    """What the command lines of all tools say that go through trees in place."""
 
     paths: tuple[bytes, ...]
-    yes: bool = False
-    missing_is_fine: bool = False
     dry_run: bool = False
     ranks: int = 0
     in_flight: int = 0
@@ -107,19 +105,20 @@ class RemoveArguments(NamedTuple):
     oplimit: int = 0
 
 
+class RemoveArguments(NamedTuple):
+    """A command line, understood. ``missing_is_fine``: a path that is not there is no failure."""
+
+    tree: TreeArguments
+    yes: bool = False
+    missing_is_fine: bool = False
+
+
 class StripeArguments(NamedTuple):
     """A command line, understood. ``stripe`` is empty where layouts are only looked at."""
 
-    paths: tuple[bytes, ...]
+    tree: TreeArguments
     stripe: str = ""
     stripe_table: str = ""
-    dry_run: bool = False
-    ranks: int = 0
-    in_flight: int = 0
-    max_errors: int = 0
-    termination: str = "tree"
-    select: Select = Select()
-    telling: Telling = Telling()
 
 
 def asked_for(arguments: CopyArguments) -> dict[str, Any]:

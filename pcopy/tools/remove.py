@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import stat
 import sys
@@ -12,26 +10,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.engine.task import Spawn
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.errors import STOPPED, Refused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.meant import meant
 from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Preparation, Tool
-from pcopy.launch.watch.signals import told
+from pcopy.launch.tool import Ended, Tool
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Failure, InFront, Job, Options, Root, Sink, Totals, mount_codes
-from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.job import Root, Totals, mount_codes
+from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.director import RepeatableDirector
-from pcopy.tools.outputs import check_told
 from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.tools.trees import TreePreparation
 from pcopy.units import show_seconds
 
 _NAMED = 5
@@ -39,12 +35,6 @@ _NAMED = 5
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``; those with other names come besides."""
-
-_OUTCOMES = {
-    INCOMPLETE: "incomplete: not everything is removed (status 1)",
-    INTERNAL: "internal error (status 70)",
-    STOPPED: "stopped early (status 75): the same command goes on",
-}
 
 
 def _removed(totals: Totals) -> Done:
@@ -64,11 +54,6 @@ class RemoveDirector(RepeatableDirector):
         identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
         place = Place(number, b"", identity, NOWHERE, False, False)
         return Spawn(0, encode(RemoveNames(place, NOBODY, root.item)), SCAN_COST, True)
-
-
-def _not_there(path: bytes, error: OSError) -> Failure:
-    advice = meant(path) if error.errno == errno.ENOENT else ""
-    return Failure(path, "stat", error.errno or errno.EIO, advice)
 
 
 class Removal(Tool):
@@ -91,101 +76,38 @@ class Removal(Tool):
 REMOVAL = Removal()
 
 
-class RemovePreparation(Preparation):
+class RemovePreparation(TreePreparation):
+    program, done, incomplete = "prm", "removed", "not everything is removed"
+
     def __init__(self, arguments: RemoveArguments) -> None:
         """Asks, if it has to; raises ``Refused``."""
-        self.arguments = arguments
-        telling = arguments.telling
-        if arguments.dry_run:  # standard output has the lines: they would go through a bar, and be there twice
-            progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
-            telling = telling._replace(verbose=min(telling.verbose, 1), progress=progress)
-        super().__init__(arguments.ranks, arguments.in_flight, telling)
-        self._missing: list[Failure] = []
-        roots = tuple(self._roots())
-        check_told(self.telling, roots, "is removed")
-        options = Options(
-            max_errors=arguments.max_errors,
-            termination=arguments.termination,
-            sync=False,
-            one_file_system=True,
-            dry_run=arguments.dry_run,
-            select=arguments.select,
-            oplimit=arguments.oplimit,
-            itemize=self.telling.itemizes or self._lists,
-        )
-        self.job = Job(os.urandom(5).hex(), 1, roots, options)
-        if roots and not arguments.yes and not arguments.dry_run:
-            _ask(roots, "what the filters choose in " if options.select.anything else "")
-        self.began = time.monotonic()
-
-    @property
-    def _lists(self) -> bool:
-        """Does standard output get a line for each item that would be removed?"""
-        return self.arguments.dry_run and not (self.telling.json or self.telling.quiet)
-
-    def _roots(self) -> Iterator[Root]:
-        """Each path once. What is not there is noted."""
+        super().__init__(arguments.tree)
         around = _directories_around_us()
-        known = set()
-        for path in self.arguments.paths:
-            try:
-                root = _root(path, around)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not self.arguments.missing_is_fine:
-                    self._missing.append(_not_there(path, error))
-                continue
-            if (root.source_id, root.item) not in known:
-                known.add((root.source_id, root.item))
-                yield root
+        roots = self.roots(lambda path: _root(path, around), missing_is_fine=arguments.missing_is_fine)
+        self.make_job(roots, copies=True, one_file_system=True)
+        if roots and not arguments.yes and not self.tree.dry_run:
+            _ask(roots, "what the filters choose in " if self.tree.select.anything else "")
+            self.began = time.monotonic()
+
+    def is_listed(self, items: Itemized) -> bool:
+        return items.action == Action.DELETE
 
     def tell_how_to_go_on(self) -> None:
         tell("prm", "what is there yet is removed by the same command")
 
-    def sink(self, screen: Sink) -> Sink:
-        """It is told of the paths that are not there."""
-        if self._missing:
-            screen.failures(self._missing)
-        return super().sink(_Listing(screen) if self._lists else screen)
-
-    def settle(self, rank: Rank, totals: Totals) -> int:
-        return INCOMPLETE if self._missing else OK
-
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        seconds = time.monotonic() - self.began
-        missing = len(self._missing)
-        totals = ended.totals._replace(found=ended.totals.found + missing, failed=ended.totals.failed + missing)
-        if ended.halted is not None:
-            tell("prm", told(ended.halted))
-        self.values = self.summary(totals, seconds, ranks, ended.status)
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or ended.status != OK or self.arguments.dry_run:
-            print("\n".join(self._lines(totals, seconds, ranks, ended.status)), flush=True)
-        return ended.status
-
-    def _lines(self, totals: Totals, seconds: float, ranks: int, status: int) -> list[str]:
-        removed = "would be removed" if self.arguments.dry_run else "removed"
-        select = self.job.options.select
-        lines = sums_lines(totals, removed, "left" if select.anything else "not empty")
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        removed = "would be removed" if self.tree.dry_run else "removed"
+        totals, select = ended.totals, self.tree.select
+        yield from sums_lines(totals, removed, "left" if select.anything else "not empty")
         if select.anything and totals.skipped:
-            lines.append(f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty")
+            yield f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty"
         rate = totals.copied / seconds if seconds > 0 else 0.0
-        lines.append(f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}")
-        return lines if status == OK else [*lines, _OUTCOMES.get(status, f"ended with status {status}")]
+        yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
 
-    def summary(self, totals: Totals, seconds: float, ranks: int, status: int) -> dict[str, object]:
-        removed = {"removed": totals.copied, "not_empty": _not_empty(totals), "dry_run": self.arguments.dry_run}
-        return {**summary_values(totals, _COUNTED, seconds, ranks, status), **removed}
-
-
-class _Listing(InFront):
-    """Prints what would be removed."""
-
-    def items(self, items: Sequence[Itemized]) -> None:
-        for each in items:
-            if each.action == Action.DELETE:
-                sys.stdout.write("".join(f"{item.action} {shown(item.path)}\n" for item in each.each()))
-        super().items(items)
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        totals = ended.totals
+        removed = {"removed": totals.copied, "not_empty": _not_empty(totals), "dry_run": self.tree.dry_run}
+        return {**summary_values(totals, _COUNTED, seconds, ranks, ended.status), **removed}
 
 
 def _not_empty(totals: Totals) -> int:

@@ -1,0 +1,159 @@
+"""What the preparations of all tools share that go through trees in place: their paths, and what is told at the end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
+from pcopy.jobs.meant import meant
+from pcopy.jobs.paths import source_of
+from pcopy.launch.tool import Ended, Preparation
+from pcopy.launch.watch.signals import told
+from pcopy.report.streams import tell
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import Failure, InFront, Job, Options, Root, Sink, Totals
+from pcopy.tasks.base.rank import Rank
+from pcopy.text import shown
+from pcopy.tools.arguments import TreeArguments
+from pcopy.tools.outputs import check_told
+
+
+class TreePreparation(Preparation):
+    """A path that is not there has failed, and the others are taken all the same."""
+
+    done: str
+    """What is done to trees: ``removed``."""
+    incomplete: str
+    """What is told of a job of which items have failed."""
+
+    def __init__(self, tree: TreeArguments) -> None:
+        telling = tree.telling
+        if tree.dry_run:  # standard output has the lines: they would go through a bar, and be there twice
+            progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
+            telling = telling._replace(verbose=min(telling.verbose, 1), progress=progress)
+        super().__init__(tree.ranks, tree.in_flight, telling)
+        self.tree = tree
+        self._missing: list[Failure] = []
+
+    def roots(self, root_of: Callable[[bytes], Root], *, missing_is_fine: bool = False) -> tuple[Root, ...]:
+        """Those of the paths, each once. ``root_of`` raises ``OSError`` for what is not there, which is noted unless
+        that is fine; and ``Refused``."""
+        found: dict[object, Root] = {}
+        for path in self.tree.paths:
+            try:
+                root = root_of(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not missing_is_fine:
+                    self._missing.append(_not_there(path, error))
+            else:
+                found.setdefault((root.source_id, root.item), root)
+        return tuple(found.values())
+
+    def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
+        """The job, of these ``roots``; ``options`` are fields of ``Options`` beside those that all these tools have.
+
+        Raises ``Refused``.
+        """
+        check_told(self.telling, roots, f"is {self.done}")
+        tree = self.tree
+        common = Options(
+            max_errors=tree.max_errors,
+            termination=tree.termination,
+            sync=False,
+            dry_run=tree.dry_run,
+            select=tree.select,
+            oplimit=tree.oplimit,
+            itemize=self.telling.itemizes or self.lists,
+        )
+        self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
+        self.began = time.monotonic()
+
+    @property
+    def lists(self) -> bool:
+        """Does standard output get a line for each item that would be changed?"""
+        return self.tree.dry_run and not (self.telling.json or self.telling.quiet)
+
+    def is_listed(self, items: Itemized) -> bool:
+        """Are these such items?"""
+        return False
+
+    def sink(self, screen: Sink) -> Sink:
+        """It is told of the paths that are not there."""
+        if self._missing:
+            screen.failures(self._missing)
+        return super().sink(_Listing(screen, self.is_listed) if self.lists else screen)
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        return INCOMPLETE if self._missing else OK
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        seconds = time.monotonic() - self.began
+        missing, totals = len(self._missing), ended.totals
+        ended = ended._replace(totals=totals._replace(found=totals.found + missing, failed=totals.failed + missing))
+        if ended.halted is not None:
+            tell(self.program, told(ended.halted))
+        self.values = self.summary(ended, seconds, ranks)
+        if self.telling.json:
+            print(json.dumps(self.values), flush=True)
+        elif not self.telling.quiet or ended.status != OK or self.tree.dry_run:
+            lines = [*self.lines(ended, seconds, ranks)]
+            if ended.status != OK:
+                lines.append(self._outcomes.get(ended.status, f"ended with status {ended.status}"))
+            print("\n".join(lines), flush=True)
+        return ended.status
+
+    @property
+    def _outcomes(self) -> Mapping[int, str]:
+        return {
+            INCOMPLETE: f"incomplete: {self.incomplete} (status 1)",
+            INTERNAL: "internal error (status 70)",
+            STOPPED: "stopped early (status 75): the same command goes on",
+        }
+
+    program: str
+    """It stands before each line."""
+
+    @abstractmethod
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        """What ``--json`` shows."""
+
+    @abstractmethod
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        """What people are shown."""
+
+
+def topmost(roots: Sequence[Root]) -> tuple[Root, ...]:
+    """Without those that lie in another, so that nothing is looked at twice, or by two ranks at once."""
+    places = {source_of(root): root for root in roots}
+    return tuple(root for place, root in places.items() if places.keys().isdisjoint(_above(place)))
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    while (parent := os.path.dirname(path)) != path:
+        path = parent
+        yield path
+
+
+def _not_there(path: bytes, error: OSError) -> Failure:
+    advice = meant(path) if error.errno == errno.ENOENT else ""
+    return Failure(path, "stat", error.errno or errno.EIO, advice)
+
+
+class _Listing(InFront):
+    """Prints what would be changed."""
+
+    def __init__(self, sink: Sink, is_listed: Callable[[Itemized], bool]) -> None:
+        super().__init__(sink)
+        self._is_listed = is_listed
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        for each in filter(self._is_listed, items):
+            sys.stdout.write("".join(f"{item.action} {shown(item.path)}\n" for item in each.each()))
+        super().items(items)
