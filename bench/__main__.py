@@ -25,7 +25,8 @@ from typing import NamedTuple
 from bench import filesystems, ways
 from bench.datasets import SHAPES, Dataset
 from bench.latency import Slow, is_possible, slow
-from bench.scenarios import SCENARIOS, SLOW, Scenario, State
+from bench.scenarios import SLOW, Scenario, State
+from bench.suite import SCENARIOS
 from bench.system_calls import CLOCK_GRACE
 from bench.timing import CHECKOUT, Time, compared, timed
 from bench.turns import in_turns, remove
@@ -35,6 +36,9 @@ TINY = 0.002
 
 THERE = "there"
 """The copy that all ways find, where there is one before they run."""
+
+_COMPARED = (State.NOTHING, State.COPIED, State.PACKED)
+"""Where a copy is to be like its source afterwards."""
 
 _ORACLE = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes", "--delete")
 
@@ -193,10 +197,9 @@ class _Runs:
     def check(self) -> None:
         """Runs it once, and looks at what is there then."""
         copy = self._run()[1]
-        if self._before is State.REMOVED:
-            if os.path.lexists(copy):
-                raise SystemExit(f"{self._way.shown()}: something is left")
-        else:
+        if self._before is State.REMOVED and os.path.lexists(copy):
+            raise SystemExit(f"{self._way.shown()}: something is left")
+        if self._before in _COMPARED:
             words = [*_ORACLE, f"{self._places.below[0]}/", f"{copy}/"]
             told = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
             if told and self._way.faithful:
@@ -233,8 +236,11 @@ class _Runs:
         (base / "keep").mkdir(exist_ok=True)
         self._number += 1
         name = THERE if self._before is State.COPIED else f"copy{id(self)}-{self._number}"
-        if self._before is State.REMOVED:
+        if self._before in (State.REMOVED, State.CHANGED):
             _copy(source, base, name)
+        if self._before is State.PACKED:
+            (base / name).mkdir()
+            subprocess.run(["tar", "--format=pax", "-cf", base / "keep" / "tar", "-C", source, "."], check=True)
         return timed(*self._way.commands(self._places.source, self._places.base / name)), base / name
 
     def _counts(self) -> Counter[str]:

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 from xml.sax.saxutils import escape
 
-from bench.scenarios import SCENARIOS, SLOW
+from bench.scenarios import SLOW
+from bench.suite import SCENARIOS
 from bench.timing import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from bench import ways
-from bench.timing import PVERIFY
-from bench.ways import CP, DRM, PRM, PROCESSORS, RSYNC, Way, bare, pcopy
+from bench.ways import CP, DRM, PRM, PROCESSORS, RSYNC, Way, bare, pcopy, tool
 
 SLOW = "slow"
 """As a kind of file system: a directory on a tmpfs behind ``bench/latencyfs``, and another one for the copy."""
@@ -21,6 +20,9 @@ class State(Enum):
     NOTHING = "no copy is there"
     COPIED = "a copy is there already"
     REMOVED = "a copy is there, and is to be removed"
+    CHANGED = "a copy is there, and is to be changed"
+    READ = "the source is only read"
+    PACKED = "an archive of the source is there"
 
 
 Ways = Callable[[Sequence[str]], dict[str, Way]]
@@ -80,7 +82,7 @@ def _ranks() -> list[int]:
 
 def _reading(options: Sequence[str]) -> dict[str, Way]:
     words = options[-1].split()
-    create = Way((*PVERIFY, "-q", *words, "--force", "--create", "KEEP/sig", "DST"), syncs=True)
+    create = Way((*tool("pverify"), "-q", *words, "--force", "--create", "KEEP/sig", "DST"), syncs=True)
     return {"cat": Way(("cat", "DST/large"), syncs=True), "pverify --create": create}
 
 
@@ -95,7 +97,7 @@ def _in_flight_and_peers(options: Sequence[str]) -> dict[str, Way]:
 
 _LOCAL = ("tmpfs", "ext4", "xfs")
 
-SCENARIOS = {
+COPYING = {
     scenario.name: scenario
     for scenario in (
         Scenario("huge", "One huge file", "huge", ("xfs",), _copies),

@@ -15,13 +15,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.latency import built
-from bench.timing import PCOPY, PVERIFY
+from bench.timing import PCOPY
 
 PROCESSORS = len(os.sched_getaffinity(0))
-PRM = (sys.executable, "-c", "from pcopy.cli.script import prm; prm()")
+
+
+def tool(name: str) -> tuple[str, ...]:
+    """What starts one of the programs of the checkout."""
+    return (sys.executable, "-c", f"from pcopy.cli.script import {name}; {name}()")
+
+
+PRM = tool("prm")
+TOOLS = ("prm", "pverify", "pwalk", "pchmod", "ptar")
 
 _BARE = Path(__file__).with_name("bare.c")
-_CALLED = ((PCOPY, ("pcopy",)), (PVERIFY, ("pverify",)), (PRM, ("prm",)))
+_CALLED = ((PCOPY, ("pcopy",)), *((tool(name), (name,)) for name in TOOLS))
 
 
 class Way(NamedTuple):
@@ -86,6 +94,14 @@ PEERS = {
 """Other programs that copy in parallel, by the program that has to be on PATH."""
 
 DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
+SUITE = {
+    "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
+    "dfind": Way((*_MPI, "dfind", "-q", "--size", "+1k", "SRC"), syncs=True),
+    "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u=rwX,go=", "DST"), syncs=True),
+    "dcmp": Way((*_MPI, "dcmp", "-q", "SRC", "DST"), syncs=True),
+    "dtar": Way((*_MPI, "dtar", "-q", "-c", "-f", "KEEP/tar", "SRC")),
+}
+"""What others have for it, by the program that has to be on PATH."""
 
 
 def present() -> dict[str, Way]:
@@ -93,5 +109,10 @@ def present() -> dict[str, Way]:
     return {name: way for name, way in PEERS.items() if shutil.which(name)}
 
 
+def of_suite(name: str) -> dict[str, Way]:
+    """A peer of a tool, if it is installed."""
+    return {name: SUITE[name]} if shutil.which(name) else {}
+
+
 def absent() -> list[str]:
-    return [name for name in (*PEERS, "drm") if not shutil.which(name)]
+    return [name for name in (*PEERS, "drm", *SUITE) if not shutil.which(name)]

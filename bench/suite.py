@@ -1,0 +1,83 @@
+"""What is measured of the tools beside pcopy: each against the programs that it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.scenarios import COPYING, SLOW, Scenario, State
+from bench.ways import PROCESSORS, Way, of_suite, tool
+
+_RANKS = sorted({1, PROCESSORS})
+_TREES = ("tmpfs", "ext4", SLOW)
+_MODE = "u=rwX,go="
+
+
+def _ours(name: str, words: str, *, syncs: bool = True, ranks: Sequence[int] = _RANKS) -> dict[str, Way]:
+    return {
+        f"{name} -n {number}": Way((*tool(name), "-n", f"{number}", *words.split()), syncs=syncs) for number in ranks
+    }
+
+
+def _reads(*words: str) -> Way:
+    return Way(words, syncs=True)
+
+
+def _names(_: Sequence[str]) -> dict[str, Way]:
+    return {"find": _reads("find", "SRC"), **_ours("pwalk", "--progress none SRC")}
+
+
+def _sizes(_: Sequence[str]) -> dict[str, Way]:
+    find = _reads("find", "SRC", "-size", "+1k")
+    return {"find": find, **of_suite("dfind"), **_ours("pwalk", "--progress none SRC -size +1k")}
+
+
+def _summary(_: Sequence[str]) -> dict[str, Way]:
+    return {"du": _reads("du", "-s", "SRC"), **of_suite("dwalk"), **_ours("pwalk", "--progress none --summary SRC")}
+
+
+def _modes(_: Sequence[str]) -> dict[str, Way]:
+    chmod = _reads("chmod", "-R", _MODE, "DST")
+    return {"chmod -R": chmod, **of_suite("dchmod"), **_ours("pchmod", f"-q {_MODE} DST")}
+
+
+def _owners(_: Sequence[str]) -> dict[str, Way]:
+    return {"chown -R": _reads("chown", "-R", "1000:1000", "DST"), **_ours("pchmod", "-q --owner 1000:1000 DST")}
+
+
+def _comparing(_: Sequence[str]) -> dict[str, Way]:
+    rsync = _reads("rsync", "-aHAXn", "--delete", "--itemize-changes", "SRC/", "DST")
+    ours = _ours("pverify", "-q --compare type,size,mtime,mode,owner,acl,xattr SRC DST")
+    return {"rsync -n": rsync, **of_suite("dcmp"), **ours}
+
+
+def _contents(_: Sequence[str]) -> dict[str, Way]:
+    return {"diff -rq": _reads("diff", "-rq", "SRC", "DST"), **_ours("pverify", "-q --compare content SRC DST")}
+
+
+def _packing(_: Sequence[str]) -> dict[str, Way]:
+    tar = Way(("tar", "--format=pax", "--xattrs", "--acls", "-cf", "KEEP/tar", "-C", "SRC", "."))
+    return {"tar -c": tar, **of_suite("dtar"), **_ours("ptar", "-q -c -f KEEP/tar -C SRC .", syncs=False)}
+
+
+def _unpacking(_: Sequence[str]) -> dict[str, Way]:
+    tar = Way(("tar", "--xattrs", "--acls", "-xpf", "KEEP/tar", "-C", "DST"))
+    return {"tar -x": tar, **_ours("ptar", "-q -x -f KEEP/tar -C DST", syncs=False)}
+
+
+SUITE = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("walk", "Walking: names", "small", _TREES, _names, "find", State.READ),
+        Scenario("walk-sizes", "Walking: what is larger than 1 KiB", "small", _TREES, _sizes, "find", State.READ),
+        Scenario("summary", "Walking: sums", "small", _TREES, _summary, "du", State.READ),
+        Scenario("chmod", "Changing modes", "small", _TREES, _modes, "chmod -R", State.CHANGED),
+        Scenario("chown", "Changing owners", "small", _TREES, _owners, "chown -R", State.CHANGED),
+        Scenario("compare", "Comparing metadata", "small", _TREES, _comparing, "rsync -n", State.COPIED),
+        Scenario("contents", "Comparing contents", "small", _TREES, _contents, "diff -rq", State.COPIED),
+        Scenario("pack", "Making an archive", "small", ("tmpfs", "ext4"), _packing, "tar -c", State.READ),
+        Scenario("unpack", "Unpacking an archive", "small", ("tmpfs", "ext4"), _unpacking, "tar -x", State.PACKED),
+        Scenario("pack-large", "Making an archive of a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
+    )
+}
+
+SCENARIOS = COPYING | SUITE
