@@ -1,0 +1,219 @@
+"""Seekable files of zstd: the program zstd reads what is written here, and what it writes is read here.
+
+What is cut, damaged, or tells lies about itself is never taken for contents.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import xxhash
+
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.seekable_zstd import (
+    LARGEST_FRAME,
+    Frame,
+    SeekTable,
+    compress_frame,
+    read_at,
+    read_frame,
+    read_frames,
+    seek_table,
+)
+
+SPAN = 100_000
+SKIPPED = struct.pack("<II", 0x184D2A53, 7) + b"skipped"
+"""A frame that every reader skips."""
+
+
+def contents(size: int) -> bytes:
+    """Half of it can be compressed."""
+    random = Random(size)
+    return b"".join(random.randbytes(500) + b"again " * 100 for _ in range(size // 1100 + 1))[:size]
+
+
+def seekable(data: bytes, span: int = SPAN) -> tuple[bytes, list[Frame]]:
+    parts = [data[at : at + span] for at in range(0, len(data), span)] or [b""]
+    packed = [compress_frame(part, 3) for part in parts]
+    frames = [Frame(len(one), len(part)) for one, part in zip(packed, parts, strict=True)]
+    return b"".join(packed) + seek_table(frames), frames
+
+
+def by_zstd(data: bytes, *options: str) -> bytes:
+    return subprocess.run(["zstd", "-c", *options], input=data, check=True, capture_output=True).stdout
+
+
+@contextmanager
+def opened(path: Path, data: bytes) -> Iterator[tuple[int, int]]:
+    """A file with these contents: its descriptor and size."""
+    path.write_bytes(data)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor, len(data)
+    finally:
+        os.close(descriptor)
+
+
+def read_back(path: Path, data: bytes) -> bytes:
+    with opened(path, data) as file:
+        return b"".join(read_frames(*file))
+
+
+def table_of(path: Path, data: bytes) -> SeekTable | None:
+    with opened(path, data) as file:
+        return SeekTable.read(*file)
+
+
+def own_table(
+    frames: list[tuple[int, ...]], *, flags: int = 0, count: int | None = None, magic: int = 0x184D2A5E
+) -> bytes:
+    """A table as the format's page tells, by nothing of pcopy."""
+    entries = b"".join(struct.pack(f"<{len(frame)}I", *frame) for frame in frames)
+    end = struct.pack("<IBI", len(frames) if count is None else count, flags, 0x8F92EAB1)
+    return struct.pack("<II", magic, len(entries) + len(end)) + entries + end
+
+
+@pytest.mark.parametrize("size", [0, 1, SPAN, SPAN + 1, 7 * SPAN + 123])
+def test_zstd_reads_what_is_written(tmp_path: Path, size: int) -> None:
+    data, path = contents(size), tmp_path / "file.zst"
+    path.write_bytes(seekable(data)[0])
+    assert subprocess.run(["zstd", "-dc", path], check=True, capture_output=True).stdout == data
+    subprocess.run(["zstd", "-qt", path], check=True)
+    listed = subprocess.run(["zstd", "-lv", path], check=True, capture_output=True, text=True).stdout
+    frames = max(1, -(-size // SPAN))
+    assert f"# Zstandard Frames: {frames}\n" in listed, listed
+    assert "# Skippable Frames: 1\n" in listed, listed
+    assert "Check: XXH64" in listed, listed
+    assert f"({size} B)" in listed, listed
+
+
+def test_any_stretch_is_read_from_the_frames_that_hold_it(tmp_path: Path) -> None:
+    data = contents(5 * SPAN + 17)
+    packed, frames = seekable(data)
+    with opened(tmp_path / "file", packed) as (descriptor, size):
+        table = SeekTable.read(descriptor, size)
+        assert table is not None
+        assert (table.frames, table.size, table) == (6, len(data), SeekTable.of(frames))
+        random = Random(1)
+        stretches = [(random.randrange(len(data) + 10), random.randrange(3 * SPAN)) for _ in range(50)]
+        for offset, length in [*stretches, (0, len(data)), (SPAN, SPAN), (SPAN - 1, 2), (len(data), 5), (3, 0)]:
+            assert read_at(descriptor, table, offset, length) == data[offset : offset + length]
+        assert list(table.frames_of(SPAN, SPAN)) == [1]
+        assert list(table.frames_of(SPAN - 1, 2)) == [0, 1]
+
+
+def test_what_zstd_has_written_is_read_as_a_stream(tmp_path: Path) -> None:
+    data = contents(3_000_000)
+    for options in ([], ["-T2", "-B500000"], ["--no-check"], ["-1", "--long=24"], ["-5", "--no-content-size"]):
+        assert read_back(tmp_path / "file", by_zstd(data, *options)) == data, options
+    zeros = by_zstd(bytes(50 << 20))
+    joined = by_zstd(data) + SKIPPED + zeros + by_zstd(b"") + SKIPPED
+    assert read_back(tmp_path / "file", joined) == data + bytes(50 << 20)
+    assert table_of(tmp_path / "file", joined) is None
+    assert read_back(tmp_path / "file", seekable(data)[0]) == data
+
+
+@pytest.mark.parametrize("data", [seekable(contents(700), 300)[0], by_zstd(contents(700)), by_zstd(bytes(300_000))])
+def test_what_is_cut_is_no_file(tmp_path: Path, data: bytes) -> None:
+    """Wherever it is cut, but behind a whole frame."""
+    begin = data.rfind(struct.pack("<I", 0x184D2A5E))
+    for length in range(len(data)):
+        if begin < 0 or length not in whole_frames(data[:begin]):
+            with pytest.raises(Problem, match=r"zstd|empty"):
+                read_back(tmp_path / "file", data[:length])
+
+
+def whole_frames(data: bytes) -> set[int]:
+    """Where frames begin, but the first one, and where the last one ends."""
+    magic = struct.pack("<I", 0xFD2FB528)
+    return {at for at in range(1, len(data)) if data[at : at + 4] == magic} | {len(data)}
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    data = contents(600)
+    packed, frames = seekable(data, 400)
+    for at in range(sum(frame.compressed for frame in frames)):
+        flipped = bytearray(packed)
+        flipped[at] ^= 1 << at % 8
+        damaged = bytes(flipped)
+        try:
+            assert read_back(tmp_path / "file", damaged) == data, at  # a bit that means nothing
+        except Problem as problem:
+            assert "zstd" in str(problem)
+        with opened(tmp_path / "file", damaged) as (descriptor, size):
+            table = SeekTable.read(descriptor, size)
+            assert table is not None
+            try:
+                assert read_at(descriptor, table, 0, len(data)) == data, at
+            except Problem as problem:
+                assert "zstd" in str(problem)
+
+
+def test_a_table_that_does_not_fit_is_none(tmp_path: Path) -> None:
+    frame = compress_frame(b"x" * 1000, 3)
+    entry, path = (len(frame), 1000), tmp_path / "file"
+    assert table_of(path, frame + own_table([entry])) is not None
+    for text, table in {
+        "sizes that do not add up": own_table([(len(frame) - 1, 1000)]),
+        "more frames than bytes": own_table([entry], count=1 << 21),
+        "more frames than any table": own_table([entry], count=0xFFFFFFFF),
+        "fewer frames": own_table([entry, (0, 0)], count=1),
+        "an empty frame in the file": own_table([entry, (0, 0)]),
+        "a bit that has to be 0": own_table([entry], flags=4),
+        "checksums that are not there": own_table([entry], flags=0x80),
+        "another magic number": own_table([entry], magic=0x184D2A5D),
+        "a frame that is too large": own_table([(len(frame), LARGEST_FRAME + 1)]),
+        "no end": own_table([entry])[:-1],
+    }.items():
+        assert table_of(path, frame + table) is None, text
+        assert table_of(path, table) is None, text
+    for data in (b"", b"x", b"x" * 17, frame):
+        assert table_of(path, data) is None
+    assert table_of(path, own_table([])) == SeekTable.of([])
+
+
+def test_a_table_that_lies_about_a_frame_is_found_out(tmp_path: Path) -> None:
+    one, other = compress_frame(b"x" * 1000, 3), compress_frame(b"y" * 1000, 3)
+    unsized = by_zstd(bytes(1 << 20), "--no-content-size")
+    cases = {
+        one + own_table([(len(one), 999)]): "as many bytes",
+        one + own_table([(len(one), 1001)]): "as many bytes",
+        unsized + own_table([(len(unsized), 1000)]): "zstd",
+        one + other + own_table([(len(one) + len(other), 1000)]): "unused data",
+        one + other + own_table([(len(one) - 1, 1000), (len(other) + 1, 1000)]): "zstd",
+    }
+    for data, text in cases.items():
+        with opened(tmp_path / "file", data) as (descriptor, size):
+            table = SeekTable.read(descriptor, size)
+            assert table is not None
+            with pytest.raises(Problem, match=text):
+                read_frame(descriptor, table, 0)
+
+
+def test_checksums_of_a_table_are_looked_at(tmp_path: Path) -> None:
+    data = contents(1000)
+    frame = by_zstd(data, "--no-check")
+    checksum = xxhash.xxh64_intdigest(data) & 0xFFFFFFFF
+    for told in (checksum, checksum ^ 1):
+        with opened(tmp_path / "file", frame + own_table([(len(frame), 1000, told)], flags=0x80)) as (descriptor, size):
+            table = SeekTable.read(descriptor, size)
+            assert table is not None
+            if told == checksum:
+                assert read_frame(descriptor, table, 0) == data
+            else:
+                with pytest.raises(Problem, match="checksum"):
+                    read_frame(descriptor, table, 0)
+
+
+def test_a_stream_may_not_want_all_memory(tmp_path: Path) -> None:
+    """As ``zstd -d`` refuses it unless it is told otherwise."""
+    window = struct.pack("<IBB", 0xFD2FB528, 0, (31 - 10) << 3)
+    with pytest.raises(Problem, match=r"memory|zstd"):
+        read_back(tmp_path / "file", window + bytes([1, 0, 0]))
