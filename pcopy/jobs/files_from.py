@@ -7,83 +7,47 @@ gone through with a few directories in mind, and a job that goes on knows where 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from typing import BinaryIO
 
 from pcopy.checkpoint.layout import FILES_FROM
 from pcopy.errors import HINDRANCES, Refused, hindrance
 from pcopy.jobs.meant import meant
-from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.text import shown
-
-STANDARD_INPUT = b"-"
+from pcopy.walk.saved_listing import SavedListing, from_root
 
 _BUDGET = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
-_BLOCK = 1 << 20
-"""Bytes that are read at once."""
-_LONGEST = 1 << 20
-"""Bytes of a path at most: what is longer is no list of paths."""
 _END = b"\0"
-
-
-class _Line(NamedTuple):
-    number: int
-    text: bytes
 
 
 def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, nul: bool) -> BinaryIO:
     """What the user's ``file`` lists, in an open file without a name; raises ``Refused``, naming file and line.
 
-    Paths end with a newline, or with a NUL if ``nul``.
+    It is a saved listing, or paths that end with a newline, or with a NUL if ``nul``.
     """
-    name = "standard input" if file == STANDARD_INPUT else shown(file)
     sorter = ExternalSorter(open_spool, _BUDGET)
-    try:
-        with _opened(file) as source:
+    with closing(sorter), SavedListing(file, "--files-from", nul=nul, meant=meant) as listing:
+        try:
             listed = 0
-            for number, line in _lines(source, _END if nul else b"\n"):
-                path = line if nul else _without_return(line, root)
-                if path:
-                    _add(sorter, path, root, f"--files-from {name}: line {number}")
-                    listed += 1
-        if not listed:
-            raise Refused(f"--files-from {name}: lists nothing, so there is nothing to copy")
-        return _written(sorter, open_spool())
-    except ValueError as error:
-        raise Refused(f"--files-from {name}: {error}") from None
-    except HINDRANCES as error:
-        raise Refused(f"--files-from {name}: {hindrance(error)}") from None
-    finally:
-        sorter.close()
-
-
-def _opened(file: bytes) -> BinaryIO:
-    if file == STANDARD_INPUT:
-        return open(0, "rb", closefd=False)
-    if not os.path.lexists(file):
-        raise Refused(f"--files-from {shown(file)}: does not exist; {meant(file) or 'check the name'}")
-    if stat.S_ISDIR(os.stat(file).st_mode):
-        raise Refused(f"--files-from {shown(file)}: is a directory; name a file that lists paths, or - to read them")
-    return open(file, "rb")
-
-
-def _lines(source: BinaryIO, end: bytes) -> Iterator[_Line]:
-    """Those that are not empty, numbered from 1."""
-    number, rest = 0, b""
-    while block := source.read(_BLOCK):
-        *whole, rest = (rest + block).split(end)
-        for line in whole:
-            number += 1
-            if line:
-                yield _Line(number, line)
-        if len(rest) > _LONGEST:
-            raise ValueError(f"line {number + 1}: is longer than any path; -0 says that paths end with a NUL")
-    if rest:
-        yield _Line(number + 1, rest)
+            for number, line, _ in listing:
+                path = line if nul or listing.is_saved else _without_return(line, root)
+                if not path:
+                    continue
+                try:
+                    key = _below(path, root, listing.directory)
+                except ValueError as error:
+                    raise listing.refused(number, f"{shown(path)} {error}") from None
+                sorter.add(key, b"")
+                listed += 1
+            if not listed:
+                raise Refused(f"{listing.name}: lists nothing, so there is nothing to copy")
+            return _written(sorter, open_spool())
+        except HINDRANCES as error:
+            raise Refused(f"{listing.name}: {hindrance(error)}") from None
 
 
 def _without_return(line: bytes, root: Root) -> bytes:
@@ -93,21 +57,24 @@ def _without_return(line: bytes, root: Root) -> bytes:
     return line[:-1]
 
 
-def _add(sorter: ExternalSorter, line: bytes, root: Root, where: str) -> None:
-    path = line
-    if line.startswith(b"/"):
-        for top in (root.source_shown.rstrip(b"/"), root.source):
-            if top.startswith(b"/") and (line + b"/").startswith(top + b"/"):
-                path = line[len(top) :]
+def _below(line: bytes, root: Root, directory: bytes | None) -> bytes:
+    """The key of a listed path: the names that lead from SRC to it. In a saved listing it starts in ``directory``.
+
+    Raises ``ValueError`` if it does not lie in SRC.
+    """
+    path = line if directory is None else from_root(directory, line)
+    if path.startswith(b"/"):
+        for top in (root.source_shown, root.source):
+            whole = top if directory is None else from_root(os.getcwdb(), top)
+            if whole.startswith(b"/") and (path + b"/").startswith(whole.rstrip(b"/") + b"/"):
+                path = path[len(whole.rstrip(b"/")) :]
                 break
         else:
-            raise Refused(f"{where}: {shown(line)} does not lie in {shown(root.source_shown)}; list paths below SRC")
+            raise ValueError(f"does not lie in {shown(root.source_shown)}; list paths below SRC")
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise Refused(f"{where}: {shown(line)} leads upwards; list paths below SRC, without ..")
-    if b"\0" in path:
-        raise Refused(f"{where}: {shown(line[:200])} holds a NUL; write -0 if paths end with one")
-    sorter.add(_END.join(parts), b"")
+        raise ValueError("leads upwards; list paths below SRC, without ..")
+    return _END.join(parts)
 
 
 def _written(sorter: ExternalSorter, written: BinaryIO) -> BinaryIO:

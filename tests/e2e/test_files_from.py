@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import random
 import shutil
@@ -75,6 +77,34 @@ def test_the_list_may_come_from_a_pipe(area: Path) -> None:
     )
     subprocess.run(["sh", "-c", command], check=True)
     assert sorted(path.name for path in (area / "copy/sub").iterdir()) == ["new\nline", "plain"]
+
+
+def test_a_saved_listing_may_come_from_anywhere(area: Path) -> None:
+    """Its paths start in the directory where the walk was, whatever the working directory is now."""
+    for name in ("a/1", "a/2\udcff", "b/3", "left"):
+        write(area / "source" / name, name.encode("utf-8", "surrogateescape"))
+    odd = base64.b64encode(b"../source/a/2\xff").decode()
+    lines: list[dict[str, Any]] = [
+        {"format": "pcopy listing", "version": 1, "directory_b64": base64.b64encode(bytes(area / "work")).decode()},
+        {"path": "../source/a/1", "type": "file", "inode": 7},
+        {"path": "../source/a/2\\xff", "path_b64": odd, "type": "file"},
+        {"path": f"{area}/source/b", "type": "directory"},
+    ]
+    listing = area / "listing"
+    listing.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = summary(succeed("--json", "--files-from", listing, f"{area}/source/", area / "copy"))
+    shutil.copytree(area / "source", area / "expected")
+    (area / "expected/left").unlink()
+    shutil.copystat(area / "source", area / "expected")
+    assert differences(area / "expected", area / "copy") == [] and told["files"] == 3
+    for damage, why in (
+        ("{}", "line 5: has no path"),
+        ('{"path": "a/1", "type": "file"}', "line 5: a/1 does not lie in "),
+    ):
+        listing.write_text("".join(json.dumps(line) + "\n" for line in lines) + damage + "\n")
+        refused = pcopy("--files-from", listing, f"{area}/source/", area / "other")
+        assert refused.returncode == 2 and f"--files-from {listing}: {why}".encode() in refused.stderr
+    assert not (area / "other").exists()
 
 
 def test_patterns_may_come_from_a_pipe(area: Path) -> None:
