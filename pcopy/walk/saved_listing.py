@@ -41,12 +41,12 @@ _LONGEST = 1 << 20
 """Bytes of a line at most: a longer one is none of a list of paths."""
 _SIZES = ("uid", "gid", "size", "allocated", "links", "inode", "device")
 _TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
-_NUMBERS = _SIZES + _TIMES
+_NUMBERS = (*_SIZES, *_TIMES)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
 
 
-class Known(NamedTuple):
+class Recorded(NamedTuple):
     """What a saved listing tells of an item; None: nothing. Times are nanoseconds since 1970."""
 
     type: int
@@ -69,7 +69,7 @@ class Line(NamedTuple):
 
     number: int
     path: bytes
-    known: Known | None
+    known: Recorded | None
 
 
 def from_root(directory: bytes, path: bytes) -> bytes:
@@ -221,7 +221,7 @@ class SavedListing:
         for value, key in zip(numbers, _SIZES, strict=False):
             if value is not None and not 0 <= value < 1 << 64:
                 raise self.refused(number, f"{key} is out of range")
-        return Line(number, path, Known(kind, self._mode(number, item), *numbers))
+        return Line(number, path, Recorded(kind, self._mode(number, item), *numbers))
 
     def _wrong(self, item: dict[str, Any], keys: tuple[str, ...], default: int) -> str:
         return next(key for key in keys if type(item.get(key, default)) not in _INTEGERS)

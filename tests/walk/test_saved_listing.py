@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import Refused
-from pcopy.walk.saved_listing import Known, Line, SavedListing, from_root
+from pcopy.walk.saved_listing import Recorded, Line, SavedListing, from_root
 
 HEAD = b'{"format": "pcopy listing", "version": 1, "directory_b64": "L2RhdGE="}\n'
 NOTHING = [None] * 11
@@ -47,9 +47,9 @@ def test_a_saved_listing(tmp_path: Path) -> None:
         json.dumps(item).encode() + b"\n" for item in (whole, odd, {"path": "é", "type": "directory"})
     )
     expected = [
-        Line(2, b"run7/a.h5", Known(stat.S_IFREG, 0o4755, 1, 2, 3, 4, 5, 6, 7, -8, 9, 10)),
-        Line(3, b"x\xff\n", Known(stat.S_IFSOCK, *NOTHING)),
-        Line(4, "é".encode(), Known(stat.S_IFDIR, *NOTHING)),
+        Line(2, b"run7/a.h5", Recorded(stat.S_IFREG, 0o4755, 1, 2, 3, 4, 5, 6, 7, -8, 9, 10)),
+        Line(3, b"x\xff\n", Recorded(stat.S_IFSOCK, *NOTHING)),
+        Line(4, "é".encode(), Recorded(stat.S_IFDIR, *NOTHING)),
     ]
     file = tmp_path / "list"
     assert listed(file, lines) == listed(file, lines, nul=True) == expected
