@@ -9,7 +9,7 @@ from bench.ways import PROCESSORS, Way, of_suite, tool
 
 _RANKS = sorted({1, PROCESSORS})
 _TREES = ("tmpfs", "ext4", SLOW)
-_MODE = "u=rwX,go="
+_MODE = "u+rwX,go-rwx"
 
 
 def _ours(name: str, words: str, *, syncs: bool = True, ranks: Sequence[int] = _RANKS) -> dict[str, Way]:
@@ -47,11 +47,12 @@ def _owners(_: Sequence[str]) -> dict[str, Way]:
 def _comparing(_: Sequence[str]) -> dict[str, Way]:
     rsync = _reads("rsync", "-aHAXn", "--delete", "--itemize-changes", "SRC/", "DST")
     ours = _ours("pverify", "-q --compare type,size,mtime,mode,owner,acl,xattr SRC DST")
-    return {"rsync -n": rsync, **of_suite("dcmp"), **ours}
+    return {"rsync -n": rsync, **of_suite("dcmp -l"), **ours}
 
 
 def _contents(_: Sequence[str]) -> dict[str, Way]:
-    return {"diff -rq": _reads("diff", "-rq", "SRC", "DST"), **_ours("pverify", "-q --compare content SRC DST")}
+    diff = _reads("diff", "-rq", "SRC", "DST")
+    return {"diff -rq": diff, **of_suite("dcmp"), **_ours("pverify", "-q --compare content SRC DST")}
 
 
 def _packing(_: Sequence[str]) -> dict[str, Way]:

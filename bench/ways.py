@@ -96,12 +96,13 @@ PEERS = {
 DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
 SUITE = {
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
-    "dfind": Way((*_MPI, "dfind", "-q", "--size", "+1k", "SRC"), syncs=True),
-    "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u=rwX,go=", "DST"), syncs=True),
-    "dcmp": Way((*_MPI, "dcmp", "-q", "SRC", "DST"), syncs=True),
+    "dfind": Way((*_MPI, "dfind", "-q", "SRC", "--size", "+1k", "--print"), syncs=True),
+    "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u+rwX,go-rwx", "DST"), syncs=True),
+    "dcmp -l": Way((*_MPI, "dcmp", "-q", "-l", "SRC", "DST"), syncs=True),
+    "dcmp": Way((*_MPI, "dcmp", "-q", "-t", "-o", "EXIST=COMMON@CONTENT=DIFFER:KEEP/list", "SRC", "DST"), syncs=True),
     "dtar": Way((*_MPI, "dtar", "-q", "-c", "-f", "KEEP/tar", "SRC")),
 }
-"""What others have for it, by the program that has to be on PATH."""
+"""What others have for it; the first word of each name is the program that has to be on PATH."""
 
 
 def present() -> dict[str, Way]:
@@ -111,8 +112,8 @@ def present() -> dict[str, Way]:
 
 def of_suite(name: str) -> dict[str, Way]:
     """A peer of a tool, if it is installed."""
-    return {name: SUITE[name]} if shutil.which(name) else {}
+    return {name: SUITE[name]} if shutil.which(name.split()[0]) else {}
 
 
 def absent() -> list[str]:
-    return [name for name in (*PEERS, "drm", *SUITE) if not shutil.which(name)]
+    return [name for name in (*PEERS, "drm", *(name for name in SUITE if " " not in name)) if not shutil.which(name)]
