@@ -112,7 +112,7 @@ def present() -> dict[str, Way]:
 
 def of_suite(name: str) -> dict[str, Way]:
     """A peer of a tool, if it is installed."""
-    return {name: SUITE[name]} if shutil.which(name.split()[0]) else {}
+    return {name: SUITE[name]} if shutil.which(name.split(maxsplit=1)[0]) else {}
 
 
 def absent() -> list[str]:
