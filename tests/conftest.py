@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import tempfile
@@ -13,7 +14,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.support import command, native, preload
 from tests.support.extent import SEED, everything, in_turn, seed
@@ -29,12 +29,10 @@ TURNS = pytest.StashKey[Turns]()
 """The turns of this process, if it is a worker."""
 
 
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy machine")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     seed()
+    _keep_bytecode()
+    _expect_a_busy_machine()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup and "&" ignore, and would not stop at it
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,6 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[TURNS] = Turns(Path(told["turns"]))
     else:
         native.build()
+
+
+def _keep_bytecode() -> None:
+    """Else each worker and each run that is started would compile all that it imports: a minute of each session."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def _expect_a_busy_machine() -> None:
+    from hypothesis import HealthCheck, settings  # pytest compiles it with asserts of its own: to be kept, too
+
+    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy machine")
 
 
 def pytest_report_header() -> list[str]:
@@ -85,7 +96,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     turns = session.config.stash.get(TURNS, None)
     gc.disable()
     try:
-        if turns is None or sys.dont_write_bytecode:
+        if turns is None:
             return (yield)
         with turns.first():
             return (yield)
