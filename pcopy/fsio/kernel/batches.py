@@ -43,6 +43,18 @@ class Plan(IntEnum):
     """No plain case: a large file, ``--inplace``, what an earlier run may have made."""
 
 
+class Call(IntEnum):
+    """The one operation that each row of a ``Trial`` is."""
+
+    CREATE = 1
+    """An empty file that is new, which is closed."""
+    STAT = 2
+    OPEN = 3
+    """For reading, and closed."""
+    RENAME = 4
+    UNLINK = 5
+
+
 SYNC = 0x80
 """Added to a plan: the file is brought to stable storage before it gets its name, or before it is told as done."""
 
@@ -305,3 +317,10 @@ class Compare(OfNames[Judged]):
     @property
     def descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
+
+
+class Trial(OfNames[Judged]):
+    """One bare ``call`` for each name, and no more, for who measures a file system. ``RENAME`` gives ``new_names``."""
+
+    call: Call
+    new_names: bytes = b""

@@ -25,6 +25,7 @@ from pcopy.fsio.kernel.batches import (
     Removed,
     Stat,
     Stated,
+    Trial,
 )
 from pcopy.fsio.kernel.columns import COLUMNS, DEVICE, OPERATIONS, SIZE, VERSION, Code, Marks, Rows, Verdicts, numbers
 from pcopy.fsio.kernel.copy_rows import Copying
@@ -203,6 +204,17 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
                     len(batch.new_names),
                 )
             rows.batch.flags = flags_of(settings)
+        case Trial():
+            tried = Judged(Verdicts(len(batch)))
+            rows = InC(_lib.PK_TRY, batch, tried, _nothing_deferred)
+            rows.batch.flags = int(batch.call)
+            if batch.new_names:
+                rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+                rows.batch.new_names_size = len(batch.new_names)
         case _:
             raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
     return rows
+
+
+def _nothing_deferred() -> Work:
+    raise AssertionError("no trial is deferred to the kernel in Python")

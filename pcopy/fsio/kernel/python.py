@@ -20,6 +20,7 @@ from pcopy.fsio.kernel.batches import (
     Remove,
     Stat,
     SyncDirectories,
+    Trial,
 )
 from pcopy.fsio.kernel.columns import Code
 from pcopy.fsio.kernel.copy_rows import Copying
@@ -147,20 +148,27 @@ class PythonKernel:
     def _work(self, batch: Batch[Any]) -> tuple[Work, int]:
         """What does the rows, and how many of them in one poll."""
         settings, size = self._settings, self._digest_size
+        work: Work
         match batch:
             case List():
-                return Listing(batch), 1
+                work, step = Listing(batch), 1
             case Stat():
-                return Stating(batch), NAMES_AT_ONCE
+                work, step = Stating(batch), NAMES_AT_ONCE
             case Copy():
-                return Copying(settings, batch, size), FILES_AT_ONCE
+                work, step = Copying(settings, batch, size), FILES_AT_ONCE
             case Read():
-                return Reading(settings, batch, size), FILES_AT_ONCE
+                work, step = Reading(settings, batch, size), FILES_AT_ONCE
             case Remove():
-                return Removing(batch), FILES_AT_ONCE
+                work, step = Removing(batch), FILES_AT_ONCE
             case Compare():
-                return Comparing(settings, batch), NAMES_AT_ONCE
-        raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
+                work, step = Comparing(settings, batch), NAMES_AT_ONCE
+            case Trial():
+                from pcopy.fsio.kernel.trial_rows import Trying  # no copy needs it
+
+                work, step = Trying(batch), NAMES_AT_ONCE
+            case _:
+                raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
+        return work, step
 
     def poll(self) -> list[Ticket[Any]]:
         waiting = self._waiting

@@ -13,6 +13,7 @@
 #define PK_FINISH 6
 #define PK_SYNC 7
 #define PK_SAME 8
+#define PK_TRY 9
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -26,6 +27,13 @@
 #define PK_IDENTIFY 512 /* inode and mark are told of files, too, that keep the names under which they were made */
 #define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
 #define PK_ACLS 2048    /* ACLs are */
+
+/* What the rows of PK_TRY are, in the place of flags: pcopy.fsio.kernel.batches.Call. */
+#define PK_TRY_CREATE 1
+#define PK_TRY_STAT 2
+#define PK_TRY_OPEN 3
+#define PK_TRY_RENAME 4
+#define PK_TRY_UNLINK 5
 
 /* Codes that Python does not have: the row is not done, and is to be done by the kernel in Python. */
 #define PK_DEFERRED 255
