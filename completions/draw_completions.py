@@ -18,7 +18,9 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 from docs.drawn import keep  # noqa: E402
+from pcopy.cli.pbcast import PBCAST  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
+from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
@@ -26,7 +28,7 @@ from pcopy.cli.pverify import PVERIFY  # noqa: E402
 from pcopy.fsio.preserve import ATTRIBUTES  # noqa: E402
 from pcopy.tasks.base.job import EXISTING  # noqa: E402
 
-PROGRAMS: tuple[Program, ...] = (PCOPY, PVERIFY, PRM, PSTRIPE)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PVERIFY, PRM, PSTRIPE, PBCAST, PDBENCH)
 WORDS = {
     "--existing": tuple(EXISTING),
     "--preserve": (*ATTRIBUTES, "all"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pcopy.cli.mistakes import Unknown
 
-PROGRAMS = ("pcopy", "pverify", "prm", "pstripe")
+PROGRAMS = ("pcopy", "pverify", "prm", "pstripe", "pbcast", "pdbench")
 """Programs, each of which may have a mapping of its own in a file."""
 
 BY_HAND = frozenset(
@@ -35,7 +35,12 @@ BY_HAND = frozenset(
 )
 """Options that no file sets."""
 
-BY_HAND_OF: Mapping[str, Collection[str]] = {"pcopy": {"manifest"}, "pverify": {"manifest"}, "pstripe": {"stripe"}}
+BY_HAND_OF: Mapping[str, Collection[str]] = {
+    "pdbench": {"svg"},
+    "pcopy": {"manifest"},
+    "pverify": {"manifest"},
+    "pstripe": {"stripe"},
+}
 """The same, of one program: with ``--stripe`` pstripe changes layouts, without it it looks at them."""
 
 PATTERNS = frozenset(("exclude", "include", "exclude-from"))

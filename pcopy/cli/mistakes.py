@@ -92,6 +92,35 @@ OF_PSTRIPE = Unknown(
     },
 )
 
+_BY_LAUNCHER = "one process of each host works: start it by mpiexec or srun, and leave this out"
+
+OF_PBCAST = Unknown(
+    "pbcast",
+    {
+        **dict.fromkeys(("-n", "--ranks", "-w", "--hosts", "-N", "-g"), _BY_LAUNCHER),
+        **dict.fromkeys(("-r", "-R", "--recursive", "-a"), "pbcast sends files; pack a directory with tar first"),
+        **dict.fromkeys(("-p", "--preserve"), "pbcast does that by default; leave it out"),
+        **dict.fromkeys(("-f", "--force"), "existing files are replaced by default; leave it out"),
+        **dict.fromkeys(("-C", "--compress", "-z"), "nothing is compressed on the way; leave it out"),
+        **dict.fromkeys(("-F", "--fanout", "-s", "--size", "-t"), "pbcast chooses that; leave it out"),
+    },
+)
+
+OF_PDBENCH = Unknown(
+    "pdbench",
+    {
+        **dict.fromkeys(("-F", "--file-per-process"), "each rank has a file of its own by default; leave it out"),
+        **dict.fromkeys(("-b", "--block"), "write --size SIZE, what each rank writes"),
+        **dict.fromkeys(("-t", "--bs", "--transfer-size"), "write --blocks SIZE"),
+        "-B": "write --direct",
+        **dict.fromkeys(("-d", "--directory", "-o"), "write DIR last, without an option"),
+        **dict.fromkeys(("-u", "--unique"), "both are measured: one directory, and one for each rank; leave it out"),
+        **dict.fromkeys(("-I", "-N"), "write --files N"),
+        **dict.fromkeys(("-C", "-T", "-r", "-w"), "write --tests LIST"),
+        **dict.fromkeys(("-D", "--runtime"), "write --time SECONDS"),
+    },
+)
+
 _RANKS = "n"  # what follows this letter is its value
 
 

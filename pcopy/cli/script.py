@@ -49,3 +49,11 @@ def _end_with(program: str) -> None:
 
 def pstripe() -> None:
     _end_with("pstripe")
+
+
+def pdbench() -> None:
+    _end_with("pdbench")
+
+
+def pbcast() -> None:
+    _end_with("pbcast")

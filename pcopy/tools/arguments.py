@@ -121,6 +121,35 @@ class StripeArguments(NamedTuple):
     stripe_table: str = ""
 
 
+class BroadcastArguments(NamedTuple):
+    """A command line, understood."""
+
+    files: tuple[bytes, ...]
+    directory: bytes
+    sync: bool = True
+    fsync: bool = False
+    termination: str = "tree"
+    telling: Telling = Telling()
+
+
+class BenchArguments(NamedTuple):
+    """A command line, understood. ``files`` and ``size`` (bytes) are those of each rank; a measurement takes so many
+    ``seconds``. ``blocks`` are sizes in bytes; without ``tests`` all are made; ``svg`` is a file, or empty."""
+
+    directory: bytes
+    files: int
+    size: int
+    seconds: float
+    blocks: tuple[int, ...]
+    tests: tuple[str, ...] = ()
+    direct: bool = False
+    most_in_flight: int = 1
+    ranks: int = 0
+    svg: bytes = b""
+    termination: str = "tree"
+    telling: Telling = Telling()
+
+
 def asked_for(arguments: CopyArguments) -> dict[str, Any]:
     """What a command line asks to be left in the destination, for comparison with a stored job, by option.
 

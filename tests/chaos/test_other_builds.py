@@ -12,6 +12,8 @@ import pytest
 from pcopy.tasks import runner  # noqa: F401 (makes most kinds known)
 from pcopy.tasks.base.codec import load_later
 from pcopy.tasks.base.kind import FORMAT, KINDS
+from pcopy.tasks.bench import measure  # noqa: F401 (as runner)
+from pcopy.tasks.broadcast import send  # noqa: F401 (as runner)
 from pcopy.tasks.remove import remove_tree  # noqa: F401 (as runner)
 from pcopy.tasks.stripe import look_at_layouts  # noqa: F401 (as runner)
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
@@ -99,6 +101,16 @@ KNOWN: dict[int, tuple[str, str]] = {
     85: ("DeleteAmong", "place names kinds inodes"),
     90: ("LookAtLayouts", "place names inodes"),
     91: ("ChangeLayout", "place name inode"),
+    150: ("Prepare", "step made"),
+    151: ("RankReady", ""),
+    152: ("Measure", "step made"),
+    153: ("Told", "number begin end done"),
+    160: ("OpenTarget", "directory"),
+    161: ("LookAround", ""),
+    162: ("Send", "paths"),
+    163: ("Piece", "parts"),
+    164: ("Passed", "child number"),
+    167: ("SyncTarget", ""),
 }
 """The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
 

@@ -30,7 +30,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SLOW = Path(__file__).with_name("slow.c")
 
 RUN = {
+    "pbcast": ("-c", "from pcopy.cli.script import pbcast; pbcast()"),
     "pcopy": ("-m", "pcopy"),
+    "pdbench": ("-c", "from pcopy.cli.script import pdbench; pdbench()"),
     "prm": ("-c", "from pcopy.cli.script import prm; prm()"),
     "pstripe": ("-c", "from pcopy.cli.script import pstripe; pstripe()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),

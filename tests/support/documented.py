@@ -21,14 +21,23 @@ from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
+from pcopy.cli.pbcast import PBCAST
 from pcopy.cli.pcopy import PCOPY
+from pcopy.cli.pdbench import PDBENCH
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
 from pcopy.cli.pstripe import PSTRIPE
 from pcopy.cli.pverify import PVERIFY
 from tests.support.command import REPOSITORY, RUN, start
 
-PROGRAMS: dict[str, Program] = {"pcopy": PCOPY, "prm": PRM, "pstripe": PSTRIPE, "pverify": PVERIFY}
+PROGRAMS: dict[str, Program] = {
+    "pbcast": PBCAST,
+    "pdbench": PDBENCH,
+    "pcopy": PCOPY,
+    "prm": PRM,
+    "pstripe": PSTRIPE,
+    "pverify": PVERIFY,
+}
 JOB = "a1b2c3d4e5"
 """The name of a job in the documentation."""
 

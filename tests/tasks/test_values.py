@@ -15,6 +15,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import pcopy.tasks.bench.measure
+import pcopy.tasks.broadcast.send
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
 import pcopy.tasks.stripe.look_at_layouts  # noqa: F401 (they make kinds known)
@@ -36,6 +38,10 @@ LONG_BINPUT = ord(pickle.LONG_BINPUT)
 
 NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name)
 TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are no UTF-8
+
+
+OF_OTHERS = ("bench", "broadcast", "stripe")
+"""Folders of tasks that only other programs than pcopy run."""
 
 
 def _built(kind: type[Kind]) -> st.SearchStrategy[Any]:
@@ -129,7 +135,7 @@ def test_a_code_that_nobody_has_is_named(value: Any) -> None:
 def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
     """A kind is known once it is loaded; these run in processes that may have loaded nothing else.
 
-    What pstripe runs is never stored: only this program loads it.
+    What other programs run is never stored: only these load it.
     """
     program = (
         f"import {module}\nfrom pcopy.tasks.base.codec import LATER\nfrom pcopy.tasks.base.kind import KINDS\n"
@@ -154,7 +160,7 @@ def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
 
 
 def test_other_programs_know_all_kinds_that_they_run() -> None:
-    assert len(of_others()) == len(written_kinds("stripe")) > 1
+    assert len(of_others()) == sum(len(written_kinds(folder)) for folder in OF_OTHERS) > 1
     assert set(written_kinds()) == KINDS.keys()
 
 
@@ -171,8 +177,8 @@ def written_kinds(folder: str = "") -> list[int]:
 
 
 def of_others() -> set[int]:
-    """What only pstripe runs."""
-    return {*written_kinds("stripe")}
+    """What only other programs than pcopy run."""
+    return {code for folder in OF_OTHERS for code in written_kinds(folder)}
 
 
 @given(st.binary(max_size=200).filter(lambda garbage: LONG_BINPUT not in garbage))

@@ -1,0 +1,75 @@
+"""The command ``pbcast``: the same files to a directory of each host of a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.mistakes import OF_PBCAST
+from pcopy.cli.program import Program, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.errors import Refused
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import BroadcastArguments
+
+
+class Pbcast(Program):
+    letters = "qvh"
+    unknown = OF_PBCAST
+    usage = "pbcast [options] FILE... DIR"
+    description = """\
+Copies each FILE to the directory DIR of every host of an MPI job, which may
+be a local one such as /tmp. Rank 0 reads it once, and the hosts pass it on to
+each other. A file gets its name on a host when its contents are whole there.
+"""
+    examples = """\
+examples:
+  mpiexec -n 64 pbcast app.tar /tmp
+  srun --ntasks-per-node=1 pbcast model.bin weights.bin /local/scratch
+  mpiexec -n 64 pbcast --json app.tar /tmp
+
+exit status:
+  0 every host has all files; 1 a file has failed on some host; 2 wrong usage
+  or refused, nothing was touched; 70 internal error; 75 stopped early
+"""
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.broadcast import BROADCAST, BroadcastPreparation
+
+        return Command(BROADCAST, lambda words: self.parse(words, BroadcastPreparation))
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BroadcastArguments:
+        from pcopy.tools.arguments import BroadcastArguments
+
+        if len(paths) < 2:
+            raise Refused("FILE... and DIR expected: what is sent, and the directory of each host; see pbcast --help")
+        if b"" in paths:
+            raise Refused("a path is the empty string: name a file")
+        if values.no_sync and values.fsync:
+            raise Refused("--fsync brings each file to storage, --no-sync nothing: leave one out")
+        refuse_what_names_no_file(values, "errors", directories=False)
+        *files, directory = paths
+        return BroadcastArguments(
+            tuple(files),
+            directory,
+            sync=not values.no_sync,
+            fsync=values.fsync,
+            termination=values.termination,
+            telling=telling_of(values),
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        how = parser.add_argument_group("how it works")
+        how.add_argument("--no-sync", action="store_true",
+            help="success does not wait until the files are on storage of each host")  # fmt: skip
+        how.add_argument("--fsync", action="store_true", help="bring each file to storage before it gets its name")
+        add_termination(how)
+        add_told(parser)
+
+
+PBCAST = Pbcast()
+main = PBCAST.main

@@ -1,0 +1,139 @@
+"""The command ``pdbench``: measures how fast a file system is, with many processes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import MOST_IN_FLIGHT, at_least_1, seconds, size, taking
+from pcopy.cli.mistakes import OF_PDBENCH
+from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.errors import Refused
+from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import BenchArguments
+
+TESTS = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
+FILES, SIZE, SECONDS = 10_000, 32 << 20, 0.2
+"""Of each rank, and of each measurement: with them a run takes less than a minute."""
+BLOCKS = (64 << 10, 1 << 20, 8 << 20)
+"""Of one write or read: a small one, a middling one as pcopy's, and a large one."""
+IN_FLIGHT = 16
+"""The most operations under way that are tried: more gain little where these do not."""
+_PAGE = 4096
+"""Direct I/O wants whole ones."""
+
+
+class Pdbench(Program):
+    letters = "qvh"
+    unknown = OF_PDBENCH
+    usage = "pdbench [options] DIR"
+    description = """\
+Measures the file system that DIR lies on: how many files a second it creates,
+looks at, opens, lists, renames and removes, in one directory and in several,
+and how fast it writes and reads; with 1, 2, 4 and so on up to all ranks, and
+with several operations in flight. Tells which options are fastest. All is
+done in a directory that is made below DIR, and removed at the end.
+"""
+    examples = """\
+examples:
+  pdbench /scratch
+  pdbench -n 16 --svg scratch.svg /scratch
+  pdbench --tests create,unlink --time 2 --files 100000 /scratch
+  pdbench --tests write,read --size 4G --direct /scratch
+  mpiexec -n 64 pdbench --json /scratch
+
+exit status:
+  0 all was measured; 1 a measurement failed; 2 wrong usage or refused,
+  nothing was touched; 70 internal error; 75 stopped early
+"""
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.bench import BENCHMARK, BenchPreparation
+
+        return Command(BENCHMARK, lambda words: self.parse(words, BenchPreparation))
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BenchArguments:
+        from pcopy.tools.arguments import BenchArguments
+
+        if len(paths) != 1:
+            raise Refused("one DIR expected: a directory on the file system to be measured; see pdbench --help")
+        if paths[0] == b"":
+            raise Refused("DIR is the empty string: name a directory")
+        refuse_what_names_no_file(values, "errors", "svg")
+        if values.svg and not values.svg.endswith(".svg"):
+            raise Refused(f"--svg {shown(values.svg.encode(errors='surrogateescape'))}: write a name that ends in .svg")
+        if values.direct and any(block % _PAGE for block in values.blocks):
+            raise Refused(f"--direct needs blocks of whole pages ({_PAGE} bytes): see --blocks")
+        if values.in_flight is not None and values.in_flight > 1 and kernel_name() != "c":
+            raise Refused(f"--in-flight {values.in_flight} needs the kernel in C, which is not in use here")
+        most = values.in_flight or (IN_FLIGHT if kernel_name() == "c" else 1)
+        return BenchArguments(
+            paths[0],
+            files=values.files,
+            size=values.size,
+            seconds=values.time,
+            blocks=values.blocks,
+            tests=values.tests,
+            direct=values.direct,
+            most_in_flight=most,
+            ranks=values.ranks,
+            svg=b"" if values.svg is None else values.svg.encode(errors="surrogateescape"),
+            termination=values.termination,
+            telling=telling_of(values),
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is measured").add_argument
+        add("--tests", metavar="LIST", type=taking(tests), default=(),
+            help=f"these only, with a comma between them: {', '.join(TESTS)} (default: all)")  # fmt: skip
+        add("--files", metavar="N", type=taking(at_least_1), default=FILES,
+            help=f"files that each rank makes at most (default {FILES:,})")  # fmt: skip
+        add("--size", metavar="SIZE", type=taking(lambda text: size(text, "a file holds")), default=SIZE,
+            help="bytes that each rank writes at most (default 32M)")  # fmt: skip
+        add("--blocks", metavar="LIST", type=taking(blocks), default=BLOCKS,
+            help="bytes of one write or read, several with a comma between them (default 64K,1M,8M)")  # fmt: skip
+        add("--direct", action="store_true", help="write and read past the page cache (O_DIRECT)")
+        add("--time", metavar="SECONDS", type=taking(seconds), default=SECONDS,
+            help=f"for how long each measurement goes on at most (default {SECONDS})")  # fmt: skip
+        how = parser.add_argument_group("how it works")
+        add_ranks(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
+        how.add_argument("--in-flight", metavar="N", type=taking(in_flight), default=None,
+            help=f"operations under way in each rank: 1, 4 and so on up to N (default {IN_FLIGHT})")  # fmt: skip
+        add_termination(how)
+        add_told(parser)
+        told = parser.add_argument_group("a picture")
+        told.add_argument(
+            "--svg", metavar="FILE", default=None, help="draw the rates as charts in FILE, whose name ends in .svg"
+        )
+
+
+def tests(text: str) -> tuple[str, ...]:
+    """Raises ``ValueError``."""
+    chosen = tuple(text.split(","))
+    for name in chosen:
+        if name not in TESTS:
+            raise ValueError(f"'{name}' is no test; they are {', '.join(TESTS)}")
+    return chosen
+
+
+def blocks(text: str) -> tuple[int, ...]:
+    """Raises ``ValueError``."""
+    return tuple(dict.fromkeys(size(word, "a block holds") for word in text.split(",")))
+
+
+def in_flight(text: str) -> int:
+    """Raises ``ValueError``."""
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_IN_FLIGHT:
+        raise ValueError(f"not a number from 1 to {MOST_IN_FLIGHT}")
+    return int(text)
+
+
+PDBENCH = Pdbench()
+main = PDBENCH.main

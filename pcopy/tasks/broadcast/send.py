@@ -1,0 +1,347 @@
+"""Send, Piece, Passed: files as a stream of pieces, from rank 0 along a tree of the hosts' first ranks.
+
+Rank 0 reads a piece when all hosts that it sends to have room for one more. Each host writes a piece and passes it on,
+while the next one comes. It tells whoever has sent it that it has passed it on; so no more than ``WINDOW`` pieces are
+under way between two hosts, and a slow one slows the stream down instead of filling memories.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pcopy.fsio.attributes import Attributes, has_default_acl, read_attributes
+from pcopy.fsio.close import let_go
+from pcopy.fsio.kernel.interface import Cancelled
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.source import Version, open_to_read, status_of
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, algorithm
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.broadcast.directory import HostDirectory, on_host
+from pcopy.text import shown
+
+PIECE = 1 << 20
+"""Bytes of contents in one piece; small files are packed together."""
+
+MOST_PARTS = 256
+"""Parts of one piece: some hundred small files."""
+
+WINDOW = 16
+"""Pieces that are under way from one host to the next: enough for the time that a note takes to come back."""
+
+CHAIN = 32
+"""Up to so many hosts pass on in a chain: each sends once, so that a large file takes no longer than to one host. With
+more the way to the last one counts: then each sends to two."""
+
+PAGE = 4096
+"""Bytes: the least hole that is left."""
+_ZEROS = bytes(PAGE)
+
+BEGIN, HOLLOW, DATA, END, CUT = range(5)
+"""What parts tell: a file begins (HOLLOW: it has holes), its contents, it is whole, or it can't be had."""
+
+Part = tuple[int, bytes, int, Attributes | None]
+"""What it tells, bytes (a name, contents, or a digest), a number (the size), and the metadata of a whole file."""
+
+
+class Outgoing:
+    """On rank 0: the files that are read, in their order, as parts."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self.paths: tuple[bytes, ...] = ()
+        self._parts: Iterator[Part] | None = None
+        self._result: Result | None = None
+        self._descriptor = -1
+        self.in_place: set[bytes] = set()
+        """Names of files that are what has the name in the directory of this host already."""
+
+    def piece(self, result: Result) -> tuple[tuple[Part, ...], bool]:
+        """The next parts, and whether they are the last."""
+        if self._parts is None:
+            self._parts = self._all()
+        self._result = result
+        some: list[Part] = []
+        size = 0
+        for part in self._parts:
+            some.append(part)
+            size += len(part[1])
+            if size >= PIECE or len(some) >= MOST_PARTS:
+                return tuple(some), False
+        return tuple(some), True
+
+    def _all(self) -> Iterator[Part]:
+        directory = self._rank.own(HostDirectory).descriptor
+        for path in self.paths:
+            name = os.path.basename(path)
+            began = False
+            try:
+                with failing("open", on_source=True):
+                    self._descriptor = open_to_read(None, path, follow=True)
+                status = status_of(self._descriptor, on_source=True)
+                if not stat.S_ISREG(status.st_mode):
+                    raise changed("open", "it is no regular file any more")
+                began = True
+                if is_called(name, directory, status):
+                    self.in_place.add(name)
+                yield HOLLOW if status.st_blocks * 512 < status.st_size else BEGIN, name, status.st_size, None
+                yield from self._contents(status)
+            except Problem as problem:
+                if not began:
+                    yield BEGIN, name, 0, None
+                assert self._result is not None
+                self._result.report(path, problem)
+                yield CUT, b"", int(problem.changed), None
+            finally:
+                self.close()
+
+    def _contents(self, status: os.stat_result) -> Iterator[Part]:
+        """Raises ``Problem`` if the file is not to be read, or is not what it was when it was opened."""
+        hasher, at = algorithm(DEFAULT_ALGORITHM).new(), 0
+        while at < status.st_size:
+            with failing("read", on_source=True):
+                data = os.pread(self._descriptor, min(PIECE, status.st_size - at), at)
+            if not data:
+                raise changed("read", "the file became shorter while it was read")
+            hasher.update(data)
+            yield DATA, data, at, None
+            at += len(data)
+        attributes = read_attributes(self._descriptor, status, self._rank.options.preserve)
+        if Version.of(status_of(self._descriptor, on_source=True)) != Version.of(status):
+            raise changed("read", "the file changed while it was read")
+        yield END, hasher.digest(), at, attributes
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            let_go(descriptor)
+
+
+class Send(Kind, code=162, doing="reading files and sending them", is_note=False):
+    """Reads a piece, sends it, and spawns itself for the next one; ``paths`` are told the first time."""
+
+    paths: tuple[bytes, ...]
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        stream, source = rank.own(Stream), rank.own(Outgoing)
+        if self.paths:
+            source.paths = self.paths
+        while stream.is_full:
+            credit = Credit(stream)
+            yield credit
+            if credit.is_cancelled:
+                raise Cancelled
+        parts, is_last = source.piece(result)
+        if parts:
+            stream.take(parts, result)
+        if not is_last:
+            result.spawn(Send(()), owner=0)
+
+
+class Piece(Note, code=163, doing="writing files and passing them on"):
+    """Some parts of the stream, in their order."""
+
+    parts: tuple[tuple[int, bytes, int, Attributes | None], ...]
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(Stream).take(self.parts, result)
+
+
+class Passed(Note, code=164, doing="going on with the stream"):
+    """The rank ``child`` has passed on so many more pieces."""
+
+    child: int
+    number: int
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(Stream).passed(self.child, self.number, result)
+
+
+class Credit:
+    """Fills ``pcopy.engine.ticket.Ticket``: it is done when there is room for one more piece."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.is_cancelled = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_cancelled or not self._stream.is_full
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Stream:
+    """A host's part of the tree: what it gets it writes, and passes on."""
+
+    def __init__(self, rank: Rank) -> None:
+        place, hosts = rank.leaders.index(rank.number), len(rank.leaders)
+        fan_out = 1 if hosts <= CHAIN else 2
+        below = range(place * fan_out + 1, min(hosts, place * fan_out + 1 + fan_out))
+        self._rank = rank
+        self._writing = Writing(rank)
+        self._parent = rank.leaders[(place - 1) // fan_out] if place else -1
+        self._under_way = {rank.leaders[each]: 0 for each in below}
+        self._waiting: deque[tuple[Part, ...]] = deque()
+        self._untold = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Has one of the hosts that this one sends to no room for a piece?"""
+        return any(number >= WINDOW for number in self._under_way.values())
+
+    def take(self, parts: tuple[Part, ...], result: Result) -> None:
+        for part in parts:
+            self._writing.take(part, result)
+        self._waiting.append(parts)
+        self._pass_on(result)
+
+    def passed(self, child: int, number: int, result: Result) -> None:
+        self._under_way[child] -= number
+        self._pass_on(result)
+
+    def _pass_on(self, result: Result) -> None:
+        while self._waiting and not self.is_full:
+            parts = self._waiting.popleft()
+            for child in self._under_way:
+                result.spawn(Piece(parts), owner=child)
+                self._under_way[child] += 1
+            self._untold += 1
+        if self._parent >= 0 and self._untold >= WINDOW // 4:
+            result.spawn(Passed(self._rank.number, self._untold), owner=self._parent)
+            self._untold = 0
+
+    def close(self) -> None:
+        """Leaves nothing half written; may be called again."""
+        self._writing.abandon()
+
+
+class Writing:
+    """The file that is being written on this host."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._target = rank.own(HostDirectory)
+        self._new: NewFile | None = None
+        self._hasher: Hasher | None = None
+        self._name = b""
+        self._size = 0
+        self._is_hollow = self._stays = False
+
+    def take(self, part: Part, result: Result) -> None:
+        if not self._target.is_written:
+            return
+        what, data, number, attributes = part
+        try:
+            if what in (BEGIN, HOLLOW):
+                self._begin(data, number, result, is_hollow=what == HOLLOW)
+            elif what == DATA:
+                self._write(data, number)
+            elif what == END and attributes is not None:
+                self._end(data, number, attributes, result)
+            elif what == CUT and (self._new is not None or self._stays):
+                self.abandon()
+                result.count(counts.FAILED)
+                result.count(counts.FAILED_BYTES, self._size)
+                result.count(counts.CHANGED, number)
+        except OSError as error:
+            self._fail(Problem.of("write", error), result)
+
+    def _begin(self, name: bytes, size: int, result: Result, *, is_hollow: bool) -> None:
+        rank, target = self._rank, self._target
+        self._name, self._size, self._is_hollow, self._stays = name, size, is_hollow, False
+        result.count(counts.FOUND)
+        result.count(counts.FOUND_BYTES, size)
+        if target.problem is not None:
+            raise target.problem
+        if rank.number == 0 and name in rank.own(Outgoing).in_place:
+            self._stays = True
+            return
+        self._new = NewFile.beside(target.descriptor, rank.temporary_names.next())
+        self._hasher = algorithm(DEFAULT_ALGORITHM).new()
+
+    def _write(self, data: bytes, at: int) -> None:
+        if self._new is None or self._hasher is None:
+            return
+        self._hasher.update(data)
+        with failing("write"):
+            for start, end in filled(data) if self._is_hollow else ((0, len(data)),):
+                done = start
+                while done < end:
+                    done += os.pwrite(self._new.descriptor, memoryview(data)[done:end], at + done)
+        self._rank.counters[counts.MOVED] += len(data)
+
+    def _end(self, digest: bytes, size: int, attributes: Attributes, result: Result) -> None:
+        if self._stays:
+            result.count(counts.SKIPPED)
+            result.count(counts.SKIPPED_BYTES, size)
+            return
+        new, hasher = self._new, self._hasher
+        if new is None or hasher is None:  # it has failed
+            return
+        if hasher.digest() != digest:
+            raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
+        options = self._rank.options
+        with failing("truncate"):
+            if self._is_hollow:
+                os.ftruncate(new.descriptor, size)
+        inherits = has_default_acl(self._target.descriptor)
+        applied = new.dress(attributes, options.preserve, options.umask, inherits=inherits)
+        new.commit(self._name, sync=options.fsync)
+        self._new = None
+        if new.shortcoming is not None:
+            raise new.shortcoming
+        result.count(counts.EXCUSED, applied.excused)
+        path = shown(os.path.join(self._target.path, self._name))
+        result.notices.extend(f"{path}: {notice}, on {self._target.host}" for notice in applied.notices)
+        result.count(counts.FILES)
+        result.count(counts.BYTES, size)
+
+    def _fail(self, problem: Problem, result: Result) -> None:
+        """Once for each file; the others go on."""
+        self.abandon()
+        result.count(counts.FAILED)
+        result.count(counts.FAILED_BYTES, self._size)
+        result.report(os.path.join(self._target.path, self._name), on_host(problem, self._target.host))
+
+    def abandon(self) -> None:
+        """What was written of the file goes."""
+        new, self._new, self._hasher = self._new, None, None
+        if new is not None:
+            with suppress(OSError):
+                new.__exit__(None, None, None)
+
+
+def is_called(name: bytes, directory: int, status: os.stat_result) -> bool:
+    """Is what has the ``name`` in an open directory (-1: there is none) the very file with that status?"""
+    if directory < 0:
+        return False
+    with suppress(OSError):
+        return os.path.samestat(os.stat(name, dir_fd=directory, follow_symlinks=False), status)
+    return False
+
+
+def filled(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where in ``data``, which begins with a page, there are pages that are not all zeros."""
+    start = -1
+    for at in range(0, len(data), PAGE):
+        page = data[at : at + PAGE]
+        is_zero = page == _ZEROS[: len(page)]
+        if is_zero and start >= 0:
+            yield start, at
+            start = -1
+        elif not is_zero and start < 0:
+            start = at
+    if start >= 0:
+        yield start, len(data)

@@ -1,0 +1,224 @@
+"""``pdbench`` as a tool: on rank 0, which steps are measured, whether there is room, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pcopy.engine.task import Spawn, Task
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.jobs.paths import root_read
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.watch.signals import told
+from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.report.output_file import OutputFile
+from pcopy.report.streams import tell
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Job, Options, Sink, Totals
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.bench.measure import first_tasks, notebook_of, private_name
+from pcopy.tasks.bench.steps import Notebook, Step, Taken, Test
+from pcopy.text import counted, shown
+from pcopy.tools.arguments import BenchArguments
+from pcopy.tools.bench_figures import advice, drawing, tables, values_of
+from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.space import free_on
+from pcopy.tools.summary import summary_values
+from pcopy.units import show_seconds, show_size
+
+OF_FILES = (Test.CREATE, Test.STAT, Test.OPEN, Test.READDIR, Test.RENAME, Test.UNLINK)
+"""In this order: each finds what the ones before have left."""
+
+EMPTY_FILE = 512
+"""Bytes that a file without contents may take: an inode, and its name."""
+
+_OUTCOMES = {
+    INCOMPLETE: "a measurement failed, and those after it were not made (status 1)",
+    INTERNAL: "internal error (status 70)",
+    STOPPED: "stopped early (status 75): the tables show what was measured before",
+}
+
+
+def _measured(totals: Totals) -> Done:
+    return Done(totals.files, totals.files, totals.bytes, totals.bytes, totals.bytes, False)
+
+
+STAGES: Stages = {"measure": Stage(_measured, measured=False)}
+
+
+def ladder(most: int, factor: int) -> list[int]:
+    """1, 1 · factor, … and ``most`` itself."""
+    steps, number = [], 1
+    while number < most:
+        steps.append(number)
+        number *= factor
+    return [*steps, most]
+
+
+def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
+    """All that is measured on up to so many ``ranks``."""
+    steps: list[Step] = []
+    microseconds = max(1, round(arguments.seconds * 1e6))
+    tests = [test for test in OF_FILES if not arguments.tests or test.name.lower() in arguments.tests]
+    rounds = 0
+    for shared in (True, False) if tests else ():
+        for number in ladder(ranks, 2):
+            for in_flight in ladder(arguments.most_in_flight, 4):
+                rounds += 1
+                chosen = [test for test in tests if test != Test.READDIR or in_flight == 1]
+                made = [] if chosen[:1] == [Test.CREATE] or not chosen else [Test.CREATE]
+                for test in (*made, *chosen, Test.CLEAR) if chosen else ():
+                    steps.append(Step(int(test), number, in_flight, shared, arguments.files, microseconds, rounds))
+    moving = [test for test in (Test.WRITE, Test.READ) if not arguments.tests or test.name.lower() in arguments.tests]
+    for block in arguments.blocks if moving else ():
+        for number in ladder(ranks, 2):
+            for test in (Test.WRITE, Test.READ)[: 2 if Test.READ in moving else 1]:
+                most = max(block, arguments.size // block * block)
+                steps.append(Step(int(test), number, 1, False, most, microseconds, 0, block, arguments.direct))
+    return steps
+
+
+class BenchDirector(RepeatableDirector):
+    """One phase: each step begins when the one before is over."""
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        return [Spawn(phase, encode(task), 0, owner=owner) for owner, task in first_tasks(notebook_of(self._rank))]
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        return None
+
+
+class Benchmark(Tool):
+    """An operation counts as an item, and as copied."""
+
+    name = "pdbench"
+    writes = True
+    unfinished = STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    done = "measured"
+    durable_before: tuple[int, ...] = ()
+    director = BenchDirector
+
+    def phase_name(self, phase: int) -> str:
+        return "measure"
+
+    def first_counts(self, job: Job) -> list[int]:
+        return [0] * counts.COUNTERS
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        """Rank 0 removes the private directory, however the job has ended."""
+        if rank.number == 0:
+            with suppress(OSError):  # what is left is told of at the end
+                shutil.rmtree(private_name(rank), dir_fd=rank.descriptors[0].target)
+
+
+BENCHMARK = Benchmark()
+
+
+class BenchPreparation(Preparation):
+    def __init__(self, arguments: BenchArguments) -> None:
+        """Raises ``Refused``; nothing is touched."""
+        super().__init__(arguments.ranks, 1, arguments.telling)
+        self.arguments = arguments
+        root = root_read(arguments.directory, follow=True)
+        if root.item:
+            raise Refused(f"{shown(arguments.directory)}: is no directory; name one on the file system to be measured")
+        if not os.access(root.target, os.W_OK | os.X_OK):
+            raise Refused(f"{shown(arguments.directory)}: may not be written, and files have to be made in it")
+        options = Options(termination=arguments.termination, sync=False)
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+        self.steps: list[Step] = []
+        self._book: Notebook | None = None
+        self._svg = OutputFile(arguments.svg) if arguments.svg else None
+
+    def begin(self, ranks: int) -> None:
+        """Raises ``Refused`` if there is too little room."""
+        self.steps = steps_of(self.arguments, ranks)
+        self._needs = max((step.most * step.ranks for step in self.steps if step.block), default=0)
+        self._files = max((step.most * step.ranks for step in self.steps if not step.block), default=0)
+        root = self.job.roots[0]
+        free = free_on(root.target)
+        needed = self._needs + self._files * EMPTY_FILE
+        if free.bytes < needed:
+            raise Refused(f"{shown(root.target_shown)}: {show_size(needed)} are needed at a time, and "
+                          f"{show_size(free.bytes)} are free; choose a smaller --size or fewer --files")  # fmt: skip
+        if 0 <= free.inodes < self._files + 2 * ranks:
+            raise Refused(f"{shown(root.target_shown)}: {self._files:,} files are needed at a time, and "
+                          f"{free.inodes:,} can be made; choose fewer --files")  # fmt: skip
+
+    def announce(self) -> None:
+        if not self.telling.verbose:
+            return
+        measured = [step for step in self.steps if step.test != Test.CLEAR]
+        seconds = sum(step.microseconds for step in measured) / 1e6
+        tell(
+            "pdbench",
+            f"{counted(len(measured), 'measurement', 'measurements')} of up to {show_seconds(self.arguments.seconds)}, "
+            f"{show_seconds(seconds)} together; at a time up to {counted(self._files, 'empty file', 'empty files')} "
+            f"and {show_size(self._needs)} of data, all below {shown(self._private)}, which is removed at the end",
+        )
+
+    @property
+    def _private(self) -> bytes:
+        return os.path.join(self.job.roots[0].target_shown, b".pdbench-%s" % self.job.name.encode())
+
+    def sink(self, screen: Sink) -> Sink:
+        self._book = Notebook(screen, self.steps)
+        return self._book
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        return OK
+
+    def tell_how_to_go_on(self) -> None:
+        """All ranks have ended by now."""
+        root = self.job.roots[0]
+        private = os.path.join(root.target, os.path.basename(self._private))
+        shutil.rmtree(private, ignore_errors=True)
+        if os.path.lexists(private):
+            tell("pdbench", f"{shown(self._private)} could not be removed: remove it")
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        taken: Sequence[Taken] = self._book.taken if self._book else ()
+        if ended.halted is not None:
+            tell("pdbench", told(ended.halted))
+        self.tell_how_to_go_on()
+        seconds = time.monotonic() - self.began
+        status = self._draw(taken, ended.status)
+        self.values = self._summary(ended, taken, seconds, ranks, status)
+        if self.telling.json:
+            print(json.dumps(self.values), flush=True)
+        elif not self.telling.quiet or status != OK:
+            lines = [*tables(taken), *advice(taken)]
+            lines.append(f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}")
+            if status != OK:
+                lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
+            print("\n".join(lines), flush=True)
+        return status
+
+    def _draw(self, taken: Sequence[Taken], status: int) -> int:
+        if self._svg is None:
+            return status
+        try:
+            self._svg.replace(drawing(taken, shown(self.job.roots[0].target_shown)).encode())
+        except OSError as error:
+            tell("pdbench", f"{shown(self._svg.path)}: the picture could not be written: {error.strerror}")
+            return max(status, INCOMPLETE)
+        finally:
+            self._svg.close()
+        return status
+
+    def _summary(self, ended: Ended, taken: Sequence[Taken], seconds: float, ranks: int, status: int) -> dict[str, Any]:
+        return {
+            **summary_values(ended.totals, ("failed",), seconds, ranks, status),
+            "operations": ended.totals.files,
+            "bytes": ended.totals.bytes,
+            **values_of(taken),
+        }

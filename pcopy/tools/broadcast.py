@@ -1,0 +1,198 @@
+"""``pbcast`` as a tool, which each rank knows; on rank 0: which files are sent, and what is told at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable, Sequence
+
+from pcopy.engine.task import Spawn, Task
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.jobs.paths import absolute, unlookable
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.launcher import is_launched
+from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.watch.signals import told
+from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.report.streams import tell
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import InFront, Job, Options, Sink, Totals
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.broadcast.directory import HostDirectory, LookAround, OpenTarget, SyncTarget
+from pcopy.tasks.broadcast.send import Send, Stream
+from pcopy.text import counted, for_shell, shown
+from pcopy.tools.arguments import BroadcastArguments
+from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.outputs import check_told
+from pcopy.tools.summary import summary_values
+from pcopy.units import show_seconds, show_size
+
+OPEN, LOOK, SEND, SYNC = range(4)
+"""The phases."""
+
+_COUNTED = ("found", "files", "bytes", "skipped", "failed", "excused")
+"""Counters that ``--json`` shows, by their names in ``Totals``: of all hosts together."""
+
+_OUTCOMES = {
+    INCOMPLETE: "incomplete: not every host has all files (status 1)",
+    INTERNAL: "internal error (status 70)",
+    STOPPED: "stopped early (status 75): the same command sends all again",
+}
+
+
+def _sent(totals: Totals) -> Done:
+    items = totals.files + totals.skipped + totals.failed
+    handled = totals.moved + totals.skipped_bytes + totals.failed_bytes
+    return Done(items, totals.found, handled, totals.found_bytes, totals.moved, False)
+
+
+STAGES: Stages = {"send": Stage(_sent)}
+
+
+class ToSend(InFront):
+    """On rank 0: what the director has to know."""
+
+    def __init__(self, screen: Sink, files: tuple[bytes, ...], directory: bytes) -> None:
+        super().__init__(screen)
+        self.files = files
+        self.directory = directory
+
+
+class BroadcastDirector(RepeatableDirector):
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        rank = self._rank
+        wanted = rank.sink
+        assert isinstance(wanted, ToSend)
+        owners: Sequence[int] = range(rank.size)
+        task: Kind = LookAround()
+        if phase == OPEN:
+            task = OpenTarget(wanted.directory)
+        elif phase == SEND:
+            owners, task = (0,), Send(wanted.files)
+        elif phase == SYNC:
+            owners, task = rank.leaders, SyncTarget()
+        return [Spawn(phase, encode(task), 0, owner=owner) for owner in owners]
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        return phase + 1 if phase < (SYNC if self._job.options.sync else SEND) else None
+
+
+class Broadcast(Tool):
+    """An item is one file on one host."""
+
+    name = "pbcast"
+    writes = False  # what hosts write is not to be the same directory
+    unfinished = STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    done = "sent"
+    durable_before: tuple[int, ...] = ()
+    director = BroadcastDirector
+
+    def phase_name(self, phase: int) -> str:
+        return ("open", "look", "send", "sync")[phase] if 0 <= phase <= SYNC else "send"
+
+    def first_counts(self, job: Job) -> list[int]:
+        return [0] * counts.COUNTERS
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        """However the job has ended: nothing half written is left, nor what hosts were shown."""
+        if rank.number in rank.leaders:
+            rank.own(Stream).close()
+        rank.own(HostDirectory).close()
+
+
+BROADCAST = Broadcast()
+
+
+class BroadcastPreparation(Preparation):
+    def __init__(self, arguments: BroadcastArguments) -> None:
+        """Raises ``Refused``; nothing is touched."""
+        super().__init__(0 if is_launched(os.environ) else 1, 1, arguments.telling)
+        self.arguments = arguments
+        self._files = tuple(map(_checked, arguments.files))
+        _refuse_equal_names(self._files)
+        self._directory = _target(arguments.directory)
+        check_told(self.telling, (), "is sent")
+        options = Options(termination=arguments.termination, sync=arguments.sync, fsync=arguments.fsync)
+        self.job = Job(os.urandom(5).hex(), 1, (), options)
+
+    def sink(self, screen: Sink) -> Sink:
+        return ToSend(screen, self._files, self._directory)
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        self._hosts = len(rank.leaders)
+        return OK
+
+    def tell_how_to_go_on(self) -> None:
+        tell("pbcast", "the same command sends all files again")
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        seconds = time.monotonic() - self.began
+        totals, status = ended.totals, ended.status
+        if ended.halted is not None:
+            tell("pbcast", told(ended.halted))
+        rate = round(totals.bytes / seconds) if seconds > 0 else 0
+        self.values = {
+            **summary_values(totals, _COUNTED, seconds, ranks, status),
+            "sources": len(self._files),
+            "bytes_per_second": rate,
+        }
+        if self.telling.json:
+            print(json.dumps(self.values), flush=True)
+        elif not self.telling.quiet or status != OK:
+            print("\n".join(self._lines(totals, seconds, ranks, status, rate)), flush=True)
+        return status
+
+    def _lines(self, totals: Totals, seconds: float, ranks: int, status: int, rate: int) -> Iterable[str]:
+        sums = [f"{totals.files:,} written", f"{totals.skipped:,} skipped", f"{totals.failed:,} failed"]
+        if rest := totals.found - totals.files - totals.skipped - totals.failed:
+            sums.append(f"{rest:,} not reached")
+        sources = counted(len(self._files), "file", "files")
+        yield f"{sources} to each host: {totals.found:,} begun = {' + '.join(sums)}"
+        yield (
+            f"{show_size(totals.bytes)} written in {show_seconds(seconds)}: {show_size(rate)}/s on all hosts together, "
+            f"with {counted(ranks, 'rank', 'ranks')}"
+        )
+        if status != OK:
+            yield _OUTCOMES.get(status, f"ended with status {status}")
+
+
+def _checked(path: bytes) -> bytes:
+    """A regular file that can be read, from the root; raises ``Refused``."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise unlookable(path, error) from None
+    if stat.S_ISDIR(status.st_mode):
+        advice = f"pack it (tar -cf FILE.tar {for_shell(path)}), or copy it with pcopy to where all hosts see it"
+        raise Refused(f"{shown(path)}: is a directory, and pbcast sends files: {advice}")
+    if not stat.S_ISREG(status.st_mode):
+        raise Refused(f"{shown(path)}: is no regular file; put what it holds into a file")
+    if not os.access(path, os.R_OK):
+        raise Refused(f"{shown(path)}: may not be read; check its mode")
+    return absolute(path)
+
+
+def _refuse_equal_names(files: Sequence[bytes]) -> None:
+    names: dict[bytes, bytes] = {}
+    for path in files:
+        other = names.setdefault(os.path.basename(path), path)
+        if other != path:
+            raise Refused(f"{shown(other)} and {shown(path)} would get the same name; send them to two directories")
+        if files.count(path) > 1:
+            raise Refused(f"{shown(path)}: is named twice")
+
+
+def _target(path: bytes) -> bytes:
+    try:
+        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        raise unlookable(path, error) from None
+    if not is_directory:
+        raise Refused(f"{shown(path)}: is no directory; the last word names one that each host has")
+    return absolute(path)

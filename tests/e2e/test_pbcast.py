@@ -1,0 +1,265 @@
+"""``pbcast`` puts the same files into a directory of each host, and tells of each host that lacks one.
+
+Hosts are made of namespaces: each rank has a name and mounts of its own, and what it has at the end is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.launch.launchers import HYDRA
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.faults import require_strace, slowed
+from tests.support.oracle import differences
+from tests.support.processes import background, wait_until
+from tests.support.users import require_root
+
+MIB = 1 << 20
+GRACE = 30
+
+HOST = """
+exec unshare --mount --uts sh -c '
+hostname h$PMI_RANK
+[ -n "$SHARED" ] || mount -t tmpfs none "$PLACE"
+mkdir -p "$PLACE/d"
+eval "$CHANGE"
+"$@"
+status=$?
+cd "$PLACE/d" && find . -type f -exec sha256sum {} + >"$TOLD/h$PMI_RANK"
+ls -Al --time-style=full-iso >"$TOLD/ls$PMI_RANK"
+exit $status
+' sh "$@"
+"""
+
+
+def pbcast(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="pbcast")
+
+
+class Hosts(NamedTuple):
+    """``place`` is another file system on each, with the directory ``target`` in it."""
+
+    place: Path
+    told: Path
+
+    @property
+    def target(self) -> Path:
+        return self.place / "d"
+
+    def run(self, number: int, *arguments: Argument, change: str = "", shared: bool = False) -> Completed:
+        """pbcast to ``target``, by a rank on each of so many hosts, which has run the shell commands ``change``."""
+        env = {"PLACE": str(self.place), "TOLD": str(self.told), "CHANGE": change, "SHARED": "yes" if shared else ""}
+        wrap = [HYDRA, "-n", str(number), "sh", "-c", HOST, "sh"]
+        return pbcast(*arguments, self.target, wrap=wrap, env=env, timeout=60)
+
+    def has(self, number: int) -> dict[str, str]:
+        """The digests of the files that host ``number`` has, as sha256sum(1) sees them."""
+        lines = (self.told / f"h{number}").read_text().splitlines()
+        return {name.removeprefix("./"): digest for digest, name in (line.split("  ", 1) for line in lines)}
+
+
+@pytest.fixture
+def hosts(area: Path) -> Iterator[Hosts]:
+    require_root("make namespaces")
+    pytest.importorskip("mpi4py")
+    for name in ("place", "told"):
+        (area / name).mkdir()
+    yield Hosts(area / "place", area / "told")
+
+
+@pytest.fixture
+def files(area: Path) -> list[Path]:
+    """A large one, with some bytes more than a whole number of pieces; small ones; an empty one, and one with holes."""
+    source = area / "source"
+    source.mkdir()
+    (source / "large").write_bytes(os.urandom(5 * MIB + 17))
+    (source / "empty").touch()
+    with open(source / "hollow", "wb") as file:
+        file.truncate(4 * MIB)
+        file.seek(2 * MIB)
+        file.write(b"amid")
+    for number in range(300):
+        (source / f"small {number}").write_bytes(b"%d\n" % number)
+    (source / "small 1").chmod(0o4751)
+    os.setxattr(source / "small 2", "user.colour", b"blue")
+    for number, path in enumerate(sorted(source.iterdir())):
+        os.utime(path, ns=(10**18 + number, 10**18 - number))
+    return sorted(source.iterdir())
+
+
+def digests(files: Sequence[Path]) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_every_host_gets_all_files(hosts: Hosts, files: list[Path]) -> None:
+    run = hosts.run(3, "--json", *files)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    told = json.loads(run.stdout)
+    assert (told["sources"], told["found"], told["files"], told["failed"]) == (303, 909, 909, 0)
+    assert told["bytes"] == 3 * sum(path.stat().st_size for path in files)
+    for number in range(3):
+        assert hosts.has(number) == digests(files)
+    listings = {(hosts.told / f"ls{number}").read_text().partition("\n")[2] for number in range(3)}
+    assert len(listings) == 1
+    assert "-rwsr-x--x" in listings.pop()
+
+
+def test_the_source_is_read_once(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
+    """Of all ranks only one reads it, and each byte once."""
+    require_strace()
+    log = tmp_path / "log"
+    env = {"PLACE": str(hosts.place), "TOLD": str(hosts.told), "CHANGE": "", "SHARED": ""}
+    trace = ["strace", "-ff", "-y", "-qq", "-o", log, "-e", "trace=pread64"]
+    large = next(path for path in files if path.name == "large")
+    run = pbcast(large, hosts.target, wrap=[HYDRA, "-n", "3", "sh", "-c", HOST, "sh", *trace], env=env, timeout=60)
+    assert run.returncode == 0, show(run)
+    read = [
+        int(size)
+        for file in tmp_path.glob("log.*")
+        for size in re.findall(rf"^pread64\(\d+<{re.escape(str(large))}>.* = (\d+)$", file.read_text(), re.MULTILINE)
+    ]
+    assert sum(read) == large.stat().st_size
+    assert hosts.has(2) == digests([large])
+
+
+def test_hosts_that_see_one_directory_write_it_once(hosts: Hosts, files: list[Path]) -> None:
+    run = hosts.run(3, "--json", *files[:5], shared=True)
+    assert run.returncode == 0, show(run)
+    told = json.loads(run.stdout)
+    assert (told["found"], told["files"], told["failed"]) == (5, 5, 0)
+    lines = run.stderr.decode().splitlines()
+    assert [line for line in lines if "on h1 and" in line or "on h2 and" in line] == lines
+    assert len(lines) == 2
+    assert sorted(os.listdir(hosts.target)) == [path.name for path in files[:5]]
+    assert hosts.has(2) == digests(files[:5])
+
+
+@pytest.mark.parametrize(
+    ("change", "operation", "reason"),
+    [
+        ('[ $PMI_RANK != 1 ] || mount -t tmpfs -o size=3m none "$PLACE/d"', "write", "No space left on device"),
+        ('[ $PMI_RANK != 1 ] || mount -t tmpfs -o ro none "$PLACE/d"', "create", "Read-only file system"),
+        ('[ $PMI_RANK != 1 ] || mkdir "$PLACE/d/large"', "rename", "Is a directory"),
+    ],
+    ids=["full", "read-only", "directory"],
+)
+def test_a_host_that_fails_is_named_and_others_get_the_file(
+    hosts: Hosts, files: list[Path], change: str, operation: str, reason: str
+) -> None:
+    large = next(path for path in files if path.name == "large")
+    small = next(path for path in files if path.name == "small 7")
+    run = hosts.run(3, "--json", large, small, change=change)
+    assert run.returncode == 1, show(run)
+    told = json.loads(run.stdout)
+    assert told["found"] == 6 == told["files"] + told["failed"]
+    if reason != "Read-only file system":
+        assert told["failed"] == 1
+        assert f"pbcast: {hosts.target}/large: {operation}: {reason}: on h1" in run.stderr.decode(), show(run)
+        assert hosts.has(1) == digests([small])
+    else:
+        assert f"{operation}: {reason}: on h1" in run.stderr.decode(), show(run)
+        assert hosts.has(1) == {}
+    assert hosts.has(0) == hosts.has(2) == digests([large, small])
+
+
+def test_a_host_without_the_directory(hosts: Hosts, files: list[Path]) -> None:
+    change = '[ $PMI_RANK != 2 ] || { rmdir "$PLACE/d"; trap "mkdir $PLACE/d" EXIT; }'
+    run = hosts.run(3, "--json", *files[:2], change=change)
+    assert run.returncode == 1, show(run)
+    assert run.stderr.decode().count("open: No such file or directory: on h2 (ENOENT)") == 2
+    assert hosts.has(0) == hosts.has(1) == digests(files[:2])
+
+
+def test_a_file_that_changes_meanwhile_fails_everywhere(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
+    """What was there stays, and other files come. Each piece takes a while to be read; after the first it changes."""
+    require_strace()
+    large = next(path for path in files if path.name == "large")
+    await_read = 'while ! grep -q . "$TOLD/begun" 2>/dev/null; do sleep 0.01; done'
+    change = f'echo old >"$PLACE/d/large"; [ $PMI_RANK != 0 ] || {{ ({await_read}; echo >>"$LARGE") & }}'
+    env = {"PLACE": str(hosts.place), "TOLD": str(hosts.told), "CHANGE": change, "SHARED": "", "LARGE": str(large)}
+    trace = ["strace", "-f", "-qq", "-o", hosts.told / "begun", "-P", large]
+    trace += ["-e", "trace=pread64", "-e", "inject=pread64:delay_exit=200ms"]
+    wrap = [HYDRA, "-n", "2", "sh", "-c", HOST, "sh", *trace]
+    run = pbcast("--json", large, files[0], hosts.target, wrap=wrap, env=env, timeout=60)
+    assert run.returncode == 1, show(run)
+    assert run.stderr.decode().count(f"pbcast: {large}: read: the file changed while it was read") == 1, show(run)
+    told = json.loads(run.stdout)
+    assert (told["found"], told["files"], told["failed"]) == (4, 2, 2)
+    for number in range(2):
+        assert hosts.has(number) == {**digests([files[0]]), "large": hashlib.sha256(b"old\n").hexdigest()}
+
+
+def test_on_one_host_it_is_a_copy(area: Path, files: list[Path]) -> None:
+    (area / "copies").mkdir()
+    files = [path for path in files if path.name in ("large", "empty", "hollow", "small 1", "small 2")]
+    run = pbcast(*files, area / "copies")
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    assert sorted(os.listdir(area / "copies")) == [path.name for path in files]
+    assert [found for path in files for found in differences(path, area / "copies" / path.name)] == []
+    hollow = (area / "copies/hollow").stat()
+    assert hollow.st_blocks * 512 < hollow.st_size
+
+
+def test_a_file_that_lies_in_the_directory_is_skipped(area: Path, files: list[Path]) -> None:
+    before = files[0].stat()
+    run = pbcast("--json", files[0], area / "source")
+    assert run.returncode == 0, show(run)
+    assert json.loads(run.stdout)["skipped"] == 1
+    assert files[0].stat() == before
+
+
+def test_ranks_of_one_host_that_see_different_directories_fail(hosts: Hosts, files: list[Path]) -> None:
+    run = hosts.run(2, files[0], change="hostname same")
+    assert run.returncode == 1, show(run)
+    assert b"is another directory for rank 1 than for the first rank of same" in run.stderr
+
+
+def test_nothing_half_written_is_left_after_a_signal(area: Path, files: list[Path]) -> None:
+    (area / "copies").mkdir()
+    large = next(path for path in files if path.name == "large")
+    with background(large, area / "copies", program="pbcast", wrap=slowed("pwrite64", 300)) as run:
+        assert wait_until(lambda: os.listdir(area / "copies"), GRACE)
+        for number in run.ranks():
+            os.kill(number, signal.SIGTERM)
+        _, errors = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == 75, errors
+    assert os.listdir(area / "copies") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("file",), ["FILE... and DIR expected"]),
+        (("file", "nowhere"), ["nowhere: No such file or directory"]),
+        (("file", "file"), ["file: is no directory"]),
+        (("directory", "copies"), ["directory: is a directory", "tar -cf"]),
+        (("nothing", "copies"), ["nothing: No such file or directory"]),
+        (("fifo", "copies"), ["fifo: is no regular file"]),
+        (("file", "other/file", "copies"), ["would get the same name"]),
+        (("-n", "4", "file", "copies"), ["start it by mpiexec"]),
+        (("-r", "directory", "copies"), ["tar"]),
+        (("--fsync", "--no-sync", "file", "copies"), ["leave one out"]),
+    ],
+)
+def test_what_is_wrong_is_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:
+    for name in ("directory", "copies", "other"):
+        (area / name).mkdir()
+    (area / "file").touch()
+    (area / "other/file").touch()
+    os.mkfifo(area / "fifo")
+    run = pbcast(*words, cwd=area)
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    (line,) = run.stderr.decode().splitlines()
+    assert [part for part in parts if part not in line] == [], line
+    assert os.listdir(area / "copies") == []
+    assert stat.S_ISFIFO((area / "fifo").stat().st_mode)

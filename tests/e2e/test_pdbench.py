@@ -1,0 +1,182 @@
+"""``pdbench`` counts what it does, leaves nothing behind, and says what its figures mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pcopy.fsio.kernel.choose import kernel_name
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.faults import require_strace, slowed
+from tests.support.filesystems import mounted
+from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, require_root
+
+QUICK = ("--time", "0.02", "--files", "300", "--size", "256K", "--blocks", "64K,128K")
+GRACE = 20
+
+
+def pdbench(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="pdbench")
+
+
+def results(*arguments: Argument, **options: Any) -> dict[str, Any]:
+    run = pdbench("--json", *arguments, **options)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    told: dict[str, Any] = json.loads(run.stdout)
+    return told
+
+
+def assert_refused(run: Completed, *parts: str) -> None:
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    (line,) = run.stderr.decode().splitlines()
+    assert line.startswith("pdbench: ")
+    assert [part for part in parts if part not in line] == []
+
+
+@pytest.mark.parametrize("launcher", [None, "mpi"])
+def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | None) -> None:
+    told = results(*QUICK, "--in-flight", "4", area, ranks=2, launcher=launcher)
+    ways = Counter((each["test"], each["directories"], each["ranks"], each["in_flight"]) for each in told["metadata"])
+    threads = (1, 4) if kernel_name() == "c" else (1,)
+    wanted = {
+        (test, directories, ranks, in_flight): 1
+        for test in ("create", "stat", "open", "readdir", "rename", "unlink")
+        for directories in ("shared", "own")
+        for ranks in (1, 2)
+        for in_flight in threads
+        if test != "readdir" or in_flight == 1
+    }
+    assert ways == wanted
+    data = {(each["test"], each["ranks"], each["block_size"]) for each in told["data"]}
+    assert data == {(test, ranks, block << 10) for test in ("write", "read") for ranks in (1, 2) for block in (64, 128)}
+    for each in (*told["metadata"], *told["data"]):
+        number, rate = ("bytes", "bytes_per_second") if "bytes" in each else ("operations", "operations_per_second")
+        assert each[number] > 0
+        assert each[rate] == pytest.approx(each[number] / each["seconds"], rel=0.02, abs=1)
+    assert told["best"]["ranks"] in (1, 2)
+    assert os.listdir(area) == []
+
+
+def calls(log: Path) -> Counter[str]:
+    """How often each call was made that names a file of the benchmark."""
+    name = r'"[fr]?\d+\.\d+"'
+    made = re.findall(rf"^\d+ +(\w+)\(\d+, {name}, ?(.*)", log.read_text(), re.MULTILINE)
+    found = Counter[str]()
+    for call, rest in made:
+        if "O_DIRECTORY" not in rest and "AT_REMOVEDIR" not in rest:
+            found["create" if "O_CREAT" in rest else call] += 1
+    return found
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, kernel: str) -> None:
+    require_strace()
+    if kernel == "c" and kernel_name() != "c":
+        pytest.skip("there is no kernel in C here")
+    log = tmp_path / "log"
+    trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat,renameat,unlinkat"]
+    words = ("--tests", "create,stat,open,rename,unlink", "--files", "100", "--time", "60", "--in-flight", "1")
+    told = results(*words, area, ranks=2, wrap=trace, env={"PCOPY_KERNEL": kernel}, real=True)
+    sums = Counter[str]()
+    for each in told["metadata"]:
+        assert each["operations"] == 100 * each["ranks"]
+        sums[each["test"]] += each["operations"]
+    made = calls(log)
+    assert sums == dict.fromkeys(("create", "stat", "open", "rename", "unlink"), 600)
+    assert made == {"create": 600, "newfstatat": 600, "openat": 600, "renameat": 600, "unlinkat": 600}
+
+
+def test_a_slow_file_system_shows_in_the_rate(area: Path) -> None:
+    """Each call takes 2 ms at least: a rank can do 500 a second, and stops when its time is over."""
+    require_strace()
+    words = ("--tests", "unlink", "--time", "0.1", "--files", "40", "--in-flight", "1")
+    told = results(*words, area, ranks=1, wrap=slowed("unlinkat", 2))
+    for each in told["metadata"]:
+        if each["test"] == "unlink":
+            assert 100 < each["operations_per_second"] < 500
+            assert each["operations"] <= 40
+
+
+def test_tables_and_advice_for_people_and_a_picture(area: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "rates.svg"
+    run = pdbench(*QUICK, "--in-flight", "1", "--svg", picture, area, ranks=2)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    text = run.stdout.decode()
+    assert re.search(
+        r"^operations a second, all files in one directory .*\n ranks +in flight +create +stat", text, re.M
+    )
+    assert re.search(r"^for trees of small files: -n [12] --in-flight 1 ", text, re.M)
+    assert re.search(r"^writing is fastest with [12] ranks? and blocks of (64|128)", text, re.M)
+    drawn = ElementTree.parse(picture).getroot()
+    shown = "".join(drawn.itertext())
+    for test in ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read"):
+        assert f"{test}, " in shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_after_a_signal(area: Path, number: signal.Signals) -> None:
+    words = ("--json", "--time", "5", "--files", "30000", area)
+    with background("-n", "2", *words, program="pdbench") as run:
+        made = lambda: any("." in name for _, _, names in os.walk(area) for name in names)  # noqa: E731
+        assert wait_until(made, GRACE)
+        run.send_signal(number)
+        output, _ = run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == 75
+        assert json.loads(output)["exit_status"] == 75
+        assert run.survivors() == []
+    assert os.listdir(area) == []
+
+
+def test_a_full_file_system_is_told_and_left_as_it_was(area: Path) -> None:
+    require_root("mount")
+    with mounted("tmpfs", area, 2 << 20, "nr_inodes=1k") as place:
+        (place / "kept").write_bytes(b"kept")
+        words = ("--in-flight", "1", "--blocks", "64K", "--time", "5")
+        assert_refused(pdbench(*words, place, ranks=1), "are needed at a time", "smaller --size")
+        assert_refused(pdbench(*words, "--size", "64K", "--files", "2000", place, ranks=1), "2,000 files", "fewer")
+        await_file = f"while ! test -e {place}/.pdb*/data.0; do sleep 0.01; done"
+        fill = subprocess.Popen(["sh", "-c", f"{await_file}; head -c 1700K /dev/zero >{place}/filled"])
+        some = ("--tests", "write", "--size", "1M", "--json", *words, place)
+        run = pdbench(*some, ranks=1, wrap=slowed("pwrite64", 50))
+        fill.wait()
+        assert run.returncode == 1, show(run)
+        assert b"write: No space left on device (ENOSPC)" in run.stderr
+        assert json.loads(run.stdout)["failed"] == 1
+        assert sorted(os.listdir(place)) == ["filled", "kept"]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ((), ["one DIR expected"]),
+        (("a", "b"), ["one DIR expected"]),
+        (("",), ["empty string"]),
+        (("nowhere",), ["nowhere: No such file or directory"]),
+        (("file",), ["file: is no directory"]),
+        (("--tests", "chmod", "."), ["'chmod' is no test", "create"]),
+        (("--in-flight", "65", "."), ["from 1 to 64"]),
+        (("--time", "0", "."), ["above 0"]),
+        (("--blocks", "1000", "--direct", "."), ["whole pages"]),
+        (("--svg", "picture.png", "."), ["ends in .svg"]),
+        (("-B", "."), ["write --direct"]),
+    ],
+)
+def test_what_is_wrong_is_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:
+    (area / "file").touch()
+    assert_refused(pdbench(*words, cwd=area), *parts)
+    assert os.listdir(area) == ["file"]
+
+
+def test_a_directory_of_others_is_refused(area: Path) -> None:
+    require_root("be another user")
+    assert_refused(pdbench(*QUICK, area, user=NOBODY), "may not be written")
