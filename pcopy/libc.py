@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's: the process that syncs (pcopy.fsio.syncer) loads this, and hardly anything else
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from ctypes import CDLL
+    from typing import Any
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -29,7 +27,8 @@ WAIT_BEFORE, WRITE, WAIT_AFTER = 1, 2, 4
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _PR_SET_PDEATHSIG = 1
-"""From the headers of Linux: fcntl.h and prctl.h."""
+_SIGKILL = 9
+"""From the headers of Linux: fcntl.h, prctl.h and signal.h."""
 
 _STATX_BYTES = 256
 _STATX_BTIME = 0x800
@@ -102,7 +101,12 @@ def type_of_file_system(descriptor: int) -> int:
 
 def file_handle(descriptor: int) -> bytes:
     """The file handle of name_to_handle_at(2): its type in four bytes, and what follows that."""
-    return _asking_for_handles()(descriptor)
+    if not _asked:
+        _asked.append(_asking_for_handles())
+    return _asked[0](descriptor)
+
+
+_asked: list[Callable[[int], bytes]] = []
 
 
 def never_freed(thing: object) -> None:
@@ -114,25 +118,28 @@ def never_freed(thing: object) -> None:
 
 def end_with_parent() -> None:
     """From now on the kernel kills this process when the thread that has started it ends; see prctl(2)."""
-    _call("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    _call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
-@contextmanager
-def handled_in_c(number: int, handler: Callable[[int], None]) -> Iterator[None]:
-    """As long as the body takes, C itself calls ``handler`` when the signal ``number`` arrives.
+class handled_in_c:  # noqa: N801 (it reads as a statement does)
+    """As long as the block takes, C itself calls ``handler`` when the signal ``number`` arrives.
 
     Python's own handlers run between two steps of the interpreter only; this one runs within a call that never returns.
     """
-    import ctypes
 
-    called = ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)  # lives as long as this frame, and so as long as it is set
-    set_handler = ctypes.CDLL(None).signal
-    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
-    before = set_handler(number, ctypes.cast(called, ctypes.c_void_p))
-    try:
-        yield
-    finally:
-        set_handler(number, before)
+    def __init__(self, number: int, handler: Callable[[int], None]) -> None:
+        self._number, self._handler = number, handler
+
+    def __enter__(self) -> None:
+        import ctypes
+
+        self._called = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handler)  # lives as long as it is set
+        self._set_handler = ctypes.CDLL(None).signal
+        self._set_handler.argtypes, self._set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        self._before = self._set_handler(self._number, ctypes.cast(self._called, ctypes.c_void_p))
+
+    def __exit__(self, *_: object) -> None:
+        self._set_handler(self._number, self._before)
 
 
 def symbols_of(library: str, names: Iterable[str]) -> set[str]:
@@ -143,11 +150,16 @@ def symbols_of(library: str, names: Iterable[str]) -> set[str]:
     return {name for name in names if hasattr(loaded, name)}
 
 
-@cache
 def _libc() -> CDLL:
-    import ctypes
+    if not _loaded:
+        import ctypes
 
-    return ctypes.CDLL(None, use_errno=True)
+        _loaded.append(ctypes.CDLL(None, use_errno=True))
+    return _loaded[0]
+
+
+_loaded: list[CDLL] = []
+"""Empty until the first call."""
 
 
 def _buffer(size: int) -> Any:
@@ -167,7 +179,6 @@ def _call(name: str, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number))
 
 
-@cache
 def _asking_for_handles() -> Callable[[int], bytes]:
     """What does not change is prepared once: an item that is made costs one of these calls."""
     import ctypes
