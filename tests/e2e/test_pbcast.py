@@ -144,6 +144,7 @@ def test_hosts_that_see_one_directory_write_it_once(hosts: Hosts, files: list[Pa
     assert hosts.has(2) == digests(files[:5])
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize(
     ("change", "operation", "reason"),
     [

@@ -123,6 +123,7 @@ def test_tables_and_advice_for_people_and_a_picture(area: Path, tmp_path: Path) 
         assert f"{test}, " in shown
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_after_a_signal(area: Path, number: signal.Signals) -> None:
     words = ("--json", "--time", "5", "--files", "30000", area)

@@ -186,12 +186,11 @@ class Stream:
     """A host's part of the tree: what it gets it writes, and passes on."""
 
     def __init__(self, rank: Rank) -> None:
-        place, hosts = rank.leaders.index(rank.number), len(rank.leaders)
-        fan_out = 1 if hosts <= CHAIN else 2
-        below = range(place * fan_out + 1, min(hosts, place * fan_out + 1 + fan_out))
+        place = rank.leaders.index(rank.number)
+        above, below = place_in_tree(place, len(rank.leaders))
         self._rank = rank
         self._writing = Writing(rank)
-        self._parent = rank.leaders[(place - 1) // fan_out] if place else -1
+        self._parent = rank.leaders[above] if place else -1
         self._under_way = {rank.leaders[each]: 0 for each in below}
         self._waiting: deque[tuple[Part, ...]] = deque()
         self._untold = 0
@@ -321,6 +320,14 @@ class Writing:
         if new is not None:
             with suppress(OSError):
                 new.__exit__(None, None, None)
+
+
+def place_in_tree(place: int, hosts: int) -> tuple[int, range]:
+    """From which of so many ``hosts`` the one at this ``place`` gets the stream (-1: it begins there), and which get it
+    from it."""
+    fan_out = 1 if hosts <= CHAIN else 2
+    above = (place - 1) // fan_out if place else -1
+    return above, range(place * fan_out + 1, min(hosts, (place + 1) * fan_out + 1))
 
 
 def is_called(name: bytes, directory: int, status: os.stat_result) -> bool:
