@@ -14,7 +14,8 @@ INCOMPLETE = 1
 REFUSED = 2
 INTERNAL = 70
 STOPPED = 75
-"""Exit statuses. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h."""
+DIFFERENT = 1
+"""Exit statuses; the last one is of programs that compare. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h."""
 
 NOT_SYNCED = "the destination could not be synced"
 """How the text of the reason to stop begins after a sync that has failed."""

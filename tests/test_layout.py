@@ -33,7 +33,19 @@ UNDER_ALL = ("beside", "errors", "libc", "named", "text", "units", "__init__")
 BARE = ("engine", "fsio")
 """Folders that import nothing below them but what is under all."""
 
-PROGRAMS = {"prm", "removal", "pstripe", "copy", "copies", "pverify", "verify", "verifies", "pbcast", "pdbench"}
+PROGRAMS = {
+    "psync",
+    "prm",
+    "removal",
+    "pstripe",
+    "copy",
+    "copies",
+    "pverify",
+    "verify",
+    "verifies",
+    "pbcast",
+    "pdbench",
+}
 """Names of programs, and questions for one of them."""
 
 COMPLEXITY = ("C901", "PLR0911", "PLR0912", "PLR0913", "PLR0915")
@@ -225,7 +237,7 @@ def test_no_source_file_is_two_things() -> None:
     assert {name for name, length in lengths.items() if length > MOST_LINES} <= set()
 
 
-@pytest.mark.parametrize("command", ["pcopy", "pverify", "prm", "pstripe", "pbcast", "pdbench"])
+@pytest.mark.parametrize("command", ["pcopy", "psync", "pverify", "prm", "pstripe", "pbcast", "pdbench"])
 def test_version_imports_nothing_heavy(command: str) -> None:
     program = (
         "import sys\n"

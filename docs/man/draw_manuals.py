@@ -35,10 +35,11 @@ from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
+from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
-PROGRAMS: tuple[Program, ...] = (PCOPY, PVERIFY, PRM, PSTRIPE, PBCAST, PDBENCH)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PBCAST, PDBENCH)
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from pcopy.cli.mistakes import Unknown
 
-PROGRAMS = ("pcopy", "pverify", "prm", "pstripe", "pbcast", "pdbench")
+PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "pbcast", "pdbench")
 """Programs, each of which may have a mapping of its own in a file."""
 
 BY_HAND = frozenset(
     (
         *("help", "version", "config", "show-config", "resume", "jobs", "discard", "control"),
         *("dry-run", "yes", "force", "delete", "delete-all", "mirror", "signature", "create", "files-from"),
-        "from0",
+        *("from0", "compare", "output", "null"),
     )
 )
 """Options that no file sets."""
@@ -38,6 +38,7 @@ BY_HAND = frozenset(
 BY_HAND_OF: Mapping[str, Collection[str]] = {
     "pdbench": {"svg"},
     "pcopy": {"manifest"},
+    "psync": {"manifest"},
     "pverify": {"manifest"},
     "pstripe": {"stripe"},
 }
@@ -162,7 +163,7 @@ def _keys_of_others(program: str) -> dict[str, tuple[str, ArgumentParser]]:
         if other != program:
             parser = getattr(import_module(f"pcopy.cli.{other}"), other.upper()).parser()
             may = (set(_by_key(parser)) - BY_HAND).difference(BY_HAND_OF.get(other, ()))
-            keys |= dict.fromkeys(may, (other, parser))
+            keys = {**dict.fromkeys(may, (other, parser)), **keys}
     return keys
 
 

@@ -34,13 +34,13 @@ def answer(arguments: CopyArguments) -> str | None:
         said = json.dumps(told) if arguments.telling.json else described(told) or "no limits, all ranks active"
         return "" if arguments.telling.quiet else said
     if asked.discard is not None and len(asked.discard) == 1:
-        _discard(asked.discard[0])
+        _discard(asked.discard[0], arguments.program)
         return "" if arguments.telling.quiet else "discarded"
     if asked.older_than is None:
         jobs = {job_path(word): shown(word) for word in asked.discard or ()}
     else:
         jobs = _older(asked.older_than)
-    _discard_all(jobs, quiet=arguments.telling.quiet)
+    _discard_all(jobs, arguments.program, quiet=arguments.telling.quiet)
     return "" if jobs or arguments.telling.quiet else "nothing to discard"
 
 
@@ -52,23 +52,23 @@ def _running_path(word: bytes) -> bytes:
         raise Refused(followed(str(refused), "a job of --checkpoint none cannot be changed")) from None
 
 
-def _discard(word: bytes) -> None:
-    discard(word, partial(remove_temporaries, tell=partial(tell, "pcopy")), to_standard_error)
+def _discard(word: bytes, program: str) -> None:
+    discard(word, partial(remove_temporaries, tell=partial(tell, program)), to_standard_error)
 
 
-def _discard_all(jobs: dict[bytes, str], *, quiet: bool) -> None:
+def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
     """Each by itself; raises ``PcopyError`` with what is in the way of the last one, after all others."""
     troubles = []
     for path, told in jobs.items():
         try:
-            _discard(path)
+            _discard(path, program)
         except Refused as refused:
             troubles.append(refused)
         else:
             if not quiet:
                 print(f"discarded {told}", flush=True)
     for trouble in troubles[:-1]:
-        tell("pcopy", trouble)
+        tell(program, trouble)
     if troubles:
         raise troubles[-1] if len(troubles) == len(jobs) else NotAllDone(str(troubles[-1]))
 

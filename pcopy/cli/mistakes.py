@@ -67,9 +67,20 @@ class Unknown(NamedTuple):
 
 
 OF_PCOPY = Unknown("pcopy", HABITS)
+OF_PSYNC = Unknown("psync", {option: said.replace("pcopy", "psync") for option, said in HABITS.items()})
 OF_PVERIFY = Unknown(
     "pverify",
-    {"--signature": "name the signature's file before PATH, or write --create SIGNATURE to make one"},
+    {
+        "--signature": "name the signature's file before PATH, or write --create SIGNATURE to make one",
+        "-c": "write --compare content; to compare A and B as a whole, leave it out",
+        "--checksum": "write --compare content; to compare A and B as a whole, leave it out",
+        "-o": "write --compare LIST --output CLASS:FILE",
+        **dict.fromkeys(("-l", "--lite"), "write --compare size,mtime"),
+        **dict.fromkeys(("-i", "--itemize-changes"), "write --compare all: lines name what differs"),
+        "--brief": "lines name what differs, and never how: leave it out",
+        **dict.fromkeys(("-a", "--archive"), "write --compare all"),
+        "--delete": "pverify changes nothing; --compare and --output only-b:FILE list what A lacks",
+    },
 )
 
 OF_PRM = Unknown(

@@ -65,13 +65,14 @@ _OF_FILES = frozenset(
         "checkpoint",
     )
 )
-_USAGE = "pcopy [options] SRC... DST"
 
 
 class Pcopy(Program):
     letters = f"aRrLxTuqvh{_ARCHIVE}"
     unknown = OF_PCOPY
-    usage = "\n       ".join((_USAGE, *USAGES))
+    operands = "pcopy [options] SRC... DST"
+    """The usage that is meant most often."""
+    usage = "\n       ".join((operands, *USAGES))
     description = """\
 Copies files and directory trees faithfully, with several processes at once.
 
@@ -105,7 +106,7 @@ exit status:
 
     def command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.copy import COPY, CopyPreparation
+        from pcopy.tools.copy import Copy, CopyPreparation
 
         def prepare(words: Sequence[str], arguments: CopyArguments) -> CopyPreparation:
             if not arguments.options.dry_run:
@@ -114,7 +115,7 @@ exit status:
 
             return DryRunPreparation(words, arguments)
 
-        return Command(COPY, lambda words: self.parse(words, partial(prepare, words)))
+        return Command(Copy(self.name), lambda words: self.parse(words, partial(prepare, words)))
 
     def configurable(self, given: Collection[str]) -> Collection[str] | None:
         """A job goes on as it began, and what is asked of stored jobs copies nothing."""
@@ -124,17 +125,17 @@ exit status:
         from pcopy.tools.arguments import CopyArguments
 
         if "-t" in words:
-            raise Refused(f"-t: write DST last: {_USAGE}; rsync's -t is the default: leave it out")
+            raise Refused(f"-t: write DST last: {self.operands}; rsync's -t is the default: leave it out")
         refuse_useless_table(values)
         refuse_what_names_no_file(values, "signature", "manifest", "errors", "log")
         asked = asked_of(values, paths, words, self.parser)
         if asked.anything:
             paths = (b"",)  # no SRC, and an empty DST
         elif not paths:
-            raise Refused(f"SRC and DST are missing: {_USAGE}{self._taken(words)}; see pcopy --help")
+            raise Refused(f"SRC and DST are missing: {self.operands}{self._taken(words)}; see pcopy --help")
         elif len(paths) == 1:
             taken = self._taken(words) or _in_one_word(paths[0])
-            raise Refused(f"DST is missing after {shown(paths[0])}: {_USAGE}{taken}; see pcopy --help")
+            raise Refused(f"DST is missing after {shown(paths[0])}: {self.operands}{taken}; see pcopy --help")
         telling = telling_of(values)
         return CopyArguments(
             sources=paths[:-1],
@@ -182,6 +183,7 @@ exit status:
             keeping=keeping_of(values),
             asked=asked,
             force=values.force,
+            program=self.name,
         )
 
     def _taken(self, words: Sequence[str]) -> str:
@@ -195,7 +197,7 @@ exit status:
         return ""
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_everyday(parser)
+        _add_everyday(parser, self.name)
         older = "only files that have not changed since; with --discard: jobs on which nobody has worked for so long"
         add = add_filters(parser, done="copied", older=older).add_argument
         add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
@@ -285,12 +287,12 @@ def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
     return what, ATTRIBUTES if _ALL in words else words
 
 
-def _add_everyday(parser: ArgumentParser) -> None:
+def _add_everyday(parser: ArgumentParser, program: str) -> None:
     from argparse import SUPPRESS  # argparse knows it by identity, not by what it says
 
     everyday = parser.add_argument_group("every day")
     add = everyday.add_argument
-    add_ranks(everyday, "pcopy", "copy", ranks)
+    add_ranks(everyday, program, "copy", ranks)
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip
     add("--existing", metavar="WHAT", type=taking(_policy), default=None,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import block_size, taking
+from pcopy.cli.compare_options import add_compare_options, comparison_of
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PVERIFY
 from pcopy.cli.program import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Pverify(Program):
-    letters = "rRqvh"
+    letters = "rRqvh0"
     unknown = OF_PVERIFY
     status_of_loss = REFUSED
     answers = True
@@ -43,6 +44,7 @@ class Pverify(Program):
 pverify [options] SIGNATURE PATH
        pverify [options] --manifest MANIFEST PATH
        pverify [options] A B
+       pverify [options] --compare LIST [--output CLASS:FILE]... A B
        pverify [options] --create SIGNATURE [--manifest MANIFEST] PATH"""
     description = """\
 Tells whether files and directory trees hold what they should.
@@ -50,16 +52,19 @@ Tells whether files and directory trees hold what they should.
   SIGNATURE PATH   does PATH still have this signature?
   --manifest ...   which items of PATH differ from the manifest?
   A B              do two directories, or two files, hold the same?
+  --compare ...    do they agree in the properties of a list?
   --create ...     write the signature (and the manifest) of PATH
 
 Entries that differ are listed, a line each: changed, missing (only in the
-manifest or A) or extra (only in PATH or B), and the path.
+manifest or A) or extra (only in PATH or B), and the path; with --compare:
+only A, only B, or differ in (some properties), a colon, and the path.
 """
     examples = """\
 examples:
   pverify data.sig /archive/data
   pverify --manifest data.manifest /archive/data
   pverify /scratch/data /archive/data
+  pverify --compare type,size,mtime --output only-a:missing /data /archive/data
   pverify --create data.sig --manifest data.manifest /scratch/data
 
 exit status:
@@ -69,9 +74,9 @@ exit status:
 
     def command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.verify import VERIFY, VerifyPreparation
+        from pcopy.tools.verify import VERIFY, prepared
 
-        return Command(VERIFY, lambda words: self.parse(words, VerifyPreparation))
+        return Command(VERIFY, lambda words: self.parse(words, prepared))
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
         from pcopy.tools.arguments import VerifyArguments
@@ -79,8 +84,11 @@ exit status:
         refuse_what_names_no_file(values, "create", "manifest", directories=bool(values.create))
         if b"" in paths:
             raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
-        if values.force and not values.create:
-            raise Refused("--force says that --create may replace a signature: give that too; see pverify --help")
+        comparison = comparison_of(values, words)
+        if values.force and not (values.create or values.output):
+            raise Refused(
+                "--force says that --create or --output may replace a file: give that too; see pverify --help"
+            )
         wanted = 1 if values.create or values.manifest else 2
         if len(paths) != wanted:
             what = "PATH" if wanted == 1 else "SIGNATURE and PATH, or A and B,"
@@ -100,18 +108,24 @@ exit status:
             bwlimit=values.bwlimit,
             oplimit=values.oplimit,
             telling=telling_of(values),
+            comparison=comparison,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is compared").add_argument
         add("--create", metavar="SIGNATURE", help="write the signature of PATH to this file")
         add("--manifest", metavar="MANIFEST", help="compare with this manifest; with --create: write it")
-        add("--force", action="store_true", help="let --create replace a signature or manifest that is there")
+        add(
+            "--force",
+            action="store_true",
+            help="let --create replace a signature or manifest that is there, and --output a file",
+        )
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
         add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
             help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
         add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
             help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+        add_compare_options(parser)
         add_filters(parser, done="compared")
         how = parser.add_argument_group("how it is read")
         add_ranks(how, self.name, "read")

@@ -27,6 +27,10 @@ def pverify() -> None:
     _end_with("pverify")
 
 
+def psync() -> None:
+    _end_with("psync")
+
+
 def prm() -> None:
     _end_with("prm")
 

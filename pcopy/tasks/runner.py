@@ -68,7 +68,7 @@ class TaskRunner:
         if rank.signs or rank.options.verify or rank.options.itemize:
             load_later()
         self._unheard: Unheard | None = None
-        if rank.options.itemize:
+        if rank.options.itemize or rank.options.compare:
             from pcopy.tasks.tell_items import Unheard
 
             self._unheard = rank.own(Unheard)

@@ -32,10 +32,7 @@ class TellItems(Again, code=71, doing="telling what was done"):
         items = [Itemized(*each) for each in self.batches]
         if rank.sink is not None:
             rank.sink.items(items)
-        heard = rank.own(Heard)
-        heard[self.teller] += sum(len(each.kinds) for each in items)
-        if heard[self.teller] >= share(rank.size) // 4:
-            result.spawn(ItemsHeard(heard.pop(self.teller)), owner=self.teller)
+        acknowledge(rank, result, self.teller, sum(len(each.kinds) for each in items))
 
 
 class ItemsHeard(Again, code=72, doing="going on"):
@@ -52,6 +49,14 @@ class Heard(Counter[int]):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
+
+
+def acknowledge(rank: Rank, result: Result, teller: int, number: int) -> None:
+    """On rank 0: it is done with so many more items of the rank ``teller``, which is told so when they are many."""
+    heard = rank.own(Heard)
+    heard[teller] += number
+    if heard[teller] >= share(rank.size) // 4:
+        result.spawn(ItemsHeard(heard.pop(teller)), owner=teller)
 
 
 class Unheard:

@@ -70,6 +70,17 @@ class CopyArguments(NamedTuple):
     keeping: Keeping = Keeping()
     asked: Asked = Asked()
     force: bool = False
+    program: str = "pcopy"
+
+
+class ByProperties(NamedTuple):
+    """The properties by which two trees are compared (bits of ``pcopy.tasks.compare.properties``), and seconds by which
+    times may differ; classes of items and the files that list them. ``nul``: paths in these end with a NUL."""
+
+    wanted: int
+    window: int = 0
+    lists: tuple[tuple[str, bytes], ...] = ()
+    nul: bool = False
 
 
 class VerifyArguments(NamedTuple):
@@ -89,6 +100,7 @@ class VerifyArguments(NamedTuple):
     telling: Telling = Telling()
     bwlimit: int = 0
     oplimit: int = 0
+    comparison: ByProperties | None = None
 
 
 class TreeArguments(NamedTuple):

@@ -44,13 +44,15 @@ _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 
 
 class Copy(Tool):
-    name = "pcopy"
     writes = True
     unfinished = STOPPED
     spool_advice = NAME_ANOTHER
     stages = STAGES
     director = CopyDirector
     visitor = staticmethod(visitor_of)
+
+    def __init__(self, name: str = "pcopy") -> None:
+        self.name = name
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         discard_all(rank, since)
@@ -67,6 +69,7 @@ class CopyPreparation(Preparation):
         """Raises ``Refused``; nothing is touched. ``words`` are the command line that ``arguments`` came from."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
+        self._tell = partial(tell, arguments.program)
         self._words = words
         if arguments.keeping.spool and not os.access(arguments.keeping.spool, os.W_OK | os.X_OK):
             raise Refused(f"--spool {shown(arguments.keeping.spool)}: not a directory that can be written")
@@ -248,7 +251,7 @@ class CopyPreparation(Preparation):
             print(f"{sources} -> {shown(targets.pop())}", file=stream, flush=True)
             self._remarks += self._hints
         while self._remarks:
-            tell("pcopy", self._remarks.pop(0))
+            self._tell(self._remarks.pop(0))
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         """Writes the signature; a copy without the one that was asked for is not complete."""
@@ -276,14 +279,14 @@ class CopyPreparation(Preparation):
         before = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
         if ended.halted is not None:
             cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
-            tell("pcopy", _told(ended.halted, cut_short))
+            self._tell(_told(ended.halted, cut_short))
         is_quiet = self.telling.quiet and ended.status == OK
         if self.telling.quiet and not is_quiet:
             self._remarks = self._hints + self._remarks
         for remark in filter(None, (*self._remarks, self._unwritten)):
-            tell("pcopy", remark)
+            self._tell(remark)
         if self.job.options.signs and self._signature is None and not self._unwritten:
-            print("pcopy: no signature or manifest was written, since not everything is there", file=sys.stderr)
+            self._tell("no signature or manifest was written, since not everything is there")
         is_done = ended.status == OK or lacks_only_deletion(self.job, ended.totals)
         goes_on = not is_done and self.kept is not None and self.kept.is_stored
         job = self.job.name if goes_on else None
@@ -320,18 +323,17 @@ class CopyPreparation(Preparation):
             from pcopy.jobs.chosen import discard_superseded
             from pcopy.jobs.leftovers import remove_temporaries
 
-            tell_it = partial(tell, "pcopy")
-            discard_superseded(self._earlier.superseded, partial(remove_temporaries, tell=tell_it), tell_it)
+            discard_superseded(self._earlier.superseded, partial(remove_temporaries, tell=self._tell), self._tell)
         if self.kept is None:
             return
         patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
         try:
             for remark in self.kept.end(status, ended.totals, patience):
-                tell("pcopy", remark)
+                self._tell(remark)
         except Refused as refused:
-            tell("pcopy", refused)
+            self._tell(refused)
         except OSError as error:
-            tell("pcopy", f"the job's directory may be left: {hindrance(error)}")
+            self._tell(f"the job's directory may be left: {hindrance(error)}")
         if status != OK:
             self._tell_command()
 
@@ -342,11 +344,11 @@ class CopyPreparation(Preparation):
 
     def _tell_command(self) -> None:
         if self.kept is not None and self.kept.is_stored:
-            tell("pcopy", f"to go on: {resuming(self.kept.keeping.directory)}")
+            self._tell(f"to go on: {resuming(self.kept.keeping.directory)}")
         elif self.kept is not None:
             gone = f"{shown(self.kept.keeping.directory)}: the job is gone"
             why = gone if self.kept.has_vanished else "no checkpoint was stored"
-            tell("pcopy", f"{why}: start it again{self._with_other_words()}")
+            self._tell(f"{why}: start it again{self._with_other_words()}")
 
     def _with_other_words(self) -> str:
         """The command that means now what the one that was given meant, if that means something else by now.
@@ -361,7 +363,11 @@ class CopyPreparation(Preparation):
             return ""
         if target_of(roots[0]) == target_of(self.job.roots[0]):
             return ""
-        words = ["pcopy", "--no-target-directory", *(for_shell(os.fsencode(word)) for word in self._words)]
+        words = [
+            self.arguments.program,
+            "--no-target-directory",
+            *(for_shell(os.fsencode(word)) for word in self._words),
+        ]
         return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
 
 

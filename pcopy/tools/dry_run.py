@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pcopy.errors import INCOMPLETE
 from pcopy.launch.tool import Ended
 from pcopy.launch.watch.signals import told
-from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.itemized import WORDS, Itemized
 from pcopy.tasks.base.job import InFront, Options, Root, Sink
@@ -111,9 +110,9 @@ class DryRunPreparation(CopyPreparation):
     def tell_end(self, ended: Ended, ranks: int) -> int:
         seconds = time.monotonic() - self.began
         if ended.halted is not None:
-            tell("pcopy", told(ended.halted))
+            self._tell(told(ended.halted))
         for remark in self._remarks:
-            tell("pcopy", remark)
+            self._tell(remark)
         self.values = summary_of(ended, seconds, ranks) | {"bytes_per_second": 0} | self._values()
         if self.telling.json:
             print(json.dumps(self.values), flush=True)

@@ -18,6 +18,9 @@ from pcopy.tools.arguments import CopyArguments
 def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
     """Raises ``Refused`` if more might be deleted than the user means; ``option`` is how he has said it."""
     (source,), root = arguments.sources, roots[0]
+    command = f"pcopy {option}"
+    if arguments.program != "pcopy":  # which says it by its name
+        option = command = arguments.program
     if root.item:
         return
     if not (arguments.no_target_directory or _is_contents(source)):
@@ -25,8 +28,8 @@ def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -
         inside = for_shell(os.path.join(arguments.destination, os.path.basename(source)))
         raise Refused(
             f"{shown(source)}: with {option} a trailing slash says what is to be equal to it. "
-            f"For {destination} itself: pcopy {option} {for_shell(source + b'/')} {destination}; "
-            f"for a directory in it: pcopy {option} {for_shell(source + b'/')} {inside}"
+            f"For {destination} itself: {command} {for_shell(source + b'/')} {destination}; "
+            f"for a directory in it: {command} {for_shell(source + b'/')} {inside}"
         )
     target = target_of(root)
     if lies_in(root.source, target) or _identity(target) in _identities_upwards(root.source):

@@ -78,6 +78,26 @@ def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
         _check_output(name, path)
 
 
+def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling, *, force: bool) -> None:
+    """Raises ``Refused`` unless these files can be written as lists, of which nothing tells that they are older ones: a
+    file that is there and not empty is kept, but for ``force``."""
+    lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
+    _refuse_the_same({**{name: path for name, path in _told(telling).items() if path}, **lists})
+    for path in paths:
+        refuse_within("--output", path, roots, "is compared")
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+        else:
+            _refuse_no_file(path, status, "list")
+            if status.st_size and not force:
+                raise Refused(f"{shown(path)}: is there already, and kept; --force replaces it")
+        _check_directory(path)
+
+
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
     names: dict[bytes, str] = {}
     for what, path in outputs.items():

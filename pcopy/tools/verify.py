@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable
 from types import MappingProxyType
 
-from pcopy.errors import OK, REFUSED, Refused
+from pcopy.errors import DIFFERENT, OK, REFUSED, Refused
 from pcopy.jobs.paths import absolute, root_read, unlookable
 from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.tool import Ended, Preparation, Settle, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT, SYMLINK
 from pcopy.signature.manifest import ManifestReader, begins_as_manifest
 from pcopy.signature.signature_file import LOOK, Signature, begins_as_signature, is_cut_signature, read_signature
+from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Options, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
@@ -35,9 +36,6 @@ from pcopy.tools.selecting import nothing_selected
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
-DIFFERENT = 1
-"""The exit status for data that are not the same."""
-
 _COUNTED = ("files", "directories", "symlinks", "special", "bytes", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
@@ -50,14 +48,34 @@ class Verify(Tool):
     stages = STAGES
     done = "read"
     meanings = MappingProxyType({**Tool.meanings, OK: "the same", DIFFERENT: "different"})
-    director = JobDirector
     visitor = staticmethod(visitor_of)
+
+    @staticmethod
+    def director(rank: Rank, settle: Settle, unfinished: int) -> JobDirector:
+        if not rank.options.compare:
+            return JobDirector(rank, settle, unfinished)
+        from pcopy.tools.compare import CompareDirector
+
+        return CompareDirector(rank, settle, unfinished)
+
+    def first_counts(self, job: Job) -> list[int]:
+        """Two trees that are looked at side by side are found as one."""
+        return [0] * counts.COUNTERS if job.options.compare else super().first_counts(job)
 
     def phase_name(self, phase: int) -> str:
         return phase_name(phase) if phase >= Phase.SIGN else "read"
 
 
 VERIFY = Verify()
+
+
+def prepared(arguments: VerifyArguments) -> Preparation:
+    """Raises ``Refused``; nothing is written."""
+    if arguments.comparison is None:
+        return VerifyPreparation(arguments)
+    from pcopy.tools.compare import ComparePreparation
+
+    return ComparePreparation(arguments)
 
 
 class VerifyPreparation(Preparation):

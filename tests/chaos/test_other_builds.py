@@ -111,6 +111,14 @@ KNOWN: dict[int, tuple[str, str]] = {
     163: ("Piece", "parts"),
     164: ("Passed", "child number"),
     167: ("SyncTarget", ""),
+    120: ("CompareDirs", "place names inodes others"),
+    121: ("CompareNames", "place names once_more"),
+    122: ("CompareFiles", "place names bits inodes others"),
+    123: ("CompareFile", "place name bits size inode other"),
+    124: ("ComparisonOpened", "place name bits size number parts"),
+    125: ("ComparePart", "place name version other start end number"),
+    126: ("PartCompared", "number differs side problem"),
+    127: ("TellDifferences", "teller found"),
 }
 """The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
 

@@ -34,6 +34,7 @@ RUN = {
     "pcopy": ("-m", "pcopy"),
     "pdbench": ("-c", "from pcopy.cli.script import pdbench; pdbench()"),
     "prm": ("-c", "from pcopy.cli.script import prm; prm()"),
+    "psync": ("-c", "from pcopy.cli.script import psync; psync()"),
     "pstripe": ("-c", "from pcopy.cli.script import pstripe; pstripe()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
     "late": ("-m", "tests.support.late_kernel"),

@@ -27,6 +27,7 @@ from pcopy.cli.pdbench import PDBENCH
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
 from pcopy.cli.pstripe import PSTRIPE
+from pcopy.cli.psync import PSYNC
 from pcopy.cli.pverify import PVERIFY
 from tests.support.command import REPOSITORY, RUN, start
 
@@ -36,6 +37,7 @@ PROGRAMS: dict[str, Program] = {
     "pcopy": PCOPY,
     "prm": PRM,
     "pstripe": PSTRIPE,
+    "psync": PSYNC,
     "pverify": PVERIFY,
 }
 JOB = "a1b2c3d4e5"

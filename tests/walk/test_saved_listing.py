@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import Refused
-from pcopy.walk.saved_listing import Recorded, Line, SavedListing, from_root
+from pcopy.walk.saved_listing import Line, Recorded, SavedListing, from_root
 
 HEAD = b'{"format": "pcopy listing", "version": 1, "directory_b64": "L2RhdGE="}\n'
 NOTHING = [None] * 11

@@ -34,6 +34,9 @@ LATER = {
     **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
     **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),
     **dict.fromkeys((71, 72), "pcopy.tasks.tell_items"),
+    **dict.fromkeys((120, 121), "pcopy.tasks.compare.compare_trees"),
+    **dict.fromkeys(range(122, 127), "pcopy.tasks.compare.contents"),
+    127: "pcopy.tasks.compare.tell_differences",
 }
 """Kinds that most jobs have none of, by the modules that they are in: these take a while to load."""
 

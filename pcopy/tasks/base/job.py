@@ -99,6 +99,8 @@ class Options(NamedTuple):
     max_delete: int = -1
     delete_all: bool = False
     backup: bytes = b""
+    compare: int = 0
+    """The properties by which two trees are compared side by side (``pcopy.tasks.compare.properties``)."""
 
     @property
     def compares(self) -> bool:

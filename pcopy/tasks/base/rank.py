@@ -189,7 +189,7 @@ class Rank:
     @property
     def signs(self) -> bool:
         """Are entries gathered for a signature, or to be compared?"""
-        return self.options.signs or (self.digests and not self.job.copies)
+        return self.options.signs or (self.digests and not self.job.copies and not self.options.compare)
 
     @property
     def verifies_skipped(self) -> bool:

@@ -1,0 +1,65 @@
+"""The command ``psync``: ``pcopy --mirror`` under the name that people look for.
+
+Its jobs are those of pcopy: either goes on with what the other has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.job_options import BESIDE, USAGES
+from pcopy.cli.mistakes import OF_PSYNC
+from pcopy.cli.pcopy import Pcopy
+from pcopy.errors import Refused
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from pcopy.tools.arguments import CopyArguments
+
+
+class Psync(Pcopy):
+    unknown = OF_PSYNC
+    operands = "psync [options] SRC/ DST"
+    usage = "\n       ".join((operands, *(line.replace("pcopy", "psync", 1) for line in USAGES)))
+    description = """\
+Makes DST equal to SRC, with several processes at once: copies what is new or
+has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror;
+all options of pcopy can be given.
+
+  SRC/     a directory with a trailing slash: DST is to be equal to it
+  SRC      with -T the same; a single file replaces DST
+"""
+    examples = """\
+examples:
+  psync --dry-run /data/ /archive/data    what would be copied and deleted?
+  psync /data/ /archive/data              do it
+  psync --max-delete 1000 /data/ /archive/data
+  psync --backup /archive/old /data/ /archive/data
+  psync -u /data/ /archive/data           leave files alone that are newer there
+  psync --resume                          go on after an interruption
+
+exit status:
+  0 all done; 1 finished, but some items failed, and nothing was deleted;
+  2 wrong usage or refused, nothing was touched; 70 internal error;
+  75 stopped early
+"""
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
+        """What files set for ``--existing`` gives way, as beside ``--mirror``; on the command line it counts."""
+        from pcopy.cli.configuration import given
+
+        if all(getattr(values, mode) in (None, False) for mode in BESIDE):
+            if any(option.dest == "existing" for option in given(words, self.parser())):
+                values.delete = True
+            else:
+                values.existing, values.mirror = None, True
+        try:
+            return super().understand(values, paths, words)
+        except Refused as refused:
+            raise Refused(str(refused).replace("see pcopy --help", "see psync --help"), refused.status) from None
+
+
+PSYNC = Psync()
+main = PSYNC.main

@@ -1,0 +1,220 @@
+"""CompareDirs and CompareNames: directories that both sides have are listed, and what is in them is compared.
+
+One task looks at a directory on both sides. Each name is asked for on both, and so it is known which side alone has it:
+nothing is gathered anywhere. Of a directory that one side alone has nothing but its name is looked at.
+
+Rules: what can't be listed, or looked at, on either side has failed: it is not taken for what the other side alone has.
+Filters choose an item that they choose on either side, as what it is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import ROOT
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.dividing import Paces
+from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.compare.looking import Looking
+from pcopy.tasks.compare.sides import SIDES, failed, on_side, open_sides
+from pcopy.tasks.compare.tell_differences import Differences
+from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
+
+IN_PLACE = 64
+"""Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
+MOST = 64
+"""Directories of one task."""
+LONG = 0.05
+"""Seconds after which a task leaves the rest to others."""
+MOST_MERGED = 1 << 17
+"""Names of a directory, of both sides together, that one rank brings together: some 20 MB. Of more, those of the second
+side are asked for on the first once more."""
+
+
+class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
+    """The directories ``names`` of ``place`` (``.``: it itself), which both sides have: with these ``inodes`` on the
+    first, and ``others`` on the second."""
+
+    inodes: bytes
+    others: bytes
+
+    columns = ("inodes", "others")
+    operation_count = 4
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        found, end = Differences(rank), time.monotonic() + LONG
+        inodes = zip(unpack_numbers(self.inodes), unpack_numbers(self.others), strict=True)
+        names = unpack_names(self.names)
+        for row, (name, both) in enumerate(zip(names, inodes, strict=True), 1):
+            result.count(counts.UNSCANNED, -1)
+            yield from _compare(rank, result, found, self.place, name, both)
+            if row < len(names) and (rank.stop_reason is not None or time.monotonic() > end):
+                rest = self._replace(
+                    names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
+                )
+                for task in rest.divide(min(2, rest.items)):
+                    result.spawn(task, task.items * SCAN_COST, expands=True)
+                break
+        found.tell(result)
+
+
+def _compare(
+    rank: Rank, result: Result, found: Differences, around: Place, name: bytes, inodes: tuple[int, int]
+) -> Steps:
+    """One directory."""
+    path = around.path if name == ROOT else os.path.join(around.path, name)
+    place, side = around._replace(path=path), 0
+    listings: list[Listing] = []
+    try:
+        for side in SIDES:
+            identity = _identity(rank, side, on_side(around, side), path, inodes[side])
+            place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
+            listings.append((yield from begin_list(rank.kernel, rank.open_source(on_side(place, side)))))
+    except Problem as problem:
+        failed(result, place, side, ROOT, problem)
+        return
+    opened = open_sides(rank, result, place, [ROOT])
+    if opened is None:
+        return
+    for side in SIDES:
+        if not listings[side].number and not status_of(opened[side], on_source=True).st_nlink:
+            gone = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
+            failed(result, place, side, ROOT, gone)
+            return
+    try:
+        if any(listing.is_large for listing in listings):
+            yield from _spread(rank, result, place, listings)
+        else:
+            yield from _look(rank, result, found, place, opened, _united(*(listing.names for listing in listings)))
+    except _Unlisted as unlisted:
+        failed(result, place, unlisted.side, ROOT, unlisted.problem)
+    else:
+        result.count(counts.DIRECTORIES)
+
+
+class _Unlisted(Exception):
+    """The rest of a directory can't be listed."""
+
+    def __init__(self, side: int, problem: Problem) -> None:
+        super().__init__(problem)
+        self.side, self.problem = side, problem
+
+
+def _identity(rank: Rank, side: int, around: Place, path: bytes, inode: int) -> Identity:
+    """Which directory is there; raises ``Problem`` if it is not the one that was found. What is mounted there may have
+    been mounted since."""
+    directories = rank.sources[side]
+    identity = directories.identity(path)
+    if path != around.path and identity.mount == around.source_id.mount and identity.inode != inode:
+        directories.forget(path)
+        raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
+    return identity
+
+
+def _united(ours: bytes, theirs: bytes) -> bytes:
+    """Packed names, each once."""
+    if ours == theirs or not theirs:
+        return ours
+    if not ours:
+        return theirs
+    names = unpack_names(ours)
+    known = {*names}
+    return pack_names(chain(names, (name for name in unpack_names(theirs) if name not in known)))
+
+
+def _look(
+    rank: Rank, result: Result, found: Differences, place: Place, opened: tuple[int, int], packed: bytes
+) -> Steps:
+    number, paces = packed.count(b"/") + bool(packed), rank.own(Paces)
+    if number <= IN_PLACE or (paces.are_quick(CompareNames.code, number) and not rank.throttle.is_on):
+        yield from rank.throttle.spend(operations=2 * number)
+        began = time.monotonic()
+        if packed:
+            yield from compare_names(rank, result, found, place, opened, packed)
+            paces.took(CompareNames.code, number, time.monotonic() - began)
+    else:
+        result.spawn(CompareNames(place, packed), number * CALL_COST, expands=True)
+
+
+def _spread(rank: Rank, result: Result, place: Place, listings: Sequence[Listing]) -> Steps:
+    """Very many names are looked at by all ranks."""
+    spools = [NamesSpool(rank.open_spool) for _ in SIDES]
+    numbers = []
+    for side in SIDES:
+        try:
+            numbers.append((yield from spread(listings[side], spools[side])))
+        except Problem as problem:
+            raise _Unlisted(side, problem) from None
+    tasks: Iterator[CompareNames]
+    if sum(numbers) <= MOST_MERGED:
+        tasks = (CompareNames(place, packed) for packed in _parts(_united(*(b"/".join(spool) for spool in spools))))
+    else:
+        tasks = chain(
+            (CompareNames(place, packed) for packed in spools[0]),
+            (CompareNames(place, packed, True) for packed in spools[1]),
+        )
+    result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+
+
+def _parts(packed: bytes) -> Iterator[bytes]:
+    names = unpack_names(packed)
+    return (pack_names(names[start : start + NAMES_AT_ONCE]) for start in range(0, len(names), NAMES_AT_ONCE))
+
+
+class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
+    """Names that either side has in ``place``; ``once_more``: those that the first has are looked at by others."""
+
+    once_more: bool = False
+
+    operation_count = 2
+    least_items = 16
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        names = unpack_names(self.names)
+        opened = open_sides(rank, result, self.place, names)
+        if opened is None:
+            result.count(counts.FOUND, len(names))
+            return
+        found = Differences(rank)
+        yield from compare_names(rank, result, found, self.place, opened, self.names, once_more=self.once_more)
+        found.tell(result)
+
+
+def compare_names(
+    rank: Rank,
+    result: Result,
+    found: Differences,
+    place: Place,
+    opened: tuple[int, int],
+    packed: bytes,
+    *,
+    once_more: bool = False,
+) -> Stepwise[None]:
+    """Looks at names (not none) of a directory that is open on both sides."""
+    looking = Looking(rank, result, place, opened, packed)
+    yield from looking.look(once_more=once_more)
+    yield from looking.compare()
+    looking.tell(found)
+    _enter(rank, result, place, looking.below())
+
+
+def _enter(rank: Rank, result: Result, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
+    """Names and inodes of directories. Few of them make several tasks while other ranks have nothing to do."""
+    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-len(below) // (2 * rank.size))))
+    for start in range(0, len(below), size):
+        names, *inodes = zip(*below[start : start + size], strict=True)
+        task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))
+        result.spawn(task, len(names) * SCAN_COST, expands=True)
+    result.count(counts.UNSCANNED, len(below))

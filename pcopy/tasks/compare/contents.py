@@ -1,0 +1,313 @@
+"""The contents of files that both sides have are compared, by their digests: CompareFiles, of small ones in batches;
+CompareFile, of a large one, which ranks read in parts (ComparisonOpened, ComparePart, PartCompared).
+
+A file that is not the one whose status was compared, or that changes while it is read, has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import count
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.batches import Read
+from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
+from pcopy.fsio.problem import Plain, Problem
+from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
+from pcopy.named import NamedTuple
+from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Divisible, Kind, Note, Steps
+from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.compare.properties import CONTENT
+from pcopy.tasks.compare.sides import SIDES, failed, names_of, on_side, open_sides
+from pcopy.tasks.compare.tell_differences import Differences
+from pcopy.tasks.verify.reading import digested_part, read_rows
+
+BATCH_FILES = 256
+"""Files of one task at most: more would stay with one rank for too long."""
+BATCH_BYTES = 4 << 20
+"""Bytes on one side with which a task gets no more files."""
+
+
+class Batches:
+    """Small files of ``place``, gathered for tasks."""
+
+    def __init__(self, result: Result, place: Place) -> None:
+        self._result = result
+        self._place = place
+        self._files: list[tuple[bytes, int, int, int]] = []
+        self._bytes = 0
+
+    def add(self, name: bytes, bits: int, size: int, inodes: tuple[int, int]) -> None:
+        self._files.append((name, bits, *inodes))
+        self._bytes += size
+        if len(self._files) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
+            self.spawn()
+
+    def spawn(self) -> None:
+        if self._files:
+            names, bits, *inodes = zip(*self._files, strict=True)
+            numbers = (pack_numbers([*each]) for each in inodes)
+            task = CompareFiles(self._place, pack_names(names), bytes(bits), *numbers)
+            self._result.spawn(task, 2 * self._bytes + len(names) * CALL_COST)
+        self._files, self._bytes = [], 0
+
+
+class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=False):
+    """Small files that both sides have, with these ``inodes`` there and ``others`` here, and of one size. The ``bits``
+    tell how they differ otherwise."""
+
+    bits: bytes
+    inodes: bytes
+    others: bytes
+
+    columns = ("bits", "inodes", "others")
+    operation_count = 4
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        place, names = self.place, unpack_names(self.names)
+        opened = open_sides(rank, result, place, names)
+        if opened is None:
+            return
+        found = Differences(rank)
+        inodes = unpack_numbers(self.inodes), unpack_numbers(self.others)
+        careful: Sequence[int] = range(len(names))
+        if not (rank.options.direct or rank.options.drop_cache):
+            careful = yield from self._read(rank, result, found, opened, inodes)
+        for row in careful:
+            file = File(place, names[row], self.bits[row], (inodes[0][row], inodes[1][row]))
+            yield from file.compare(rank, result, found)
+            yield None
+        found.tell(result)
+
+    def _read(
+        self,
+        rank: Rank,
+        result: Result,
+        found: Differences,
+        opened: tuple[int, int],
+        inodes: tuple[Sequence[int], Sequence[int]],
+    ) -> Stepwise[list[int]]:
+        """Reads all of them; returns the rows that want care."""
+        sides = []
+        for side in SIDES:
+            batch = Read(opened[side], names_of(rank, side, self.names))
+            sides.append((yield from read_rows(rank, batch, counts.MOVED)))
+        names = unpack_names(self.names)
+        done: Sequence[int] = range(len(names))
+        for read, wanted in zip(sides, inodes, strict=True):
+            codes, seen = read.verdicts.codes, read.seen.inode
+            if codes.count(Code.DONE) < len(codes) or seen != wanted:
+                done = [row for row in done if codes[row] == Code.DONE and seen[row] == wanted[row]]
+        one, other = (read.digests for read in sides)
+        bits = bytearray(self.bits)
+        if one.data != other.data:
+            for row in done:
+                bits[row] |= CONTENT if one[row] != other[row] else 0
+        result.count(counts.FILES, len(done))
+        result.count(counts.BYTES, sum(read.seen.size[row] for read in sides for row in done))
+        if len(done) == len(names):
+            found.add(self.place.path, names, bits, FILE * len(names))
+            return []
+        found.add(self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done))
+        return sorted({*range(len(names))}.difference(done))
+
+
+class File(NamedTuple):
+    """A file that both sides have, with these inodes and of one size."""
+
+    place: Place
+    name: bytes
+    bits: int
+    inodes: tuple[int, int]
+
+    def compare(self, rank: Rank, result: Result, found: Differences) -> Steps:
+        """As a whole, here; large ones in parts, by tasks."""
+        versions = self._versions(rank, result)
+        if versions is None:
+            return
+        size = versions[0].size
+        if versions[1].size == size and rank.splits(size):
+            self._split(rank, result, versions)
+            return
+        part = FilePart(self.place, self.name, *versions, 0, size)
+        side = 0
+        try:
+            parts = []
+            for side in SIDES:
+                parts.append((yield from part.digest(rank, side)))
+        except Problem as problem:
+            failed(result, self.place, side, self.name, problem, 2 * size)
+            return
+        self.compared(result, found, parts[0] != parts[1], sum(size for size, _ in parts))
+
+    def _versions(self, rank: Rank, result: Result) -> tuple[Version, Version] | None:
+        versions = []
+        for side in SIDES:
+            try:
+                with rank.reading(on_side(self.place, side), names_of(rank, side, self.name)) as reading:
+                    status = status_of(reading, on_source=True)
+                    check_found(status, None, self.inodes[side])
+            except Problem as problem:
+                failed(result, self.place, side, self.name, problem)
+                return None
+            versions.append(Version.of(status))
+        return versions[0], versions[1]
+
+    def _split(self, rank: Rank, result: Result, versions: tuple[Version, Version]) -> None:
+        size = versions[0].size
+        chunk = rank.chunk(size)
+        starts = range(0, size, chunk)
+        number = rank.number, next(rank.own(Comparisons).numbers)
+        result.spawn(ComparisonOpened(self.place, self.name, self.bits, size, number, len(starts)))
+        for start in starts:
+            end = min(start + chunk, size)
+            result.spawn(ComparePart(self.place, self.name, *versions, start, end, number), 2 * (end - start))
+
+    def compared(self, result: Result, found: Differences, differs: bool, read: int) -> None:
+        """So many bytes were ``read``, of both sides."""
+        result.count(counts.FILES)
+        result.count(counts.BYTES, read)
+        found.add(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
+
+
+class CompareFile(Kind, code=123, doing="comparing", is_note=False):
+    """A large file that both sides have, with this ``inode`` and ``other``, and of one ``size`` (bytes)."""
+
+    place: Place
+    name: bytes
+    bits: int
+    size: int
+    inode: int
+    other: int
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.place, self.name
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        found = Differences(rank)
+        file = File(self.place, self.name, self.bits, (self.inode, self.other))
+        yield from file.compare(rank, result, found)
+        found.tell(result)
+
+
+ComparisonId = tuple[int, int]
+"""A file that is compared in parts: the rank that it belongs to, and a number."""
+
+
+class ComparisonOpened(Kind, code=124, doing="waiting for the parts of", is_note=True):
+    """Tells the owner of a file that is compared how many parts to wait for."""
+
+    place: Place
+    name: bytes
+    bits: int
+    size: int
+    number: ComparisonId
+    parts: int
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.place, self.name
+
+    def home(self, ranks: int) -> int:
+        return self.number[0] % ranks
+
+    def run(self, rank: Rank, result: Result) -> None:
+        file = FileInParts(File(self.place, self.name, self.bits, (0, 0)), self.size)
+        rank.own(Comparisons).open(self.number, file, self.parts, result)
+
+
+class FilePart(NamedTuple):
+    """The bytes from ``start`` to ``end`` of a file that is of these versions."""
+
+    place: Place
+    name: bytes
+    version: Version
+    other: Version
+    start: int
+    end: int
+
+    def digest(self, rank: Rank, side: int) -> Generator[None, None, tuple[int, bytes]]:
+        """How many bytes there are on that side, and their content root; raises ``Problem``."""
+        with rank.reading(on_side(self.place, side), names_of(rank, side, self.name)) as reading:
+            check_unchanged(reading, self.other if side else self.version)
+            status = status_of(reading, on_source=True)
+            hasher = yield from digested_part(rank, reading, status, self.start, self.end, on_source=True)
+        return hasher.size, hasher.root()
+
+
+class ComparePart(Kind, code=125, doing="comparing a part of", is_note=False):
+    """As ``FilePart``, of the file ``number``."""
+
+    place: Place
+    name: bytes
+    version: Version
+    other: Version
+    start: int
+    end: int
+    number: ComparisonId
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.place, self.name
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        part = FilePart(self.place, self.name, self.version, self.other, self.start, self.end)
+        side, told, parts = 0, None, list[tuple[int, bytes]]()
+        try:
+            for side in SIDES:
+                parts.append((yield from part.digest(rank, side)))
+        except Problem as problem:
+            told = problem.plain
+        differs = told is None and parts[0] != parts[1]
+        result.spawn(PartCompared(self.number, differs, side, told))
+
+
+class PartCompared(Note, code=126, doing="noting a part of a file that is compared"):
+    """Does it differ, or which ``problem`` was met on which ``side``?"""
+
+    number: ComparisonId
+    differs: bool
+    side: int
+    problem: Plain | None
+
+    def home(self, ranks: int) -> int:
+        return self.number[0] % ranks
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(Comparisons).take(self.number, self, result)
+
+
+class FileInParts:
+    """What the owner of a file knows of its parts."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self.file = file
+        self.size = size
+        self.differs = False
+        self.side = 0
+        """That of the first problem."""
+
+
+class Comparisons(Ledger[ComparisonId, FileInParts, PartCompared]):
+    """The files that are compared in parts and belong to a rank, by numbers of their own."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        self.numbers = count(1)
+
+    def noted(self, awaited: Awaited[FileInParts], note: PartCompared) -> None:
+        awaited.opened.differs |= note.differs
+        if note.problem is not None and awaited.problem is None:
+            awaited.problem, awaited.opened.side = Problem.from_plain(note.problem), note.side
+
+    def ended(self, awaited: Awaited[FileInParts], result: Result) -> None:
+        opened, problem = awaited.opened, awaited.problem
+        file, found = opened.file, Differences(self._rank)
+        if problem is not None:
+            failed(result, file.place, opened.side, file.name, problem, 2 * opened.size)
+            return
+        file.compared(result, found, opened.differs, 2 * opened.size)
+        found.tell(result)

@@ -1,0 +1,199 @@
+"""What is compared of an item that both sides have, and how the two differ: a bit for each property.
+
+Rules: what is of another type differs in that alone, and a device of another number is of another type. Sizes are those
+of regular files and of the texts of symbolic links; the text itself is the contents of a link. The owner is user and
+group. An SELinux label that the second side alone has is no difference: its file system gave it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import compress, count
+from operator import ne
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.attribute_names import SELINUX, Kind, kind_of
+from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
+from pcopy.fsio.kernel.batches import Compare
+from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.patience import patiently
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import Problem, failing
+from pcopy.named import NamedTuple
+from pcopy.tasks.base.rank import Rank
+from pcopy.walk.visitor import LOOKED_AT
+
+PROPERTIES = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
+"""By their bits, the lowest first."""
+
+TYPE, SIZE, MTIME, MODE, OWNED, ACL, XATTR, CONTENT = (1 << at for at in range(len(PROPERTIES)))
+
+ONLY_A, ONLY_B = 1 << 8, 1 << 9
+"""In the place of those bits: one side alone has the item."""
+
+TELLS_COMMON = 1 << 10
+"""Beside the properties that are wanted: rank 0 is told of items in which nothing differs, too."""
+
+_PERMISSIONS = 0o7777
+"""With set-id bits and the sticky one."""
+_OF_SIZE = {stat.S_IFREG: SIZE | CONTENT, stat.S_IFLNK: SIZE}
+"""What another size says, by type."""
+
+
+_DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
+
+
+def preserve_of(wanted: int) -> Preserve:
+    """What the kernel is to compare of attributes."""
+    return Preserve(xattr=bool(wanted & XATTR), acl=bool(wanted & ACL))
+
+
+def columns_of(wanted: int) -> int:
+    """The columns of a status that are needed."""
+    return LOOKED_AT | (OWNER | GROUP if wanted & OWNED else 0)
+
+
+class Pairs(NamedTuple):
+    """Items that both sides have, in two open ``directories``, a row each: their ``names`` and statuses (``rows``) on
+    either side. A ``Problem`` is one ``on_source`` where it is one of the first side."""
+
+    directories: tuple[int, int]
+    names: tuple[list[bytes], list[bytes]]
+    rows: tuple[Rows, Rows]
+
+    def status(self, side: int, row: int) -> os.stat_result:
+        """Asked for once more; raises ``Problem``."""
+        with failing("stat", on_source=not side):
+            return patiently(
+                lambda: os.stat(self.names[side][row], dir_fd=self.directories[side], follow_symlinks=False)
+            )
+
+    def text(self, side: int, row: int) -> bytes:
+        """Of a symbolic link; raises ``Problem``."""
+        with failing("readlink", on_source=not side):
+            return patiently(lambda: os.readlink(self.names[side][row], dir_fd=self.directories[side]))
+
+    def path(self, side: int, row: int) -> bytes:
+        return b"/proc/self/fd/%d/%b" % (self.directories[side], self.names[side][row])
+
+
+def differences(pairs: Pairs, wanted: int, window: int) -> tuple[bytearray, dict[int, Problem]]:
+    """As far as statuses tell: the bits of each row, and those that could not be looked at once more.
+
+    ``window``: seconds by which times may differ; 0: not by a nanosecond.
+    """
+    ours, theirs = pairs.rows
+    bits = bytearray(len(ours))
+    problems: dict[int, Problem] = {}
+    _compare_modes(pairs, bits, wanted)
+    if wanted & (SIZE | CONTENT):
+        for row in _others(ours.size, theirs.size):
+            kind = stat.S_IFMT(ours.mode[row])
+            bits[row] |= wanted & _OF_SIZE.get(kind, 0)
+    if wanted & MTIME:
+        _compare_times(pairs, bits, window, problems)
+    if wanted & OWNED:
+        for row in {*_others(ours.uid, theirs.uid), *_others(ours.gid, theirs.gid)}:
+            bits[row] |= OWNED
+    _compare_nodes(pairs, bits, wanted, problems)
+    for row in [row for row, found in enumerate(bits) if found & TYPE] if any(bits) else ():
+        bits[row] = TYPE
+    return bits, problems
+
+
+def _compare_modes(pairs: Pairs, bits: bytearray, wanted: int) -> None:
+    ours, theirs = (rows.mode for rows in pairs.rows)
+    for row in _others(ours, theirs):
+        mode, other = ours[row], theirs[row]
+        if stat.S_IFMT(mode) != stat.S_IFMT(other):
+            bits[row] = TYPE
+        elif (mode ^ other) & _PERMISSIONS and not stat.S_ISLNK(mode):
+            bits[row] |= wanted & MODE
+
+
+def _others(one: array[int], other: array[int]) -> Iterable[int]:
+    """The rows in which two columns differ."""
+    return () if one == other else compress(count(), map(ne, one, other))
+
+
+def _compare_times(pairs: Pairs, bits: bytearray, window: int, problems: dict[int, Problem]) -> None:
+    ours, theirs = (rows.mtime for rows in pairs.rows)
+    for row in _others(ours, theirs):
+        if not window or abs(ours[row] // 10**9 - theirs[row] // 10**9) > window:
+            bits[row] |= MTIME
+    for end in (FIRST, LAST):  # times that 64 bits do not hold: each is asked for once more
+        for row in (row for row, moment in enumerate(ours) if moment == end) if end in ours else ():
+            try:
+                one, other = (pairs.status(side, row).st_mtime_ns for side in (0, 1))
+            except Problem as problem:
+                problems[row] = problem
+                continue
+            if one != other and (not window or abs(one // 10**9 - other // 10**9) > window):
+                bits[row] |= MTIME
+
+
+def _compare_nodes(pairs: Pairs, bits: bytearray, wanted: int, problems: dict[int, Problem]) -> None:
+    """The numbers of devices, and the texts of symbolic links."""
+    modes = pairs.rows[0].mode
+    kinds = set(map(stat.S_IFMT, set(modes)))
+    if kinds.isdisjoint((*_DEVICES, stat.S_IFLNK)):
+        return
+    for row, mode in enumerate(modes):
+        if bits[row] & TYPE:
+            continue
+        try:
+            if stat.S_IFMT(mode) in _DEVICES:
+                one, other = (pairs.status(side, row).st_rdev for side in (0, 1))
+                bits[row] |= TYPE if one != other else 0
+            elif stat.S_ISLNK(mode) and wanted & CONTENT:
+                bits[row] |= CONTENT if pairs.text(0, row) != pairs.text(1, row) else 0
+        except Problem as problem:
+            problems[row] = problem
+
+
+def compare_attributes(
+    rank: Rank, pairs: Pairs, bits: bytearray, rows: Sequence[int], wanted: int, problems: dict[int, Problem]
+) -> Stepwise[None]:
+    """ACLs and extended attributes of some ``rows``."""
+    names, others = (pack_names(map(each.__getitem__, rows)) for each in pairs.names)
+    batch = Compare(pairs.directories[0], names, pairs.directories[1], others)
+    codes = (yield from waited(rank.kernel, rank.kernel.submit(batch))).verdicts.codes
+    preserve = preserve_of(wanted)
+    for row, code in zip(rows, codes, strict=True):
+        if code != Code.DONE:
+            try:
+                bits[row] |= _attributes_differ(pairs, row, preserve)
+            except Problem as problem:
+                problems[row] = problem
+            yield None
+
+
+def _attributes_differ(pairs: Pairs, row: int, preserve: Preserve) -> int:
+    """In which of the two kinds; raises ``Problem``."""
+    ours, theirs = (_listed(pairs, side, row, preserve) for side in (0, 1))
+    bits = 0
+    for name in ours | theirs:
+        if name == SELINUX and name not in ours:
+            continue
+        if name not in ours or name not in theirs or _value(pairs, 0, row, name) != _value(pairs, 1, row, name):
+            bits |= ACL if kind_of(name) is Kind.ACL else XATTR
+    return bits
+
+
+def _listed(pairs: Pairs, side: int, row: int, preserve: Preserve) -> set[str]:
+    try:
+        names = patiently(lambda: os.listxattr(pairs.path(side, row), follow_symlinks=False))
+    except OSError as error:
+        if error.errno in NO_ATTRIBUTES:
+            return set()
+        raise Problem.of("listxattr", error, on_source=not side) from error
+    return {name for name in names if is_copied(name, preserve)}
+
+
+def _value(pairs: Pairs, side: int, row: int, name: str) -> bytes:
+    with failing(f"getxattr {name}", on_source=not side):
+        return patiently(lambda: os.getxattr(pairs.path(side, row), name, follow_symlinks=False))

@@ -1,0 +1,112 @@
+"""TellDifferences: rank 0 hears of items that differ, or that one side alone has; it sorts them by path.
+
+Only these travel, and only so many at a time (``pcopy.tasks.tell_items``); where they are very many, they lie in a
+temporary file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pcopy.named import NamedTuple
+from pcopy.signature.items import DIRECTORY
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.base.itemized import ITEMS_AT_ONCE
+from pcopy.tasks.base.kind import Again
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.compare.properties import ONLY_A, ONLY_B, TELLS_COMMON, TYPE
+from pcopy.tasks.tell_items import Unheard, acknowledge
+
+Told = tuple[int, bytes, bytes, bytes]
+"""Items of one directory that differ alike: the bits, its path below the root, names joined by slashes, type bytes."""
+
+
+class Difference(NamedTuple):
+    """An item by its path below the root, with the bits of ``pcopy.tasks.compare.properties``. ``is_entered``: it is a
+    directory on both sides."""
+
+    path: bytes
+    bits: int
+    is_entered: bool
+
+
+class TellDifferences(Again, code=127, doing="telling what differs"):
+    """Tells rank 0 what the rank ``teller`` has found."""
+
+    teller: int
+    found: tuple[Told, ...]
+
+    def run(self, rank: Rank, result: Result) -> None:
+        known = rank.own(KnownDifferences)
+        for told in self.found:
+            known.take(told)
+        acknowledge(rank, result, self.teller, sum(len(kinds) for *_, kinds in self.found))
+
+
+class KnownDifferences:
+    """What rank 0 has been told."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._found = ExternalSorter(rank.open_spool)
+        self.numbers: Counter[int] = Counter()
+        """Items by their bits."""
+
+    def take(self, told: Told) -> None:
+        bits, path, names, kinds = told
+        above = path.replace(b"/", b"\0") + b"\0" if path else b""
+        for name, kind in zip(names.split(b"/"), kinds, strict=True):
+            self._found.add(above + name, bits.to_bytes(2, "big") + bytes((kind,)))
+        self.numbers[bits] += len(kinds)
+
+    def sorted(self) -> Iterator[Difference]:
+        """In the order of a walk."""
+        for key, value in self._found.sorted():
+            bits = int.from_bytes(value[:2], "big")
+            is_entered = value[2:] == DIRECTORY and not bits & (TYPE | ONLY_A | ONLY_B)
+            yield Difference(key.replace(b"\0", b"/"), bits, is_entered)
+
+    def close(self) -> None:
+        self._found.close()
+
+
+class Differences:
+    """What one task finds, told when it is done."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._tells_common = bool(rank.options.compare & TELLS_COMMON)
+        self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
+
+    def add(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
+        """Items of the directory ``path``, with their type bytes; the bits are 0 where nothing differs."""
+        if not (self._tells_common or any(bits)):
+            return
+        for name, each, kind in zip(names, bits, kinds, strict=True):
+            if each or self._tells_common:
+                found = self._found.setdefault((each, path), ([], bytearray()))
+                found[0].append(name)
+                found[1].append(kind)
+
+    def tell(self, result: Result) -> None:
+        rank, number = self._rank, 0
+        some: list[Told] = []
+        for told in self._packed():
+            if rank.number == 0:
+                rank.own(KnownDifferences).take(told)
+                continue
+            some.append(told)
+            number += len(told[-1])
+            rank.own(Unheard).items += len(told[-1])
+            if number >= ITEMS_AT_ONCE:
+                result.spawn(TellDifferences(rank.number, tuple(some)), owner=0)
+                some, number = [], 0
+        if some:
+            result.spawn(TellDifferences(rank.number, tuple(some)), owner=0)
+
+    def _packed(self) -> Iterator[Told]:
+        for (bits, path), (names, kinds) in self._found.items():
+            for start in range(0, len(names), ITEMS_AT_ONCE):
+                part = slice(start, start + ITEMS_AT_ONCE)
+                yield bits, path, b"/".join(names[part]), bytes(kinds[part])

@@ -1,0 +1,441 @@
+"""``pverify --compare``: two trees by chosen properties, against a walk of our own, rsync, diff and find."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import re
+import signal
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
+from tests.support.command import Completed, pverify, show, start, succeed
+from tests.support.faults import READS, Fault
+from tests.support.processes import wait_until
+from tests.support.trees import random_tree
+from tests.support.users import NOBODY, require_root
+from tests.support.walk import Entry, walk
+
+MIB = 1 << 20
+ALL = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
+ACLS = {os.fsencode(name) for name in (ACCESS_ACL, DEFAULT_ACL)}
+Lines = dict[bytes, tuple[str, tuple[str, ...]]]
+"""By path: the word, and the properties."""
+
+
+class Seen:
+    """An item, as the oracle sees it."""
+
+    def __init__(self, entry: Entry) -> None:
+        status, xattrs = entry.status, entry.xattrs()
+        kind = stat.S_IFMT(status.st_mode)
+        has_size = kind in (stat.S_IFREG, stat.S_IFLNK)
+        contents = b""
+        if kind == stat.S_IFLNK:
+            contents = entry.link_target()
+        elif kind == stat.S_IFREG:
+            with open(entry.open(), "rb") as file:
+                contents = file.read()
+        self.values: dict[str, object] = {
+            "type": (kind, status.st_rdev if kind in (stat.S_IFCHR, stat.S_IFBLK) else 0),
+            "size": status.st_size if has_size else 0,
+            "mtime": status.st_mtime_ns,
+            "mode": stat.S_IMODE(status.st_mode),
+            "owner": (status.st_uid, status.st_gid),
+            "acl": {name: value for name, value in xattrs.items() if name in ACLS},
+            "xattr": {name: value for name, value in xattrs.items() if name not in ACLS},
+            "content": contents,
+        }
+
+    def differing(self, other: Seen, properties: Iterable[str]) -> tuple[str, ...]:
+        if self.values["type"] != other.values["type"]:
+            return ("type",)
+        return tuple(name for name in properties if self.values[name] != other.values[name])
+
+
+def seen(top: Path) -> dict[bytes, Seen]:
+    return {entry.path: Seen(entry) for entry in walk(os.fsencode(top))}
+
+
+def expected(a: Path, b: Path, properties: Iterable[str] = ALL) -> Lines:
+    """What is told of two trees: below what one side alone has, nothing."""
+    ours, theirs = seen(a), seen(b)
+    found: Lines = {}
+    for path in {**ours, **theirs}:
+        above = os.path.dirname(path)
+        entered = [each[above].values["type"] == (stat.S_IFDIR, 0) for each in (ours, theirs) if above in each]
+        if path and entered != [True, True]:
+            continue
+        name = path or b"."
+        if path not in theirs:
+            found[name] = "only A", ()
+        elif path not in ours:
+            found[name] = "only B", ()
+        elif differs := ours[path].differing(theirs[path], properties):
+            found[name] = "differ", differs
+    return found
+
+
+def told(run: Completed) -> Lines:
+    """From the lines of ``--json``."""
+    lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
+    return {
+        base64.b64decode(line["path_b64"]): (line["difference"], tuple(line.get("in", ())))
+        for line in lines
+        if "difference" in line
+    }
+
+
+def summary(run: Completed) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(run.stdout.decode().splitlines()[-1])
+    return values
+
+
+def paths(file: Path, end: bytes = b"\n") -> list[bytes]:
+    return file.read_bytes().split(end)[:-1]
+
+
+def change(top: Path, seed: int) -> None:
+    """Changes one property of many items each, adds some and removes some."""
+    chance = random.Random(seed)
+    entries = [(os.path.join(os.fsencode(top), entry.path), entry.status.st_mode) for entry in walk(os.fsencode(top))]
+    changes = [_mtime, _append, _flip, _mode, _owner, _xattr, _acl, _retype, _remove]
+    for path, mode in entries[1:]:
+        if chance.random() < 0.4 and os.path.lexists(path):
+            chance.choice(changes)(path, mode, chance)
+
+
+def _mtime(path: bytes, mode: int, chance: random.Random) -> None:
+    status = os.lstat(path)
+    later = status.st_mtime_ns + chance.choice((1, 10**9))
+    os.utime(path, ns=(status.st_atime_ns, later), follow_symlinks=False)
+
+
+def _append(path: bytes, mode: int, chance: random.Random) -> None:
+    if stat.S_ISREG(mode):
+        with open(path, "ab") as file:
+            file.write(b"x")
+
+
+def _flip(path: bytes, mode: int, chance: random.Random) -> None:
+    status = os.lstat(path)
+    if stat.S_ISREG(mode) and status.st_size:
+        at = chance.randrange(status.st_size)
+        with open(path, "r+b") as file:
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes((byte[0] ^ 1,)))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif stat.S_ISLNK(mode):
+        text = os.readlink(path)
+        os.unlink(path)
+        os.symlink(bytes((text[0] ^ 1,)) + text[1:] if text[0] != ord(".") else b"z" + text[1:], path)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+
+
+def _mode(path: bytes, mode: int, chance: random.Random) -> None:
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode) ^ 0o001)
+
+
+def _owner(path: bytes, mode: int, chance: random.Random) -> None:
+    uid, gid = chance.choice(((-1, 4711), (4712, -1)))
+    os.chown(path, uid, gid, follow_symlinks=False)
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode))
+
+
+def _xattr(path: bytes, mode: int, chance: random.Random) -> None:
+    os.setxattr(path, "trusted.compared", b"%d" % chance.getrandbits(20), follow_symlinks=False)
+
+
+def _acl(path: bytes, mode: int, chance: random.Random) -> None:
+    if stat.S_ISDIR(mode):
+        os.setxattr(path, DEFAULT_ACL, acl(7, 5, 5, {chance.randrange(1, 99): 5}))
+
+
+def _retype(path: bytes, mode: int, chance: random.Random) -> None:
+    if not stat.S_ISDIR(mode):
+        os.unlink(path)
+        chance.choice((lambda: os.mkdir(path), lambda: os.mkfifo(path), lambda: os.symlink("elsewhere", path)))()
+
+
+def _remove(path: bytes, mode: int, chance: random.Random) -> None:
+    if stat.S_ISDIR(mode):
+        os.rename(path, os.path.dirname(path) + b"/renamed%d" % chance.getrandbits(30))
+    else:
+        os.unlink(path)
+
+
+@pytest.fixture(scope="module")
+def place(session_scratch: Path) -> Path:
+    """Two equal trees ``a`` and ``b``, and one in which all sorts of things differ (``c``)."""
+    require_root("to give files away, and make devices")
+    path = session_scratch / "compare"
+    path.mkdir()
+    random_tree(path / "a", 47, files=150, directories=25, largest=9 * MIB, privileged=True)
+    for name in ("b", "c"):
+        subprocess.run(["cp", "-a", path / "a", path / name], check=True)
+    change(path / "c", 47)
+    return path
+
+
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
+def test_each_property_of_each_item(place: Path, ranks: int, launcher: str | None) -> None:
+    wanted = expected(place / "a", place / "c")
+    run = pverify("-q", "--json", "--compare", "all", place / "a", place / "c", ranks=ranks, launcher=launcher)
+    assert (run.returncode, run.stderr) == (1, b""), show(run)
+    assert told(run) == wanted
+    assert {name for _, differs in wanted.values() for name in differs} == {*ALL}
+    numbers = summary(run)
+    assert numbers["found"] == numbers["common"] + numbers["only_a"] + numbers["only_b"] + numbers["differ"]
+    assert numbers["differ_in"] == {name: sum(name in each for _, each in wanted.values()) for name in ALL}
+    run = pverify("-q", "--compare", "all", place / "a", place / "b", ranks=ranks, launcher=launcher)
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
+
+
+@pytest.mark.in_turn(3)
+@pytest.mark.parametrize("properties", ["type", "size,mtime", "mode,owner", "acl", "xattr", "content"])
+def test_only_what_is_asked_for(place: Path, properties: str) -> None:
+    run = pverify("-q", "--json", "--compare", properties, place / "a", place / "c", ranks=2)
+    assert told(run) == expected(place / "a", place / "c", properties.split(","))
+
+
+def test_rsync_says_the_same(place: Path) -> None:
+    """Of the items that both sides have: rsync tells the same properties by its letters."""
+    letters = {
+        "s": "size",
+        "T": "mtime",
+        "t": "mtime",
+        "p": "mode",
+        "o": "owner",
+        "g": "owner",
+        "a": "acl",
+        "x": "xattr",
+    }
+    command = ["rsync", "-aHAXn8", "--checksum", "--modify-window=-1", "--no-H", "--itemize-changes", "--open-noatime"]
+    done = subprocess.run([*command, f"{place}/a/", f"{place}/c/"], check=True, capture_output=True)
+    theirs = {}
+    for line in done.stdout.splitlines():
+        flags, path = line[:11].decode(), re.sub(rb"\\#(\d{3})", lambda code: bytes((int(code[1], 8),)), line[12:])
+        path = path.partition(b" -> ")[0] if flags[1] == "L" else path
+        if not flags.startswith("c") and "+" not in flags:
+            theirs[path.rstrip(b"/") or b"."] = {letters[each] for each in flags[3:] if each in letters}
+    run = pverify("-q", "--json", "--compare", "all", place / "a", place / "c")
+    ours = {path: {*each} - {"content", "type"} for path, (word, each) in told(run).items() if word == "differ"}
+    assert len(theirs) > 50
+    assert {path: each for path, each in theirs.items() if each} == {path: each for path, each in ours.items() if each}
+
+
+def test_lines_for_people(area: Path) -> None:
+    for side, text in (("a", "1"), ("b", "22")):
+        (area / side / "both").mkdir(parents=True)
+        (area / side / "f\n").write_text(text)
+        (area / side / f"only-{side}").mkdir()
+        (area / side / f"only-{side}/below").touch()
+        os.utime(area / side / "f\n", (5, 5))
+        os.utime(area / side / "both", (5, 5))
+        os.utime(area / side, (5, 5))
+    run = pverify("--compare", "size,mtime", area / "a", area / "b")
+    assert run.stdout == b"differ in size: f\\n\nonly A: only-a\nonly B: only-b\n"
+    lines = run.stderr.splitlines()
+    assert lines[0] == b"pverify: different: 1 only A, 1 only B, 1 differ (1 in size)"
+    assert lines[1].startswith(b"pverify: 5 items compared by type,size,mtime in "), lines
+    done = subprocess.run(["diff", "-rq", "a", "b"], check=False, cwd=area, capture_output=True)
+    assert done.stdout == b"Files a/f\n and b/f\n differ\nOnly in a: only-a\nOnly in b: only-b\n"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_without_content_no_file_is_opened(area: Path, ranks: int) -> None:
+    for side in ("a", "b"):
+        (area / side).mkdir()
+        for name in ("small", "large"):
+            (area / side / name).write_bytes(b"x" * (MIB if name == "large" else 9))
+    trace = area / "trace"
+    wrap = ("strace", "-f", "-qq", "-e", "trace=open,openat,openat2", "-o", str(trace))
+    words = ("--compare", "type,size,mode,owner,acl,xattr", area / "a", area / "b")
+    run = pverify("-q", *words, ranks=ranks, wrap=wrap)
+    assert run.returncode == 0, show(run)
+    assert '"small"' not in trace.read_text() and '"large"' not in trace.read_text()
+
+
+def test_times_to_the_nanosecond_or_within_a_window(area: Path) -> None:
+    for side, moment in (("a", 10**18), ("b", 10**18 + 1)):
+        (area / side).write_bytes(b"")
+        os.utime(area / side, ns=(0, moment))
+    assert pverify("-q", "--compare", "mtime", area / "a", area / "b").stdout == b"differ in mtime: .\n"
+    assert pverify("-q", "--compare", "mtime", "--modify-window", "1", area / "a", area / "b").returncode == 0
+    os.utime(area / "b", ns=(0, 10**18 + 2 * 10**9))
+    assert pverify("-q", "--compare", "mtime", "--modify-window", "1", area / "a", area / "b").returncode == 1
+    assert pverify("-q", "--compare", "mtime", "--modify-window", "2", area / "a", area / "b").returncode == 0
+
+
+def test_lists_bring_the_second_tree_up_to_date(place: Path, area: Path) -> None:
+    """What pcopy copies by them and is removed by them makes the trees equal, but for what directories have."""
+    subprocess.run(["cp", "-a", place / "c", area / "c"], check=True)
+    lists = ("--output", f"only-a:{area}/copy", "--output", f"differ:{area}/copy", "--output", f"only-b:{area}/remove")
+    more = ("--output", f"common:{area}/common", "--output", f"differ-in-size:{area}/size")
+    run = pverify("-q", "-0", "--compare", "all", *lists, *more, place / "a", area / "c", ranks=2)
+    assert run.returncode == 1, show(run)
+    wanted = expected(place / "a", area / "c")
+    here, there = seen(place / "a"), seen(area / "c")
+    entered = {path for path, each in here.items() if each.values["type"] == (stat.S_IFDIR, 0)}
+    differing = {path: each for path, (word, each) in wanted.items() if word == "differ"}
+    files = {path for path, each in differing.items() if path not in entered or "type" in each} - {b"."}
+    assert {*paths(area / "copy", b"\0")} == files | {path for path, (word, _) in wanted.items() if word == "only A"}
+    assert {*paths(area / "remove", b"\0")} == {path for path, (word, _) in wanted.items() if word == "only B"}
+    assert {*paths(area / "size", b"\0")} == {path for path, each in differing.items() if "size" in each}
+    known = {path for path in here if path in there} - entered - {*wanted}
+    below = [path + b"/" for path, (word, each) in wanted.items() if word != "differ" or "type" in each]
+    assert {*paths(area / "common", b"\0")} == {path for path in known if not path.startswith((*below,))}
+    subprocess.run(["xargs", "-0", "-a", area / "remove", "rm", "-r", "--"], check=True, cwd=area / "c")
+    for path in paths(area / "copy", b"\0"):  # full directories do not give way to files
+        other = os.path.join(os.fsencode(area / "c"), path)
+        if os.path.isdir(other) and not os.path.islink(other) and path not in entered:
+            os.rmdir(other)
+    succeed("-0", "--files-from", area / "copy", f"{place}/a/", area / "c", ranks=2)
+    run = pverify("-q", "--json", "--compare", "all", place / "a", area / "c", ranks=2)
+    assert {path for path in told(run) if path not in entered and path != b"."} == set(), show(run)
+
+
+def test_a_newline_is_in_no_list_of_lines(area: Path) -> None:
+    for side in ("a", "b"):
+        (area / side).mkdir()
+    (area / "a/x").touch()
+    (area / "a/y\nz").touch()
+    words = ("--compare", "size", "--output", f"only-a:{area}/list", area / "a", area / "b")
+    run = pverify("-q", *words)
+    assert run.returncode == 2 and not (area / "list").exists()
+    assert b"y\\nz has a newline in it: give -0" in run.stderr, show(run)
+    assert pverify("-q", "-0", *words).returncode == 1
+    assert paths(area / "list", b"\0") == [b"x", b"y\nz"]
+    run = pverify("-q", "-0", *words)
+    assert run.returncode == 2 and b"is there already, and kept; --force replaces it" in run.stderr
+    (area / "a/x").unlink()
+    assert pverify("-q", "-0", "--force", *words).returncode == 1
+    assert paths(area / "list", b"\0") == [b"y\nz"]
+
+
+def test_filters_hold_for_both_sides(area: Path) -> None:
+    for side, size in (("a", 5), ("b", 500)):
+        (area / side / "d").mkdir(parents=True)
+        for name in ("x.o", "y.c", f"{side}.o", f"{side}.c", "d/z.o"):
+            (area / side / name).write_bytes(b"." * size)
+    run = pverify("-q", "--exclude", "*.o", "--compare", "size", area / "a", area / "b")
+    assert run.stdout == b"only A: a.c\nonly B: b.c\ndiffer in size: y.c\n"
+    run = pverify("-q", "--larger-than", "99", "--compare", "size", area / "a", area / "b")
+    told = [b"only B: b.c", b"only B: b.o", b"differ in size: d/z.o", b"differ in size: x.o", b"differ in size: y.c"]
+    assert run.stdout.splitlines() == told, show(run)
+    run = pverify("--exclude", "*", "--compare", "size", area / "a", area / "b")
+    assert run.returncode == 2 and b"the filters have selected nothing" in run.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_large_directory(area: Path, ranks: int) -> None:
+    for side in ("a", "b"):
+        (area / side).mkdir()
+        for number in range(3000):
+            (area / side / f"{number}").touch()
+    for number in range(0, 3000, 7):
+        (area / "a" / f"{number}").unlink()
+        (area / "b" / f"{number + 1}").unlink()
+        (area / "b" / f"{number + 2}").write_text("x")
+    run = pverify("-q", "--json", "--compare", "size", area / "a", area / "b", ranks=ranks)
+    wanted = expected(area / "a", area / "b", ["size"])
+    assert told(run) == wanted and len(wanted) > 1200
+
+
+def test_large_files_are_compared_by_all_ranks(area: Path) -> None:
+    data = random.Random(5).randbytes(40 * MIB)
+    for side in ("a", "b"):
+        (area / side).mkdir()
+        (area / side / "same").write_bytes(data)
+        (area / side / "last").write_bytes(data)
+    with open(area / "b/last", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes((data[-1] ^ 1,)))
+    for words in ((), ("--direct",), ("--hash", "blake3")):
+        run = pverify("-q", *words, "--compare", "content", area / "a", area / "b", ranks=3)
+        assert (run.returncode, run.stdout) == (1, b"differ in content: last\n"), show(run)
+    assert subprocess.run(["cmp", "-s", area / "a/last", area / "b/last"], check=False).returncode == 1
+
+
+@pytest.mark.parametrize("what", ["directory", "file", "attributes"])
+def test_what_cannot_be_read_is_trouble_and_nothing_else(area: Path, what: str) -> None:
+    """An ordinary user: what is hidden is neither the same, nor on one side alone; what else is found is told."""
+    area.chmod(0o755)
+    for side in ("a", "b"):
+        (area / side / "d").mkdir(parents=True)
+        for name in ("d/f", "g"):
+            (area / side / name).write_text("same")
+    (area / "a/g").write_text("other contents")
+    hidden = area / "b" / {"directory": "d", "file": "d/f", "attributes": "d/f"}[what]
+    hidden.chmod(0)
+    properties = "xattr" if what == "attributes" else "content"
+    if what == "attributes":
+        for side in ("a", "b"):
+            os.setxattr(area / side / "d/f", "user.x", b"y")
+    run = pverify("--compare", f"size,{properties}", area / "a", area / "b", ranks=2, user=NOBODY)
+    assert run.returncode == 2, show(run)
+    differs = b"size,content" if what != "attributes" else b"size"
+    assert run.stdout == b"differ in %b: g\n" % differs
+    assert os.fsencode(hidden) in run.stderr and b"Permission denied" in run.stderr
+    assert b"1 of " in run.stderr and b"could not be compared" in run.stderr
+
+
+@pytest.mark.parametrize(("calls", "name"), [(READS, "f"), (("getdents64",), ""), (("llistxattr", "listxattr"), "f")])
+def test_an_error_of_the_disk_is_no_difference(area: Path, calls: tuple[str, ...], name: str) -> None:
+    for side in ("a", "b"):
+        (area / side).mkdir()
+        (area / side / "f").write_text("same")
+    fault = Fault(
+        area / "trace", calls, area / "b" / name if calls != ("llistxattr", "listxattr") else None, "EREMOTEIO"
+    )
+    run = pverify("-q", "--compare", "content,xattr", area / "a", area / "b", ranks=1, wrap=fault.wrap())
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    assert b"Remote I/O error" in run.stderr
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_no_sameness(place: Path, victim: int) -> None:
+    process = start("--compare", "all", place / "a", place / "b", program="pverify", ranks=2, real=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: children.read_text().split() != [])
+    os.kill(int(children.read_text().split()[0]) if victim else process.pid, signal.SIGKILL)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode not in (0, 1) and output == b"", (process.returncode, output, errors)
+    assert b"the same" not in errors
+
+
+def _items(area: Path) -> Iterator[tuple[str, str]]:
+    (area / "file").write_text("x")
+    (area / "other").write_text("y")
+    (area / "dir").mkdir()
+    os.mkfifo(area / "fifo")
+    os.symlink("file", area / "link")
+    yield from (("file", "other"), ("file", "dir"), ("dir", "file"), ("fifo", "file"), ("link", "file"))
+
+
+def test_single_items(area: Path) -> None:
+    lines = [pverify("-q", "--compare", "size,content", area / a, area / b).stdout for a, b in _items(area)]
+    differs = b"differ in type: .\n"
+    assert lines == [b"differ in content: .\n", differs, differs, differs, b""]
+
+
+def test_devices_and_sockets(area: Path) -> None:
+    require_root("to make devices")
+    for side, minor in (("a", 3), ("b", 5)):
+        (area / side).mkdir()
+        os.mknod(area / side / "device", 0o600 | stat.S_IFCHR, os.makedev(1, minor))
+        os.mknod(area / side / "socket", 0o600 | stat.S_IFSOCK)
+    assert pverify("-q", "--compare", "mode", area / "a", area / "b").stdout == b"differ in type: device\n"

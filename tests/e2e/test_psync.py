@@ -1,0 +1,91 @@
+"""``psync``: pcopy --mirror under its own name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.oracle import differences
+
+
+def psync(*arguments: Argument, **options: object) -> Completed:
+    return pcopy(*arguments, **options, program="psync")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def trees(area: Path) -> Path:
+    """``a`` has what ``b`` lacks, and the other way round."""
+    for name, text in (("a/new", "1"), ("a/d/changed", "22"), ("b/d/changed", "3"), ("b/old/below", "4")):
+        (area / name).parent.mkdir(parents=True, exist_ok=True)
+        (area / name).write_text(text)
+    return area
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_it_makes_the_second_tree_equal(trees: Path, ranks: int) -> None:
+    run = psync("--json", f"{trees}/a/", trees / "b", ranks=ranks)
+    assert run.returncode == 0, show(run)
+    assert json.loads(run.stdout)["deleted"] == 2
+    assert differences(trees / "a", trees / "b") == []
+    assert psync("--jobs").returncode == 0
+
+
+def test_it_says_its_own_name(trees: Path) -> None:
+    run = psync(trees / "a", trees / "b")
+    told = run.stderr.decode()
+    assert run.returncode == 2 and told.startswith(f"psync: {trees}/a: with psync a trailing slash says")
+    assert f"psync {trees}/a/ {trees}/b;" in told and "pcopy" not in told.replace(str(trees), "")
+    run = psync(trees / "a")
+    assert run.stderr.startswith(b"psync: DST is missing after ") and run.stderr.endswith(b"see psync --help\n"), show(
+        run
+    )
+    run = psync("--max-delete", "1", f"{trees}/a/", trees / "b")
+    assert run.returncode == 1 and b"psync: nothing was deleted: the source lacks 2 items" in run.stderr, show(run)
+    assert b"usage: psync [options] SRC/ DST\n       psync --resume" in psync("--help").stdout
+
+
+def test_other_policies_delete_all_the_same(trees: Path) -> None:
+    subprocess.run(["touch", "-d", "2001-01-01", trees / "a/d/changed"], check=True)
+    run = psync("-u", f"{trees}/a/", trees / "b")
+    assert run.returncode == 0, show(run)
+    assert (trees / "b/d/changed").read_text() == "3" and not (trees / "b/old").exists()
+    assert psync("--checksum", f"{trees}/a/", trees / "b").returncode == 0
+    assert differences(trees / "a", trees / "b") == []
+
+
+def test_what_a_file_sets_for_existing_gives_way(trees: Path) -> None:
+    (trees / "options.yaml").write_text("existing: skip\npsync: {max-delete: 5}\n")
+    assert psync("--config", trees / "options.yaml", f"{trees}/a/", trees / "b").returncode == 0
+    assert differences(trees / "a", trees / "b") == []
+
+
+def test_pcopy_goes_on_with_its_jobs(trees: Path) -> None:
+    """One that has failed, so that nothing was deleted yet."""
+    checkpoint = trees / "job"
+    words = ("--checkpoint", checkpoint, f"{trees}/a/", trees / "b")
+    run = psync("--max-errors", "1", *words, wrap=_failing(trees))
+    assert run.returncode in (1, 75), show(run)
+    assert b"psync: to go on: pcopy --resume" in run.stderr
+    assert (trees / "b/old").exists()
+    run = pcopy("--resume", checkpoint)
+    assert run.returncode == 0, show(run)
+    assert differences(trees / "a", trees / "b") == []
+
+
+def _failing(area: Path) -> list[str]:
+    """No file can be given its time."""
+    return [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        str(area / "trace"),
+        "-e",
+        "trace=utimensat",
+        "-e",
+        "inject=utimensat:error=EIO",
+    ]
