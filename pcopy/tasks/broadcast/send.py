@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pcopy import libc
 from pcopy.fsio.attributes import Attributes, has_default_acl, read_attributes
 from pcopy.fsio.close import let_go
 from pcopy.fsio.kernel.interface import Cancelled
@@ -32,6 +33,9 @@ PIECE = 1 << 20
 
 MOST_PARTS = 256
 """Parts of one piece: some hundred small files."""
+
+KEPT = 64 << 20
+"""Bytes that a rank keeps of what it has freed: pieces, as they are packed and unpacked."""
 
 WINDOW = 16
 """Pieces that are under way from one host to the next: enough for the time that a note takes to come back."""
@@ -188,6 +192,8 @@ class Stream:
     def __init__(self, rank: Rank) -> None:
         place = rank.leaders.index(rank.number)
         above, below = place_in_tree(place, len(rank.leaders))
+        if len(rank.leaders) > 1:
+            libc.keep_freed_memory(KEPT)
         self._rank = rank
         self._writing = Writing(rank)
         self._parent = rank.leaders[above] if place else -1
