@@ -132,6 +132,23 @@ OF_PDBENCH = Unknown(
     },
 )
 
+OF_PTAR = Unknown(
+    "ptar",
+    {
+        **dict.fromkeys(("-r", "--append", "-u", "--update", "-A"), "ptar makes archives anew; use tar"),
+        **dict.fromkeys(("-j", "--bzip2", "-J", "--xz", "--lzma", "-Z"), "use tar, which starts that program"),
+        **dict.fromkeys(("-T", "--files-from"), "name the paths, or write --exclude and --include"),
+        **dict.fromkeys(("-X",), "write --exclude-from FILE"),
+        **dict.fromkeys(("-d", "--diff", "--compare"), "unpack it, and compare with pverify A B"),
+        **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files"), "what is there is replaced; unpack elsewhere"),
+        **dict.fromkeys(("--overwrite", "--unlink-first", "-U"), "what is there is replaced by default; leave it out"),
+        **dict.fromkeys(("-P", "--absolute-names"), "names never lead out of DIR; write -C DIR"),
+        **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
+        "--resume": "an archive that was not made whole is made anew: run the same command again",
+        "--dry-run": "-t lists an archive",
+    },
+)
+
 _RANKS = "n"  # what follows this letter is its value
 
 

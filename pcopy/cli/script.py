@@ -61,3 +61,7 @@ def pdbench() -> None:
 
 def pbcast() -> None:
     _end_with("pbcast")
+
+
+def ptar() -> None:
+    _end_with("ptar")

@@ -100,6 +100,11 @@ class NewFile:
         self.descriptor = reopen(self._directory, self._made_as, self._made, size)
 
     @property
+    def made_as(self) -> bytes:
+        """The name under which it was made."""
+        return self._made_as
+
+    @property
     def is_over(self) -> bool:
         """Is an existing file written over?"""
         return bool(self._before)

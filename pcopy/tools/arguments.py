@@ -125,6 +125,30 @@ class RemoveArguments(NamedTuple):
     missing_is_fine: bool = False
 
 
+class ArchiveArguments(NamedTuple):
+    """A command line of ptar, understood. ``directory`` is where paths begin, or members go."""
+
+    archive: bytes
+    paths: tuple[bytes, ...]
+    directory: bytes = b""
+    compress_as: str = ""
+    numeric_owner: bool = False
+    strip_components: int = 0
+    signature: bytes = b""
+    hash: str = ""
+    block_size: int = 0
+    sync: bool = True
+    one_file_system: bool = False
+    ranks: int = 0
+    in_flight: int = 0
+    max_errors: int = 0
+    termination: str = "tree"
+    select: Select = Select()
+    telling: Telling = Telling()
+    bwlimit: int = 0
+    oplimit: int = 0
+
+
 class StripeArguments(NamedTuple):
     """A command line, understood. ``stripe`` is empty where layouts are only looked at."""
 

@@ -101,6 +101,13 @@ class Options(NamedTuple):
     backup: bytes = b""
     compare: int = 0
     """The properties by which two trees are compared side by side (``pcopy.tasks.compare.properties``)."""
+    archive: bytes = b""
+    """The archive that is made, or unpacked."""
+    compress_as: str = ""
+    numeric_owner: bool = False
+    strip_components: int = 0
+    members: tuple[bytes, ...] = ()
+    """What is unpacked of an archive; nothing: all of it."""
 
     @property
     def compares(self) -> bool:

@@ -77,8 +77,8 @@ def mends(rank: Rank) -> bool:
 
 
 def owners(rank: Rank) -> int:
-    """The columns that are wanted for it beside those of each scan: whose an item is."""
-    return OWNER | GROUP if mends(rank) else 0
+    """The columns that are wanted beside those of each scan, for that or for an archive: whose an item is."""
+    return OWNER | GROUP if rank.options.archive or mends(rank) else 0
 
 
 class Existing(NamedTuple):

@@ -1,0 +1,199 @@
+"""Headers as they are written: ustar, with a pax header before it where that says more (pax(1), POSIX.1-2008).
+
+What is written of a member depends on the member only, so that an archive is the same whoever writes it. Times are
+those of last modification. Sparse files are stored as GNU tar does (``GNU.sparse``, version 1.0), ACLs and attributes
+under the names that it and bsdtar know. Names that are not UTF-8 stand as they are in the ustar header; one that is too
+long for that is in a pax header with ``hdrcharset=BINARY``.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+from pcopy.archive.acl_text import to_text
+from pcopy.archive.member import BLOCK, FILE, Member, filled_up
+from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+
+_NAME_BYTES = 100
+_OWNER_BYTES = 32
+_MOST_SIZE, _MOST_OWNER, _MOST_DEVICE = 0o77777777777, 0o7777777, 0o7777777
+_SECOND = 10**9
+_ACLS = {ACCESS_ACL: b"SCHILY.acl.access", DEFAULT_ACL: b"SCHILY.acl.default"}
+_PLAIN_SIZE = 3 * BLOCK
+"""Bytes of the header of a member of which there is nothing more to say than its time."""
+PLAIN_RECORD = b"30 mtime=%d.%09d\n"
+_TEN_DIGITS = range(10**9, 10**10)
+
+
+def header_of(member: Member) -> bytes:
+    """All that stands before the contents of ``member``; a multiple of 512 bytes."""
+    name, kind, link = member.name, member.kind, member.link
+    seconds, part = divmod(member.mtime, _SECOND)
+    stored, sparse_map = member.size, b""
+    if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _is_short(member):
+        records = PLAIN_RECORD % (seconds, part)
+    else:
+        if member.extents is not None:
+            sparse_map = _map_of(member)
+            stored = len(sparse_map) + sum(length for _, length in member.extents)
+        records = _records(member, stored)
+    header = _ustar(
+        name[:_NAME_BYTES], kind, member.mode, member.uid, member.gid, stored, seconds, link[:_NAME_BYTES],
+        member.device, member.user, member.group,
+    )  # fmt: skip
+    return _pax(records) + header + sparse_map if records else header + sparse_map
+
+
+def header_size(member: Member) -> int:
+    """How long ``header_of`` is."""
+    part = member.mtime % _SECOND
+    if member.extents is None and not member.xattrs and _is_short(member):
+        if not part and 0 <= member.mtime // _SECOND <= _MOST_SIZE:
+            return BLOCK
+        if part and member.mtime // _SECOND in _TEN_DIGITS:
+            return _PLAIN_SIZE
+    return len(header_of(member))
+
+
+def stored_size(member: Member) -> int:
+    """Bytes of its contents that stand in the archive after the header, not filled up."""
+    if member.kind != FILE:
+        return 0
+    return member.size if member.extents is None else sum(length for _, length in member.extents)
+
+
+def whole_size(member: Member) -> int:
+    """Bytes of the archive that the member takes."""
+    return header_size(member) + filled_up(stored_size(member))
+
+
+def _is_short(member: Member) -> bool:
+    """Do all of its fields but the time fit into the ustar header?"""
+    return (
+        len(member.name) <= _NAME_BYTES
+        and len(member.link) <= _NAME_BYTES
+        and member.size <= _MOST_SIZE
+        and member.uid <= _MOST_OWNER
+        and member.gid <= _MOST_OWNER
+        and len(member.user) < _OWNER_BYTES
+        and len(member.group) < _OWNER_BYTES
+    )
+
+
+def _ustar(
+    name: bytes, kind: bytes, mode: int, uid: int, gid: int, size: int, seconds: int, link: bytes, device: int,
+    user: bytes, group: bytes,
+) -> bytes:  # fmt: skip
+    numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (
+        mode,
+        uid if uid <= _MOST_OWNER else 0,
+        gid if gid <= _MOST_OWNER else 0,
+        size if size <= _MOST_SIZE else 0,
+        seconds if 0 <= seconds <= _MOST_SIZE else 0,
+    )
+    owner = _owner(user, group, device)
+    total = sum(name) + sum(numbers) + 8 * 32 + kind[0] + sum(link) + owner[1]
+    return b"".join(
+        (name.ljust(_NAME_BYTES, b"\0"), numbers, b"%06o\0 " % total, kind, link.ljust(_NAME_BYTES, b"\0"), owner[0])
+    )
+
+
+@lru_cache(4096)
+def _owner(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
+    """The end of a header, from the magic on, and the sum of its bytes."""
+    major, minor = _device(device)
+    end = b"".join(
+        (
+            b"ustar\x0000",
+            user[: _OWNER_BYTES - 1].ljust(_OWNER_BYTES, b"\0"),
+            group[: _OWNER_BYTES - 1].ljust(_OWNER_BYTES, b"\0"),
+            b"%07o\0%07o\0" % (major, minor),
+            bytes(167),
+        )
+    )
+    return end, sum(end)
+
+
+def _device(device: int) -> tuple[int, int]:
+    major, minor = os.major(device), os.minor(device)
+    return (major, minor) if max(major, minor) <= _MOST_DEVICE else (0, 0)
+
+
+def _pax(records: bytes) -> bytes:
+    return _pax_header(len(records)) + records.ljust(filled_up(len(records)), b"\0")
+
+
+@lru_cache(4096)
+def _pax_header(size: int) -> bytes:
+    return _ustar(b"././@PaxHeader", b"x", 0o644, 0, 0, size, 0, b"", 0, b"", b"")
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    """One record of a pax header; its length counts itself."""
+    bare = len(key) + len(value) + 3
+    length = bare + len(b"%d" % bare)
+    length = bare + len(b"%d" % length)
+    return b"%d %b=%b\n" % (length, key, value)
+
+
+def _records(member: Member, stored: int) -> bytes:
+    """What the ustar header has no room for."""
+    found: list[tuple[bytes, bytes]] = []
+    name, link = member.name, member.link
+    names = [each for each in (name, link) if len(each) > _NAME_BYTES]
+    if member.extents is not None:
+        names.append(name)
+    if not all(map(_is_utf8, names)):
+        found.append((b"hdrcharset", b"BINARY"))
+    if member.extents is not None:
+        found += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.name", name)]
+        found.append((b"GNU.sparse.realsize", b"%d" % member.size))
+    elif len(name) > _NAME_BYTES:
+        found.append((b"path", name))
+    if len(link) > _NAME_BYTES:
+        found.append((b"linkpath", link))
+    if stored > _MOST_SIZE:
+        found.append((b"size", b"%d" % stored))
+    found += [
+        (key, b"%d" % number) for key, number in ((b"uid", member.uid), (b"gid", member.gid)) if number > _MOST_OWNER
+    ]
+    found += [
+        (key, owner) for key, owner in ((b"uname", member.user), (b"gname", member.group)) if len(owner) >= _OWNER_BYTES
+    ]
+    seconds, part = divmod(member.mtime, _SECOND)
+    if part or not 0 <= seconds <= _MOST_SIZE:
+        found.append((b"mtime", _time(member.mtime)))
+    for attribute, value in member.xattrs:
+        text = to_text(value) if attribute in _ACLS else None
+        key = _ACLS[attribute] if text is not None else b"SCHILY.xattr." + _escaped(attribute)
+        found.append((key, value if text is None else text))
+    return b"".join(record(*each) for each in found)
+
+
+def _escaped(attribute: str) -> bytes:
+    """As GNU tar writes it: a key ends at the first equals sign."""
+    return attribute.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
+
+
+def _time(moment: int) -> bytes:
+    seconds, part = divmod(abs(moment), _SECOND)
+    text = b"%d.%09d" % (seconds, part) if part else b"%d" % seconds
+    return b"-" + text if moment < 0 else text
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _map_of(member: Member) -> bytes:
+    """The map of a sparse file, which stands before its data; a last entry tells where the file ends."""
+    assert member.extents is not None
+    extents = [*member.extents, (member.size, 0)]
+    numbers = [len(extents), *(number for extent in extents for number in extent)]
+    text = b"".join(b"%d\n" % number for number in numbers)
+    return text.ljust(filled_up(len(text)), b"\0")

@@ -1,0 +1,106 @@
+"""A member of an archive, and what its name may be.
+
+Names are bytes, as they stand in the archive; a directory's ends with a slash.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from pcopy.named import NamedTuple
+
+BLOCK = 512
+"""Bytes of which headers are made, and which contents are filled up to."""
+RECORD = 10240
+"""An archive is filled up to multiples of so many bytes: tar's blocking factor of 20."""
+
+FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
+"""The types of members; LINK is a further name of an earlier one."""
+
+_OF_MODE = {
+    stat.S_IFREG: FILE,
+    stat.S_IFLNK: SYMLINK,
+    stat.S_IFCHR: CHARACTER,
+    stat.S_IFBLK: DEVICE,
+    stat.S_IFDIR: DIRECTORY,
+    stat.S_IFIFO: FIFO,
+}
+_FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
+
+Extents = tuple[tuple[int, int], ...]
+"""Stretches of a sparse file that hold data: offset and length each."""
+
+
+class Member(NamedTuple):
+    """``mode`` holds the permission bits, ``mtime`` nanoseconds since 1970. ``size`` is that of the contents, holes
+    included; of what is no file it is 0. ``link``: the text of a symbolic link, or the name of the member that a LINK
+    is another name of. ``extents`` is None unless the file is stored without its holes. ``user`` and ``group`` are
+    names, empty where nobody tells them."""
+
+    name: bytes
+    kind: bytes
+    mode: int
+    uid: int
+    gid: int
+    mtime: int
+    size: int = 0
+    link: bytes = b""
+    device: int = 0
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    extents: Extents | None = None
+    user: bytes = b""
+    group: bytes = b""
+
+    @property
+    def st_mode(self) -> int:
+        """As stat(2) tells it."""
+        return _FORMAT[self.kind] | self.mode
+
+
+def kind_of(mode: int) -> bytes:
+    """The type of a member for an ``st_mode``; empty for a socket, which no archive holds."""
+    return _OF_MODE.get(stat.S_IFMT(mode), b"")
+
+
+def filled_up(size: int, unit: int = BLOCK) -> int:
+    """``size``, up to the next multiple of ``unit``."""
+    return -(-size // unit) * unit
+
+
+class Unsafe(ValueError):
+    """A name that would lead out of the directory that is extracted into; its text says why."""
+
+
+def safe_path(name: bytes) -> bytes:
+    """The path of a member below the directory that it is extracted into, without a leading or trailing slash; empty
+    for that directory itself. Raises ``Unsafe``."""
+    if name.startswith(b"/"):
+        name = name.lstrip(b"/")
+    if b"./" not in name and b"//" not in name and name[-1:] not in (b"/", b"."):
+        if b"\0" in name:
+            raise Unsafe("its name contains a NUL")
+        return name
+    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    if b".." in parts:
+        raise Unsafe("its name contains .., which leads out of the directory that is extracted into")
+    if b"\0" in name:
+        raise Unsafe("its name contains a NUL")
+    return b"/".join(parts)
+
+
+def order_key(path: bytes) -> bytes:
+    """What sorts paths so that a directory comes before what is in it, and all of that beside each other."""
+    return path.replace(b"/", b"\0")
+
+
+def name_in_archive(given: bytes, path: bytes) -> bytes:
+    """The name of a member: ``path`` below the PATH that was ``given``, without what tar strips from the front."""
+    name = os.path.join(given, path) if path else given
+    if name.startswith(b"/"):
+        name = name.lstrip(b"/") or b"./"
+    if b".." in name:
+        parts = name.split(b"/")
+        if b".." in parts:  # as tar does: what is before the last of them goes, too
+            name = b"/".join(parts[len(parts) - parts[::-1].index(b"..") :]) or b"./"
+    return name

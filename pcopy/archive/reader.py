@@ -1,0 +1,309 @@
+"""Reads headers: ustar, pax, GNU's and older ones, from any offset of an archive.
+
+Rule: whatever the bytes are, what comes out is a member or a ``Damage`` that tells where and what is wrong; nothing
+else is raised. After a header that is none, the next one is looked for, as tar does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from pcopy.archive.acl_text import Lookup
+from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, filled_up
+from pcopy.archive.records import Records, extents_in_map, extents_in_records, parsed_records, xattrs_of
+from pcopy.named import NamedTuple
+
+Read = Callable[[int, int], bytes]
+"""Reads from an offset so many bytes of the archive; fewer at its end. May raise ``OSError``."""
+
+WINDOW = 64 << 10
+"""Bytes that are read at once where headers stand close together."""
+MOST_RECORDS = 16 << 20
+"""Bytes of a pax header, or of a long name, that are believed."""
+
+_ZEROS = bytes(BLOCK)
+_GLOBAL, _OWN, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"L", b"K", b"S", b"V"
+_EXTENSIONS = (_GLOBAL, _OWN, _LONG_NAME, _LONG_LINK)
+_PLAIN = (FILE, LINK, SYMLINK, b"3", b"4", DIRECTORY, b"6")
+_OTHERS = {b"\0": FILE, b"7": FILE, _OLD_SPARSE: FILE, b"D": DIRECTORY}
+_SECOND = 10**9
+
+
+class Found(NamedTuple):
+    """A member: its first header stands at ``offset``, its contents from ``data`` on, ``stored`` bytes; the ``next``
+    header follows. ``trouble``: what of its metadata can't be had."""
+
+    offset: int
+    member: Member
+    data: int
+    stored: int
+    next: int
+    trouble: str = ""
+
+
+class Damage(NamedTuple):
+    """At ``offset`` something is wrong; ``name`` is that of the member, if it is known. ``is_cut``: nothing follows."""
+
+    offset: int
+    name: bytes
+    text: str
+    is_cut: bool = False
+
+
+class Broken(Exception):
+    """What stands here is no header, or contradicts itself."""
+
+
+def members(
+    read: Read, lookup: Lookup, start: int = 0, end: int | None = None, known: Mapping[bytes, bytes] | None = None
+) -> Iterator[Found | Damage]:
+    """All members from ``start`` on, up to the end of the archive, or those that begin before ``end``.
+
+    ``known`` are the records of global headers before ``start``. The last one is followed by nothing, or by a
+    ``Damage`` that says that the archive is cut.
+    """
+    source = Source(read)
+    shared = dict(known or {})
+    at = start
+    while end is None or at < end:
+        try:
+            found = _member(source, at, shared, lookup)
+        except Broken as broken:
+            yield Damage(at, b"", str(broken))
+            following = next_header(source, at + BLOCK)
+            if following is None:
+                return
+            at = following
+            continue
+        if found is None:
+            return
+        yield found
+        if isinstance(found, Damage):
+            if found.is_cut:
+                return
+            at = found_next(source, found)
+        else:
+            at = found.next
+
+
+def found_next(source: Source, damage: Damage) -> int:
+    return source.after.get(damage.offset, damage.offset + BLOCK)
+
+
+def next_header(source: Source, at: int) -> int | None:
+    """Where the next header stands, at ``at`` or later; None if there is none."""
+    while block := source.block(at):
+        if block != _ZEROS and is_header(block):
+            return at
+        at += BLOCK
+    return None
+
+
+class Source:
+    """Blocks of an archive, read some at a time."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._window = b""
+        self._start = 0
+        self.after: dict[int, int] = {}
+        """Where the next header stands after a member that is damaged."""
+
+    def block(self, at: int) -> bytes:
+        """The 512 bytes at ``at``; empty where the archive ends before."""
+        offset = at - self._start
+        block = self._window[offset : offset + BLOCK] if offset >= 0 else b""
+        if len(block) < BLOCK:
+            self._window, self._start = self._read(at, WINDOW), at
+            block = self._window[:BLOCK]
+        return block if len(block) == BLOCK else b""
+
+    def bytes(self, at: int, size: int) -> bytes:
+        offset = at - self._start
+        if 0 <= offset and offset + size <= len(self._window):
+            return self._window[offset : offset + size]
+        return self._read(at, size)
+
+
+def is_header(block: bytes) -> bool:
+    """Is its checksum right?"""
+    try:
+        told = number(block[148:156])
+    except Broken:
+        return False
+    field = block[148:156]
+    if told == sum(block) - sum(field) + 256:
+        return True
+    signed = sum(byte - 256 if byte > 127 else byte for byte in block[:148] + block[156:]) + 256
+    return told == signed
+
+
+def number(field: bytes) -> int:
+    """In octal digits, or as GNU tar writes what is too large for these; raises ``Broken``."""
+    if field[:1] >= b"\x80":
+        value = int.from_bytes(field, "big")
+        bits = 8 * len(field)
+        return value - (1 << bits) if field[0] == 0xFF else value - (1 << (bits - 1))
+    digits = field.strip(b" \0")
+    try:
+        return int(digits, 8) if digits else 0
+    except ValueError:
+        raise Broken(f"a field that should be a number is {field!r}") from None
+
+
+def _text(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]
+
+
+def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Lookup) -> Found | Damage | None:
+    """The member whose first header is at ``start``; None at the end of the archive. Raises ``Broken``."""
+    records = Records()
+    long_name = long_link = b""
+    at = start
+    while True:
+        block = source.block(at)
+        if not block:
+            text = "the archive ends here, in the middle" if at > start else "the archive has no end: it was cut off"
+            return Damage(start, b"", text, is_cut=True)
+        if block == _ZEROS:
+            if at > start:
+                raise Broken("a header that tells of a member, and no member after it")
+            return None
+        if not is_header(block):
+            raise Broken("no header of a member: its checksum is wrong")
+        kind, size = block[156:157], number(block[124:136])
+        if size < 0:
+            raise Broken("a member of a negative size")
+        if kind in _EXTENSIONS:
+            if size > MOST_RECORDS:
+                raise Broken(f"a header of {size} bytes")
+            body = source.bytes(at + BLOCK, size)
+            if len(body) < size:
+                return Damage(start, b"", "the archive ends here, in the middle", is_cut=True)
+            if kind == _LONG_NAME:
+                long_name = _text(body)
+            elif kind == _LONG_LINK:
+                long_link = _text(body)
+            else:
+                try:
+                    found = parsed_records(body)
+                except ValueError as error:
+                    raise Broken(str(error)) from None
+                if kind == _OWN:
+                    records = found
+                else:
+                    shared.update(found)
+        elif kind != _VOLUME:
+            break
+        at += BLOCK + filled_up(size)
+        if kind == _GLOBAL or kind == _VOLUME:
+            start = at
+    if shared:
+        records = Records({**shared, **records}, records.pairs)
+    return _built(source, start, at, block, records, long_name, long_link, lookup)
+
+
+def _built(
+    source: Source, start: int, at: int, block: bytes, records: Records, long_name: bytes, long_link: bytes,
+    lookup: Lookup,
+) -> Found | Damage:  # fmt: skip
+    """The member of the header ``block`` at ``at``, and of all that stood before it. Raises ``Broken``."""
+    name = records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _name_in(block)
+    kind = block[156:157]
+    kind = kind if kind in _PLAIN else _OTHERS.get(kind, FILE)
+    if kind == FILE and name.endswith(b"/"):  # before ustar
+        kind = DIRECTORY
+    data = at + BLOCK
+    try:
+        stored = records.number(b"size", number(block[124:136])) if kind != LINK else 0
+        source.after[start] = following = data + filled_up(stored)
+        size, extents = stored if kind == FILE else 0, None
+        if block[156:157] == _OLD_SPARSE:
+            extents, size, used = _old_sparse(source, at, block)
+            data += used
+            following += used
+            source.after[start] = following
+        elif records.is_sparse:
+            extents, size, used = _sparse(source, data, stored, records)
+            data, stored = data + used, stored - used
+        if extents is not None and sum(length for _, length in extents) != stored:
+            raise ValueError("its map of holes is of another size than its contents")
+        xattrs, trouble = xattrs_of(records, lookup)
+        member = Member(
+            name,
+            kind,
+            number(block[100:108]) & 0o7777,
+            records.number(b"uid", number(block[108:116])),
+            records.number(b"gid", number(block[116:124])),
+            records.time(b"mtime", number(block[136:148]) * _SECOND),
+            size,
+            records.get(b"linkpath") or long_link or _text(block[157:257]),
+            _device(block) if kind in (b"3", b"4") else 0,
+            xattrs,
+            extents,
+            records.get(b"uname") or _text(block[265:297]),
+            records.get(b"gname") or _text(block[297:329]),
+        )
+        if min(member.uid, member.gid) < 0 or max(member.uid, member.gid) >= 1 << 32:
+            raise ValueError("its owner is no number of a user")
+    except (ValueError, Broken) as error:
+        return Damage(start, name, str(error))
+    del source.after[start]
+    return Found(start, member, data, stored, following, trouble)
+
+
+def _name_in(block: bytes) -> bytes:
+    name = _text(block[:100])
+    if block[257:263] == b"ustar\0":
+        prefix = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
+        return prefix + b"/" + name if prefix else name
+    return name
+
+
+def _device(block: bytes) -> int:
+    import os
+
+    major, minor = number(block[329:337]), number(block[337:345])
+    if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
+        raise Broken("no number of a device")
+    return os.makedev(major, minor)
+
+
+def _sparse(source: Source, data: int, stored: int, records: Records) -> tuple[Extents, int, int]:
+    """The map of a pax sparse file, its size, and how many bytes of the contents the map takes. Raises ``ValueError``."""
+    if records.get(b"GNU.sparse.major") == b"1":
+        size = records.number(b"GNU.sparse.realsize", -1)
+        extents, used = extents_in_map(lambda at, length: source.bytes(data + at, length), stored)
+    else:
+        size = records.number(b"GNU.sparse.size", records.number(b"GNU.sparse.realsize", -1))
+        extents, used = extents_in_records(records), 0
+    return checked(extents, size), size, used
+
+
+def _old_sparse(source: Source, at: int, block: bytes) -> tuple[Extents, int, int]:
+    """As ``_sparse``, of a header of GNU tar's own format; the blocks that go on with its map follow it."""
+    found = _pairs(block[386:482])
+    size, more, used = number(block[483:495]), block[482], 0
+    while more:
+        used += BLOCK
+        block = source.block(at + used)
+        if not block:
+            raise ValueError("the archive ends here, in the middle")
+        found += _pairs(block[:504])
+        more = block[504]
+    return checked(tuple(found), size), size, used
+
+
+def _pairs(fields: bytes) -> list[tuple[int, int]]:
+    pairs = [(number(fields[at : at + 12]), number(fields[at + 12 : at + 24])) for at in range(0, len(fields), 24)]
+    return [pair for pair in pairs if pair != (0, 0)]
+
+
+def checked(extents: Extents, size: int) -> Extents:
+    """Without empty ones; raises ``ValueError`` unless they are in order, and within the file."""
+    at = 0
+    for offset, length in extents:
+        if offset < at or length < 0 or offset + length > size:
+            raise ValueError("its map of holes contradicts itself")
+        at = offset + length
+    return tuple(extent for extent in extents if extent[1])

@@ -1,0 +1,152 @@
+"""The records of pax headers, as they are read: numbers, times, maps of sparse files, ACLs and attributes.
+
+What is not as it should be raises ``ValueError``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote_to_bytes
+
+from pcopy.archive.acl_text import Lookup, from_text
+from pcopy.archive.member import BLOCK, Extents, filled_up
+from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+
+MOST_EXTENTS = 1 << 22
+"""Of one file; GNU tar writes no more than it has memory for."""
+
+_ACLS = {b"SCHILY.acl.access": ACCESS_ACL, b"SCHILY.acl.default": DEFAULT_ACL}
+_XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
+_SPARSE = b"GNU.sparse."
+_TIME = re.compile(rb"(-?)(\d{1,19})(?:\.(\d*))?")
+_NUMBER = re.compile(rb"\d{1,19}")
+_MINIMAL_ACL = 3
+
+
+class Records(dict[bytes, bytes]):
+    """The last value of each key; ``pairs`` are those of the keys of sparse files that stand there many times."""
+
+    def __init__(self, found: Mapping[bytes, bytes] | None = None, pairs: list[tuple[bytes, bytes]] | None = None):
+        super().__init__(found or {})
+        self.pairs = pairs or []
+
+    @property
+    def is_sparse(self) -> bool:
+        return bool(self.pairs) or any(key.startswith(_SPARSE) for key in self)
+
+    def number(self, key: bytes, otherwise: int) -> int:
+        value = self.get(key)
+        if value is None:
+            return otherwise
+        if not _NUMBER.fullmatch(value):
+            raise ValueError(f"its {key.decode()} is no number")
+        return int(value)
+
+    def time(self, key: bytes, otherwise: int) -> int:
+        """In nanoseconds since 1970; further digits are left out."""
+        value = self.get(key)
+        if value is None:
+            return otherwise
+        found = _TIME.fullmatch(value)
+        if found is None:
+            raise ValueError(f"its {key.decode()} is no time")
+        sign, seconds, part = found.groups(b"")
+        moment = int(seconds) * 10**9 + int(part[:9].ljust(9, b"0"))
+        return -moment if sign else moment
+
+
+def parsed_records(body: bytes) -> Records:
+    """Each ``LENGTH KEY=VALUE``, of which the length counts all of it, and the newline at its end."""
+    records = Records()
+    at, end = 0, len(body)
+    while at < end:
+        space = body.find(b" ", at, at + 20)
+        digits = body[at:space] if space > 0 else b""
+        if not digits.isdigit():
+            if not body[at:].strip(b"\0"):
+                break
+            raise ValueError("a pax header without lengths")
+        following = at + int(digits)
+        equals = body.find(b"=", space, following)
+        if following > end or equals < 0 or body[following - 1 : following] != b"\n":
+            raise ValueError("a pax header whose lengths are wrong")
+        key, value = body[space + 1 : equals], body[equals + 1 : following - 1]
+        if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
+            records.pairs.append((key, value))
+        elif value:
+            records[key] = value
+        else:  # which takes back what an earlier header has said
+            records.pop(key, None)
+            if key.startswith(_XATTR):
+                records[key] = value
+        at = following
+    return records
+
+
+def extents_in_map(read: Callable[[int, int], bytes], stored: int) -> tuple[Extents, int]:
+    """Those of GNU.sparse 1.0, at the beginning of the contents (``stored`` bytes); and the bytes that they take."""
+    text = b""
+
+    def lines(number: int) -> list[bytes]:
+        nonlocal text
+        while text.count(b"\n") < number:
+            if len(text) >= stored or not (more := read(len(text), max(BLOCK, min(len(text), 1 << 20)))):
+                raise ValueError("its map of holes has no end")
+            text += more
+        return text.split(b"\n", number)[:number]
+
+    (first,) = lines(1)
+    if not _NUMBER.fullmatch(first) or int(first) > MOST_EXTENTS:
+        raise ValueError("its map of holes has no number of entries")
+    wanted = 2 * int(first)
+    numbers = lines(wanted + 1)[1:]
+    if not all(map(_NUMBER.fullmatch, numbers)):
+        raise ValueError("its map of holes holds what is no number")
+    used = filled_up(len(first) + 1 + sum(len(each) + 1 for each in numbers))
+    if used > stored:
+        raise ValueError("its map of holes is longer than its contents")
+    values = list(map(int, numbers))
+    return tuple(zip(values[::2], values[1::2], strict=True)), used
+
+
+def extents_in_records(records: Records) -> Extents:
+    """Those of GNU.sparse 0.0 and 0.1."""
+    text = records.get(b"GNU.sparse.map")
+    words = text.split(b",") if text else [value for _, value in records.pairs]
+    if len(words) % 2 or not all(map(_NUMBER.fullmatch, words)):
+        raise ValueError("its map of holes is no list of pairs")
+    values = list(map(int, words))
+    return tuple(zip(values[::2], values[1::2], strict=True))
+
+
+def xattrs_of(records: Records, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
+    """Extended attributes, ACLs among them, and what is wrong with any."""
+    if not any(key.startswith((b"SCHILY.", b"LIBARCHIVE.")) for key in records):
+        return (), ""
+    found: dict[str, bytes] = {}
+    trouble = ""
+    for key, value in records.items():
+        if key.startswith(_XATTR):
+            name = key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%")
+            found[name.decode("utf-8", "surrogateescape")] = value
+        elif key.startswith(_ENCODED):
+            name = unquote_to_bytes(key[len(_ENCODED) :])
+            if _XATTR + name not in records:
+                try:
+                    found[name.decode("utf-8", "surrogateescape")] = base64.b64decode(value + b"=" * (-len(value) % 4))
+                except ValueError:
+                    trouble = f"its attribute {name.decode('utf-8', 'replace')} is not in base 64"
+    for key, name in _ACLS.items():
+        if key in records:
+            try:
+                acl = from_text(records[key], lookup)
+            except ValueError as error:
+                trouble = str(error)
+                continue
+            if name == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL:  # no more than the mode says
+                found.pop(name, None)
+            else:
+                found[name] = acl
+    return tuple(sorted(found.items())), trouble

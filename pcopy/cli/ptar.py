@@ -1,0 +1,223 @@
+"""The command ``ptar``: makes tar archives of trees, lists and unpacks them, with many processes at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pcopy.cli.argument_types import at_least_0, block_size, taking
+from pcopy.cli.filter_options import add_filters, select_of
+from pcopy.cli.mistakes import OF_PTAR
+from pcopy.cli.program import (
+    Program,
+    add_in_flight,
+    add_limits,
+    add_ranks,
+    add_termination,
+    add_told,
+    in_flight_of,
+    refuse_what_names_no_file,
+    telling_of,
+)
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.report.streams import Streams
+    from pcopy.tools.arguments import ArchiveArguments
+
+
+class Ptar(Program):
+    letters = "cxtvfqhpS"
+    unknown = OF_PTAR
+    usage = """\
+ptar -c -f ARCHIVE [options] PATH...
+       ptar -x -f ARCHIVE [options] [MEMBER...]
+       ptar -t -f ARCHIVE [options] [MEMBER...]"""
+    description = """\
+Makes tar archives of directory trees, unpacks and lists them. GNU tar and
+bsdtar read what it writes (pax format), and it reads what they write.
+"""
+    examples = """\
+examples:
+  ptar -c -f run7.tar run7
+  ptar -cf /archive/run7.tar -C /scratch --signature run7.sig run7
+  ptar -xf run7.tar -C /scratch
+  ptar -tvf run7.tar
+  mpiexec -n 16 ptar -cf /lustre/run7.tar -C /lustre run7
+
+exit status:
+  0 all is done; 1 some items failed, the archive is well-formed all the same;
+  2 wrong usage or refused, nothing was touched; 70 internal error; 75 stopped
+  early: when making one, no archive is left, and an older one is as it was
+"""
+    _mode = ""
+
+    def _run(self, words: Sequence[str], streams: Streams) -> int:
+        self._mode = _modes_in(words)
+        if self._mode == "t" and self.early_answer(words) is None and "--show-config" not in words:
+            return self._list(words, streams)
+        return super()._run(words, streams)
+
+    def _list(self, words: Sequence[str], streams: Streams) -> int:
+        """Names need no ranks."""
+        from pcopy.errors import OK, PcopyError
+        from pcopy.launch.launcher import speaks
+        from pcopy.report.streams import tell
+
+        if not speaks(os.environ):
+            return OK
+        streams.answers = True
+        try:
+            arguments = self.parse(words)
+            from pcopy.tools.list_archive import list_archive
+
+            return list_archive(arguments)
+        except PcopyError as error:
+            tell(self.name, error)
+            return error.status
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+
+        make: Callable[[Any], Any]
+        if self._mode == "x":
+            from pcopy.tools.unpack import UNPACKING, UnpackPreparation
+
+            return Command(UNPACKING, lambda words: self.parse(words, UnpackPreparation))
+        from pcopy.tools.archive import ARCHIVING, ArchivePreparation
+
+        return Command(ARCHIVING, lambda words: self.parse(words, ArchivePreparation))
+
+    def read_words(self, argv: Sequence[bytes | str]) -> Any:
+        words = list(map(os.fsdecode, argv))
+        if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_OLD_LETTERS):
+            words[0] = "-" + words[0]  # as in tar cf
+        return super().read_words(words)
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
+        from pcopy.tools.arguments import ArchiveArguments
+
+        modes = [mode for mode in ("create", "extract", "list") if getattr(values, mode)]
+        if len(modes) != 1:
+            raise Refused("write one of -c (make an archive), -x (unpack it) and -t (list it); see ptar --help")
+        mode = modes[0]
+        if values.file is None:
+            raise Refused("-f ARCHIVE expected: ptar has no default; see ptar --help")
+        if values.file in ("", "-"):
+            raise Refused(
+                "-f: name a file; ptar reads and writes at many places at once, which a pipe has not: use tar"
+            )
+        if b"" in paths:
+            raise Refused("a path is the empty string: name what is meant")
+        if mode == "create" and not paths:
+            raise Refused("PATH expected: an empty archive is not made; see ptar --help")
+        _refuse_useless(values, mode)
+        refuse_what_names_no_file(values, "signature", directories=True)
+        refuse_what_names_no_file(values, "errors", "log", directories=False)
+        telling = telling_of(values)
+        return ArchiveArguments(
+            os.fsencode(values.file),
+            paths,
+            directory=os.fsencode(values.directory or ""),
+            compress_as=values.compress_as or "",
+            numeric_owner=values.numeric_owner,
+            strip_components=values.strip_components,
+            signature=os.fsencode(values.signature or ""),
+            hash=values.hash or "",
+            block_size=values.block_size,
+            sync=not values.no_sync,
+            one_file_system=values.one_file_system,
+            ranks=values.ranks,
+            in_flight=in_flight_of(values),
+            max_errors=values.max_errors,
+            termination=values.termination,
+            select=select_of(values, paths if mode == "create" else ()),
+            telling=telling._replace(verbose=2 if telling.verbose and mode != "list" else telling.verbose),
+            bwlimit=values.bwlimit,
+            oplimit=values.oplimit,
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is done").add_argument
+        add("-c", "--create", action="store_true", help="make an archive of the trees PATH")
+        add(
+            "-x",
+            "--extract",
+            "--get",
+            action="store_true",
+            help="unpack an archive, or the MEMBERs of it and all below",
+        )
+        add("-t", "--list", action="store_true", help="list what is in it; -v: with modes, owners, sizes and times")
+        add("-f", "--file", metavar="ARCHIVE", default=None, help="the archive's file")
+        add("-C", "--directory", metavar="DIR", default=None,
+            help="-c: PATHs are below DIR; -x: members go there (default: the current directory)")  # fmt: skip
+        add("--strip-components", metavar="N", type=taking(at_least_0), default=0,
+            help="-x: leave out the first N parts of each name")  # fmt: skip
+        add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
+        add("--sort", choices=("name", "none"), metavar="HOW", default="name",
+            help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
+        for letters, words in (("-p", "--preserve-permissions"), ("-S", "--sparse")):
+            add(letters, words, action="store_true", help="no effect: that is the default")
+        for word in ("--acls", "--xattrs", "--same-owner"):
+            add(word, action="store_true", help="no effect: that is the default")
+        add("--format", choices=("pax", "posix"), metavar="FORMAT", default="pax", help="no effect: pax is written")
+        add("--one-file-system", action="store_true", help="-c: leave out what is mounted below PATH")
+        add("--signature", metavar="FILE", default=None,
+            help="-c: write the signature of PATH, which pverify compares with what was unpacked")  # fmt: skip
+        add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
+            help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
+        add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
+            help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+        add_filters(parser, done="archived")
+        how = parser.add_argument_group("how it works")
+        add_ranks(how, self.name, "work")
+        add_limits(how)
+        add_in_flight(how)
+        how.add_argument("--no-sync", action="store_true", help="do not wait until all is on stable storage")
+        how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
+            help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
+        add_termination(how)
+        add_told(parser, items=True)
+        parser.set_defaults(compress_as="")
+
+
+_OLD_LETTERS = "cxtvfpSz"
+
+
+def _modes_in(words: Sequence[str]) -> str:
+    """The letters of what is asked for, each once."""
+    found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
+    modes = set()
+    for number, word in enumerate(map(os.fsdecode, words)):
+        if word == "--":
+            break
+        bundle = word[1:] if word[:1] == "-" else word if not number else "-"
+        if bundle and not bundle.strip(_OLD_LETTERS):
+            modes |= {letter for letter in "cxt" if letter in bundle}
+        elif word in found:
+            modes.add(found[word])
+    return "".join(sorted(modes))
+
+
+def _refuse_useless(values: Namespace, mode: str) -> None:
+    """Raises ``Refused`` for options that the mode does not know."""
+    only = {
+        "create": ("signature", "hash", "block_size", "one_file_system", "compress_as"),
+        "extract": ("strip_components",),
+    }
+    for other, names in only.items():
+        for name in names if other != mode else ():
+            if getattr(values, name):
+                word = "--" + name.replace("_", "-")
+                raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
+    if values.hash and not values.signature:
+        raise Refused("--hash goes with --signature FILE: write that, too")
+
+
+PTAR = Ptar()
+main = PTAR.main

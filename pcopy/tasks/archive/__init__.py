@@ -1,0 +1,1 @@
+"""Archives: a tree is laid out and written as one; members are found, and unpacked."""

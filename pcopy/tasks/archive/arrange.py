@@ -1,0 +1,166 @@
+"""Where each member goes: owners of directories tell rank 0 how large their pieces are, and it tells where these begin.
+
+A piece is what one task writes: members of one directory that stand together. Rank 0 sorts pieces by the key of their
+first member, which is the order of the archive. It holds one record a piece, in a spool if they are many.
+"""
+
+from __future__ import annotations
+
+import marshal
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+
+from pcopy.archive.member import BLOCK, RECORD, filled_up
+from pcopy.fsio.problem import Problem
+from pcopy.named import NamedTuple
+from pcopy.signature.sorting import ExternalSorter, KeyValue
+from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.described import directory_in, size_in
+from pcopy.tasks.archive.gather import Laid
+from pcopy.tasks.archive.write_members import WriteMembers
+from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result
+
+PIECE_MEMBERS = 256
+PIECE_BYTES = 4 << 20
+"""Members and bytes with which a piece is full."""
+AT_ONCE = 1024
+"""Pieces that are told at once."""
+
+
+class Piece(NamedTuple):
+    """``values`` are of records of ``Described``; in the archive they take ``size`` bytes."""
+
+    key: bytes
+    size: int
+    values: list[bytes]
+
+
+def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[Piece]:
+    """``across``: a piece may hold what is in several directories."""
+    first, directory, size, values = b"", b"", 0, list[bytes]()
+    for key, value in records:
+        is_full = len(values) >= PIECE_MEMBERS or size >= PIECE_BYTES
+        if values and (is_full or not (across or key.startswith(directory))):
+            yield Piece(first, size, values)
+            size, values = 0, []
+        if not values:
+            first, directory = key, directory_in(key) + b"\0\0"
+        size += size_in(value)
+        values.append(value)
+    if values:
+        yield Piece(first, size, values)
+
+
+class TellPieces(Note, code=134, doing="laying out members", is_note=False):
+    """Each rank tells rank 0 of its pieces."""
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
+        while some := list(islice(found, AT_ONCE)):
+            sizes = array("Q", [piece.size for piece in some]).tobytes()
+            result.spawn(PiecesNote(rank.number, marshal.dumps([piece.key for piece in some]), sizes), owner=0)
+            yield None
+
+
+class PiecesNote(Note, code=135, doing="noting pieces"):
+    """Of the rank ``teller``: the keys of their first members, packed, and their sizes, 8 bytes each."""
+
+    teller: int
+    keys: bytes
+    sizes: bytes
+
+    def run(self, rank: Rank, result: Result) -> None:
+        layout = rank.own(Layout)
+        owner = self.teller.to_bytes(4, "big")
+        for key, size in zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True):
+            layout.found.add(key, owner + size.to_bytes(8, "big"))
+
+
+class Layout:
+    """On rank 0: all pieces, and where members may be found later."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.found = ExternalSorter(rank.open_spool)
+        self.size = 0
+        """Of the archive; of a compressed one, before that."""
+        self.end = 0
+        """Where the last member ends."""
+        self.points = array("Q")
+        """Offsets of members, some of all: what the index tells."""
+
+    def close(self) -> None:
+        self.found.close()
+
+
+POINTS_APART = 1 << 20
+"""Bytes between two offsets that the index tells, at least."""
+
+
+class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False):
+    """Rank 0 tells each rank where its pieces begin, in the order in which it has told of them; makes the file."""
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        layout, archive = rank.own(Layout), rank.own(ArchiveFile)
+        try:
+            archive.make()
+        except Problem as problem:
+            rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
+            return
+        offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
+        at, last = 0, -POINTS_APART
+        for number, (_, value) in enumerate(layout.found.sorted()):
+            owner, size = int.from_bytes(value[:4], "big"), int.from_bytes(value[4:], "big")
+            offsets[owner].append(at)
+            if at - last >= POINTS_APART:
+                layout.points.append(at)
+                last = at
+            at += size
+            if len(offsets[owner]) >= AT_ONCE:
+                result.spawn(OffsetsNote(offsets[owner].tobytes(), False), owner=owner)
+                offsets[owner] = array("Q")
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield None
+        layout.found.close()
+        layout.end = at
+        layout.size = filled_up(at + 2 * BLOCK, RECORD)
+        try:
+            if not rank.options.compress_as:
+                archive.end_at(layout.size)
+        except Problem as problem:
+            rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
+            return
+        for owner, rest in enumerate(offsets):
+            result.spawn(OffsetsNote(rest.tobytes(), True), owner=owner)
+
+
+class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=False):
+    """Where the next pieces of this rank begin, 8 bytes each; ``last`` if that was all: then they are written."""
+
+    offsets: bytes
+    last: bool
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> None:
+        own = rank.own(Offsets)
+        own.extend(array("Q", self.offsets))
+        if self.last:
+            cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
+            result.spawn_each(_writes(rank, own), cost, expands=False)
+
+
+class Offsets(array):  # type: ignore[type-arg]
+    """Of this rank's pieces, in order."""
+
+    def __new__(cls, rank: Rank) -> Offsets:
+        return super().__new__(cls, "Q")
+
+
+def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
+    found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
+    for offset, piece in zip(offsets, found, strict=True):
+        yield WriteMembers(offset, piece.size, marshal.dumps(piece.values))

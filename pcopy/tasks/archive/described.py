@@ -1,0 +1,212 @@
+"""What is written of each item is found out while the tree is scanned: a ``Described`` each, as a record that sorts.
+
+Key: root, path of the directory, name. So a directory comes first, then what is in it, then each directory in it with
+all that is below; tar wants what is below a directory to stand together. The name of a directory itself is empty.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import stat
+from collections.abc import Sequence
+from functools import lru_cache
+
+from pcopy.archive.headers import whole_size
+from pcopy.archive.member import DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, kind_of, name_in_archive, order_key
+from pcopy.fsio import half_written
+from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
+from pcopy.fsio.close import close_read
+from pcopy.fsio.contents import data_extents, has_holes
+from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import Version, open_source, source_status, status_of
+from pcopy.named import NamedTuple
+from pcopy.signature.sorting import KeyValue
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import Place
+from pcopy.walk.visitor import Found
+
+LEAST_SPARSE = 64 << 10
+"""Bytes of a file from which on its holes are looked for: smaller ones are not worth it."""
+
+
+class Described(NamedTuple):
+    """An item and the ``member`` that it becomes. ``inode`` and ``ctime`` tell with the member's size and time whether
+    it is still the same. ``names`` are directory and name of its further names, if digests are wanted."""
+
+    root: int
+    path: bytes
+    name: bytes
+    inode: int
+    ctime: int
+    member: Member
+    names: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def version(self) -> Version:
+        return Version(self.inode, self.member.size, self.member.mtime, self.ctime)
+
+    @property
+    def record(self) -> KeyValue:
+        """To be sorted; the value begins with the size of the member in the archive."""
+        size = whole_size(self.member)
+        value = marshal.dumps((*self[:5], tuple(self.member), self.names))
+        return key_of(self.root, self.path, self.name), size.to_bytes(8, "big") + value
+
+
+def key_of(root: int, path: bytes, name: bytes) -> bytes:
+    return b"%08x\0%b\0\0%b" % (root, order_key(path), name)
+
+
+def directory_in(key: bytes) -> bytes:
+    """The part of a key that all items of one directory share."""
+    return key.partition(b"\0\0")[0]
+
+
+def size_in(value: bytes) -> int:
+    """The size of the member in the archive."""
+    return int.from_bytes(value[:8], "big")
+
+
+def described_in(value: bytes) -> Described:
+    root, path, name, inode, ctime, member, names = marshal.loads(memoryview(value)[8:])
+    return Described(root, path, name, inode, ctime, Member(*member), names)
+
+
+class Describing:
+    """Of one rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._preserve = rank.options.preserve
+        self._given = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
+        numeric = rank.options.numeric_owner
+        self._user, self._group = (_nobody, _nobody) if numeric else (user_name, group_name)
+
+    def item(self, place: Place, found: Found, row: int) -> Described | None:
+        """An item of the open directory ``place``; None for a socket. Raises ``Problem``."""
+        rows, name = found.rows, found.names[row]
+        mode = rows.mode[row]
+        kind = kind_of(mode)
+        if not kind:
+            return None
+        path = place.path
+        below = (path + b"/" + name if path else name) if not self._rank.job.roots[place.root].item else b""
+        if kind == DIRECTORY:
+            return self._described(place.root, below, b"", found, row, below + b"/")
+        return self._described(place.root, path, name, found, row, below)
+
+    def _described(self, root: int, path: bytes, name: bytes, found: Found, row: int, below: bytes) -> Described:
+        rows, directory, entry = found.rows, found.directory, found.names[row]
+        mode, mtime = rows.mode[row], rows.mtime[row]
+        kind, link, device, size = kind_of(mode), b"", 0, 0
+        extents: Extents | None = None
+        if kind == FILE:
+            size = rows.size[row]
+            if size >= LEAST_SPARSE and self._preserve.sparse:
+                extents = _extents_of(directory, entry, rows.version(row))
+        elif kind == SYMLINK:
+            link = _link(directory, entry)
+        elif kind != DIRECTORY:
+            device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
+        uid, gid = rows.uid[row], rows.gid[row]
+        member = Member(
+            name_in_archive(self._given[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
+            self._xattrs(directory, entry), extents, self._user(uid), self._group(gid),
+        )  # fmt: skip
+        return Described(root, path, name, rows.inode[row], rows.ctime[row], member)
+
+    def top(self, root: int, directory: int, status: os.stat_result) -> Described:
+        """The directory that a root is."""
+        member = Member(
+            name_in_archive(self._given[root], b"").rstrip(b"/") + b"/", DIRECTORY, stat.S_IMODE(status.st_mode),
+            status.st_uid, status.st_gid, status.st_mtime_ns, xattrs=self._xattrs(directory, b"."),
+            user=self._user(status.st_uid), group=self._group(status.st_gid),
+        )  # fmt: skip
+        return Described(root, b"", b"", status.st_ino, status.st_ctime_ns, member)
+
+    def _xattrs(self, directory: int, name: bytes) -> tuple[tuple[str, bytes], ...]:
+        if not (self._preserve.xattr or self._preserve.acl):
+            return ()
+        path = b"/proc/self/fd/%d/%b" % (directory, name)
+        try:
+            names = os.listxattr(path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in NO_ATTRIBUTES:
+                return ()
+            raise _gone_or("listxattr", error) from error
+        if not names:
+            return ()
+        half_written.refuse(names)
+        return tuple(_values(path, [each for each in sorted(names) if is_copied(each, self._preserve)]))
+
+
+def _values(path: bytes, names: Sequence[str]) -> list[tuple[str, bytes]]:
+    found = []
+    for name in names:
+        try:
+            found.append((name, os.getxattr(path, name, follow_symlinks=False)))
+        except OSError as error:
+            if error.errno != errno.ENODATA:  # gone meanwhile
+                raise _gone_or(f"getxattr {name}", error) from error
+    return found
+
+
+def _gone_or(operation: str, error: OSError) -> Problem:
+    number = error.errno or errno.EIO
+    return Problem(operation, number, on_source=True, changed=number == errno.ENOENT)
+
+
+def _link(directory: int, name: bytes) -> bytes:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise changed("readlink", "another item has taken its name") from error
+        raise _gone_or("readlink", error) from error
+
+
+def _extents_of(directory: int, name: bytes, version: Version) -> Extents | None:
+    """Where the data of a file with holes lie; None if there are none. Raises ``Problem``."""
+    if not has_holes(source_status(directory, name)):
+        return None
+    reading = open_source(directory, name)
+    try:
+        if Version.of(status_of(reading, on_source=True)) != version:
+            return None  # whoever writes it tells of it
+        extents = tuple((start, end - start) for start, end in data_extents(reading, 0, version.size))
+    finally:
+        close_read(reading)
+    return extents if sum(length for _, length in extents) < version.size else None
+
+
+def as_link(described: Described, first: Described) -> Described:
+    """The item as a further name of the ``first``."""
+    member = described.member
+    linked = member._replace(kind=LINK, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
+    return described._replace(member=linked)
+
+
+@lru_cache(4096)
+def user_name(number: int) -> bytes:
+    import pwd
+
+    try:
+        return os.fsencode(pwd.getpwuid(number).pw_name)
+    except (KeyError, OSError):
+        return b""
+
+
+@lru_cache(4096)
+def group_name(number: int) -> bytes:
+    import grp
+
+    try:
+        return os.fsencode(grp.getgrgid(number).gr_name)
+    except (KeyError, OSError):
+        return b""
+
+
+def _nobody(number: int) -> bytes:
+    return b""

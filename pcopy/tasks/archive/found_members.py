@@ -1,0 +1,257 @@
+"""Members are found: rank 0 goes through the headers, or takes the index; spans of them are read by all ranks.
+
+What is found comes to the owner of its directory (``FoundNote``), so that of several members of one name the last one
+counts, and only one rank says what is in a directory.
+"""
+
+from __future__ import annotations
+
+import marshal
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pcopy.archive.index import SUFFIX
+from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, Unsafe, order_key, safe_path
+from pcopy.archive.reader import Damage, Found, members
+from pcopy.archive.skim import skim
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.problem import Problem
+from pcopy.named import NamedTuple
+from pcopy.signature.sorting import ExternalSorter, KeyValue
+from pcopy.tasks.archive.opened import OpenArchive, lookup_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.text import shown
+
+SPAN_MEMBERS = 256
+SPAN_BYTES = 1 << 20
+"""Members and bytes with which a span is long enough for a task."""
+SORT_BUDGET = 32 << 20
+"""Bytes of memory for the members of a rank; what is more waits in a spool."""
+_ITEMS_PER_SLICE = 64
+TO_THE_END = -1
+_NONE = Identity(-1, -1)
+
+
+def place_of(path: bytes) -> Place:
+    return Place(0, path, _NONE, NOWHERE, False, False)
+
+
+class ToUnpack(NamedTuple):
+    """A member, called ``name`` in the directory ``path`` below the target (``b""``: that directory itself), whose
+    contents stand at ``data`` of the archive. ``trouble``: what of its metadata can't be had."""
+
+    path: bytes
+    name: bytes
+    data: int
+    member: Member
+    trouble: str = ""
+
+    def packed(self) -> bytes:
+        return marshal.dumps((self.path, self.name, self.data, tuple(self.member), self.trouble))
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> ToUnpack:
+        path, name, data, member, trouble = marshal.loads(packed)
+        return cls(path, name, data, Member(*member), trouble)
+
+
+class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
+    """Rank 0 looks for places from which others can read members: in the index, or header by header."""
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        archive = rank.own(OpenArchive)
+        known = None
+        try:
+            known = archive.index()
+        except ValueError as error:
+            result.notices.append(f"{shown(rank.options.archive + SUFFIX)}: is not used: {error}")
+        except Problem as problem:
+            rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
+            return
+        if known is not None:
+            points = [*known.points, known.end]
+            for start, end in zip(points, points[1:], strict=False):
+                result.spawn(ReadSpan(start, end), end - start)
+            result.spawn(ReadSpan(known.end, TO_THE_END), CALL_COST)
+            return
+        start, number = 0, 0
+        try:
+            for offset in skim(archive.read):
+                number += 1
+                if offset is None:  # what stands there says something of all that follows, or is damaged
+                    break
+                if number >= SPAN_MEMBERS and offset - start >= SPAN_BYTES or offset - start >= 4 * SPAN_BYTES:
+                    result.spawn(ReadSpan(start, offset), offset - start)
+                    start, number = offset, 0
+                if not number % _ITEMS_PER_SLICE:
+                    yield None
+        except Problem as problem:
+            rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
+            return
+        result.spawn(ReadSpan(start, TO_THE_END), SPAN_BYTES)
+
+
+class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
+    """The members that begin from ``start`` on and before ``end``."""
+
+    start: int
+    end: int
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        archive, sorting = rank.own(OpenArchive), Sorting(rank, result)
+        end = None if self.end == TO_THE_END else self.end
+        at = self.start
+        try:
+            found = members(archive.read, lookup_of(numeric=rank.options.numeric_owner), self.start, end)
+            for number, each in enumerate(found):
+                if isinstance(each, Damage):
+                    sorting.damaged(each)
+                    at = -1
+                else:
+                    sorting.take(each)
+                    at = each.next
+                if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
+                    yield None
+            if end is not None and at not in (end, -1):
+                text = f"what begins at byte {self.start:,} ends at byte {at:,}, and not where the next one begins"
+                sorting.damaged(Damage(self.start, b"", text))
+        except Problem as problem:
+            sorting.damaged(Damage(at, b"", problem.strerror or ""))
+        sorting.end()
+
+
+class Sorting:
+    """Says of each member where it goes, and whether it is wanted."""
+
+    def __init__(self, rank: Rank, result: Result) -> None:
+        self._rank = rank
+        self._result = result
+        self._strip = rank.options.strip_components
+        self._selected = rank.own(Selected)
+        self._wanted = rank.options.members
+        self._records: defaultdict[int, list[KeyValue]] = defaultdict(list)
+
+    def damaged(self, damage: Damage) -> None:
+        result = self._result
+        result.count(counts.FOUND)
+        what = f"at byte {damage.offset:,} of the archive: {damage.text}"
+        result.fail(place_of(b""), damage.name, Problem("extract", 0, text=what), retry=Tried.NEVER)
+
+    def take(self, found: Found) -> None:
+        member, result = found.member, self._result
+        name = member.name
+        if self._strip:
+            name = stripped(name, self._strip)
+            if member.kind == LINK:
+                member = member._replace(link=stripped(member.link, self._strip))
+        try:
+            path = safe_path(name)
+        except Unsafe as unsafe:
+            result.count(counts.FOUND)
+            result.fail(place_of(b""), member.name, Problem("extract", 0, text=str(unsafe)), retry=Tried.NEVER)
+            return
+        if not self._is_wanted(name, path, member):
+            return
+        result.count(counts.FOUND)
+        result.count(counts.FOUND_BYTES, member.size)
+        if not path and member.kind != DIRECTORY:
+            if self._strip:
+                result.count(counts.SKIPPED)
+            else:
+                result.fail(
+                    place_of(b""), b"", Problem("extract", 0, text="a member without a name"), retry=Tried.NEVER
+                )
+            return
+        directory, _, last = path.rpartition(b"/")
+        if member.kind == DIRECTORY:
+            directory, last = path, b""
+        key = b"%b\0\0%b\0%016x" % (order_key(directory), last, found.offset)
+        value = ToUnpack(directory, last, found.data, member, found.trouble).packed()
+        self._records[zlib.crc32(directory) % self._rank.size].append((key, value))
+
+    def _is_wanted(self, name: bytes, path: bytes, member: Member) -> bool:
+        if self._wanted and not any(is_below(member.name, each) for each in self._wanted):
+            return False
+        if not self._selected.anything:
+            return True
+        pattern = path + b"/" if member.kind == DIRECTORY else path
+        taken = not self._selected.excludes_below(pattern)
+        if taken and member.kind != DIRECTORY:
+            taken = self._selected.takes_item(member.st_mode, member.size, member.mtime)
+        if not taken:
+            for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
+                self._result.count(counter)
+        return taken
+
+    def end(self) -> None:
+        for owner, records in self._records.items():
+            self._result.spawn(FoundNote(marshal.dumps(records)), owner=owner)
+
+
+def stripped(name: bytes, parts: int) -> bytes:
+    """Without its first parts, as tar counts them; empty if nothing is left."""
+    names = [part for part in name.split(b"/") if part]
+    return b"/".join(names[parts:])
+
+
+def is_below(name: bytes, wanted: bytes) -> bool:
+    """Is it the member that is ``wanted``, or below that?"""
+    name, wanted = _bare(name), _bare(wanted)
+    return name == wanted or name.startswith(wanted + b"/") or not wanted
+
+
+def _bare(name: bytes) -> bytes:
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+
+
+class FoundMembers:
+    """Those of the directories of one rank, sorted by directory, name, and place in the archive."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
+
+    def close(self) -> None:
+        self.members.close()
+
+    def by_directory(self) -> Iterator[tuple[list[bytes], int]]:
+        """Of each directory the last member of each name in it, packed, and how many others there are; of a large one
+        in several parts."""
+        directory, kept, others = b"", list[bytes](), 0
+        last = b""
+        for key, value in self.members.sorted():
+            around, _, rest = key.partition(b"\0\0")
+            name = rest[:-17]
+            if kept and around == directory and name == last:
+                kept[-1] = value
+                others += 1
+                continue
+            if kept and (around != directory or len(kept) >= SPAN_MEMBERS):
+                yield kept, others
+                kept, others = [], 0
+            directory, last = around, name
+            kept.append(value)
+        if kept:
+            yield kept, others
+
+
+class FoundNote(Note, code=144, doing="noting members"):
+    """Members for the rank that owns their directories, packed."""
+
+    records: bytes
+
+    def run(self, rank: Rank, result: Result) -> None:
+        members_found = rank.own(FoundMembers).members
+        for record in marshal.loads(self.records):
+            members_found.add(*record)

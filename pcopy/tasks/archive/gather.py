@@ -1,0 +1,216 @@
+"""The visitor of a job that makes an archive, and how what it finds comes to the owners of directories.
+
+``MembersNote`` brings what was described; names of one inode meet first (``LinkNamesNote``, ``GroupLinkNames``): the
+first of them in the order of the archive is the file, the others are links to it.
+"""
+
+from __future__ import annotations
+
+import marshal
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import LINKS
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.sorting import ExternalSorter, KeyValue
+from pcopy.tasks.archive.described import Described, Describing, as_link, described_in
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.attempts import failed_or_retried
+from pcopy.tasks.base.kind import Note, Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.copying import Finding
+from pcopy.walk.visitor import Found
+
+SORT_BUDGET = 32 << 20
+"""Bytes of memory for the members of a rank; what is more waits in a spool."""
+_ITEMS_PER_SLICE = 32
+_AT_ONCE = 512
+"""Links that are told at once."""
+
+
+def owner_of_members(rank: Rank, root: int, path: bytes) -> int:
+    """The rank that lays out what is in the directory ``path``. A compressed archive is laid out by rank 0."""
+    return 0 if rank.options.compress_as else zlib.crc32(path, root) % rank.size
+
+
+class Gathering(Finding):
+    """A ``Visitor``: describes all that is found."""
+
+    links_apart = True
+
+    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+        super().__init__(rank, result, place, attempt)
+        self._describing = rank.own(Describing)
+        self._items: list[tuple[Found, Sequence[int]]] = []
+        self._linked: list[tuple[Found, Sequence[int]]] = []
+        self._records: defaultdict[int, list[KeyValue]] = defaultdict(list)
+        self._names: defaultdict[int, list[KeyValue]] = defaultdict(list)
+
+    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+        self._items.append((found, rows))
+
+    large_files = nodes = small_files
+
+    def linked(self, found: Found, rows: Sequence[int]) -> None:
+        self._linked.append((found, rows))
+
+    def directories(self, found: Found, rows: Sequence[int]) -> None:
+        super().directories(found, [row for row in rows if self._describe(found, row) is not None])
+
+    def _describe(self, found: Found, row: int) -> Described | None:
+        """Hands it to the owner of its directory; None if it failed, or is no part of an archive."""
+        described = self._described(found, row)
+        if described is not None:
+            owner = owner_of_members(self._rank, described.root, described.path)
+            self._records[owner].append(described.record)
+        return described
+
+    def _described(self, found: Found, row: int) -> Described | None:
+        place, name = self._place, found.names[row]
+        if self._rank.job.own and self._is_own(name):
+            return None
+        try:
+            described = self._describing.item(place, found, row)
+        except Problem as problem:
+            failed_or_retried(self._result, place, name, problem, self._attempt, at_once=True)
+            return None
+        if described is None:
+            self._result.count(counts.SKIPPED)
+            self._result.warn(place, name, "a socket, which no archive holds: it is left out", on_source=True)
+        return described
+
+    def _is_own(self, name: bytes) -> bool:
+        path = self._place.path + b"/" + name if self._place.path else name
+        if (self._place.root, path) not in self._rank.job.own:
+            return False
+        self._result.count(counts.SKIPPED)
+        self._result.warn(self._place, name, "is the archive itself: it is left out", on_source=True)
+        return True
+
+    def settle(self) -> Steps:
+        for found, rows in self._items:
+            for at, row in enumerate(rows):
+                described = self._describe(found, row)
+                if described is not None:
+                    self._found_bytes += described.member.size
+                if at % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
+                    yield None
+        for found, rows in self._linked:
+            for row in rows:
+                self._link(found, row)
+            yield None
+
+    def _link(self, found: Found, row: int) -> None:
+        described = self._described(found, row)
+        if described is None:
+            return
+        mount = self._mounts.file_code(found.rows.device[row], self._place.source_id.mount, b"")
+        inode = b"%016x%016x" % (mount, described.inode)
+        key, value = described.record
+        self._names[described.inode % self._rank.size].append((inode + key, value))
+        if found.rows.mask & LINKS:
+            self._found_bytes += described.member.size
+
+    def finish(self) -> None:
+        for owner, records in self._records.items():
+            self._result.spawn(MembersNote(marshal.dumps(records)), owner=owner)
+        for owner, records in self._names.items():
+            self._result.spawn(LinkNamesNote(marshal.dumps(records)), owner=owner)
+        super().finish()
+
+
+class Laid:
+    """The members that one rank lays out, sorted."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
+        self.names = ExternalSorter(rank.open_spool, SORT_BUDGET)
+        """Of inodes with several names, by inode."""
+        self.has_names = False
+
+    def close(self) -> None:
+        self.members.close()
+        self.names.close()
+
+
+class MembersNote(Note, code=130, doing="gathering members"):
+    """Described items, packed, for the rank that lays them out."""
+
+    records: bytes
+
+    def run(self, rank: Rank, result: Result) -> None:
+        members = rank.own(Laid).members
+        for record in marshal.loads(self.records):
+            members.add(*record)
+
+
+class LinkNamesNote(Note, code=131, doing="noting names of inodes"):
+    """The same, of inodes with several names; the keys begin with the inode."""
+
+    records: bytes
+
+    def run(self, rank: Rank, result: Result) -> None:
+        laid = rank.own(Laid)
+        if not laid.has_names:
+            laid.has_names = True
+            result.spawn(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
+        for record in marshal.loads(self.records):
+            laid.names.add(*record)
+
+
+class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
+    """The names of each inode that this rank knows: the first is the file, the others are links to it."""
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        laid = rank.own(Laid)
+        records: defaultdict[int, list[KeyValue]] = defaultdict(list)
+        for number, (owner, record) in enumerate(self._grouped(rank, laid.names)):
+            records[owner].append(record)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                _send(result, records)
+                yield None
+        _send(result, records)
+        laid.names.close()
+
+    def _grouped(self, rank: Rank, names: ExternalSorter) -> Iterator[tuple[int, KeyValue]]:
+        for _, group in groupby(names.sorted(), lambda record: record[0][:32]):
+            first = described_in(next(group)[1])
+            others: list[tuple[bytes, bytes]] = []
+            for _, value in group:
+                other = described_in(value)
+                others.append((other.path, other.name))
+                yield owner_of_members(rank, other.root, other.path), as_link(other, first).record
+            if rank.signs:
+                first = first._replace(names=tuple(others))
+            yield owner_of_members(rank, first.root, first.path), first.record
+
+
+def _send(result: Result, records: defaultdict[int, list[KeyValue]]) -> None:
+    for owner, some in records.items():
+        result.spawn(MembersNote(marshal.dumps(some)), owner=owner)
+    records.clear()
+
+
+class DescribeRoot(Note, code=133, doing="looking at", is_note=False):
+    """The directory that the root number ``root`` is becomes the first of its members."""
+
+    root: int
+
+    def run(self, rank: Rank, result: Result) -> None:
+        place = Place(self.root, b"", Identity(0, 0), NOWHERE, False, False)
+        try:
+            directory = rank.sources[self.root].open(b"")
+            described = rank.own(Describing).top(self.root, directory, status_of(directory, on_source=True))
+        except Problem as problem:
+            result.count(counts.FOUND)
+            result.fail(place, b"", problem, retry=Tried.NEVER)
+            return
+        owner = owner_of_members(rank, self.root, b"")
+        result.spawn(MembersNote(marshal.dumps([described.record])), owner=owner)

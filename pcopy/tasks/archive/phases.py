@@ -1,0 +1,21 @@
+"""The phases of making an archive, and of unpacking one, in their order; numbers between belong to other programs."""
+
+from __future__ import annotations
+
+from pcopy.tasks.base.phases import Phase
+
+TELL = 2
+"""Of making: owners of directories tell rank 0 of their pieces. Before it the tree is walked, and hard links meet."""
+PLACE = 4
+"""Rank 0 tells where they begin, and they are written."""
+SYNC = int(Phase.SYNC)
+"""Each rank brings what it has written to storage."""
+
+UNPACK = 2
+"""Of unpacking: before it members are found and come to the owners of their directories; they are unpacked."""
+LINKS = int(Phase.NAME)
+"""Further names are linked to them."""
+LINKS_AGAIN = int(Phase.AGAIN)
+"""Those whose first name was itself a link."""
+FINISH, SEAL = int(Phase.FINISH), int(Phase.SEAL)
+"""Directories get their metadata; those last that their owner cannot enter then."""

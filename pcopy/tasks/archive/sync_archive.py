@@ -1,0 +1,24 @@
+"""SyncArchive: what each rank has written of the archive is brought to storage."""
+
+from __future__ import annotations
+
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+
+
+class SyncArchive(Kind, code=141, doing="syncing the archive", is_note=False):
+    """Of one rank."""
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> None:
+        archive = rank.own(ArchiveFile)
+        if archive.has_written:
+            try:
+                archive.sync()
+            except Problem as problem:
+                rank.stop(f"the archive cannot be synced: {problem.strerror}")

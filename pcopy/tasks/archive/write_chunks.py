@@ -1,0 +1,173 @@
+"""WriteChunk writes a part of the contents of a large file, or of a sparse one; ``ChunkWritten`` tells of it.
+
+The rank that has written the header waits for all parts: only then it is known whether the file is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from pcopy.archive.member import Extents
+from pcopy.fsio.close import close_read
+from pcopy.fsio.contents import cut_short, lent_buffer
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.patience import patiently
+from pcopy.fsio.problem import Plain, Problem, failing
+from pcopy.fsio.source import check_unchanged, open_source
+from pcopy.fsio.throttle import throttled
+from pcopy.signature.items import FILE
+from pcopy.signature.tree import ContentHasher
+from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Known, Place
+
+KERNEL_PIECE = 8 << 20
+"""Bytes that copy_file_range moves at once."""
+_NONE = Identity(-1, -1)
+
+
+def begin_chunks(rank: Rank, result: Result, described: Described, value: bytes, at: int) -> None:
+    """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time."""
+    size = described.member.size
+    chunk = rank.chunk(size) if rank.splits(size) else size
+    parts = -(-size // chunk)
+    rank.own(FilesInParts).open(at, FileInParts(described, [b""] * parts), parts, result)
+    for part in range(parts):
+        start = part * chunk
+        end = min(start + chunk, size)
+        result.spawn(WriteChunk(value, at, start, end, part, rank.number), end - start)
+
+
+class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
+    """The bytes from ``start`` to ``end`` of a file whose contents begin at ``at`` of the archive; ``value`` is of a
+    record of ``Described``. The rank ``teller`` has written its header."""
+
+    value: bytes
+    at: int
+    start: int
+    end: int
+    part: int
+    teller: int
+
+    def about(self) -> tuple[Place, bytes]:
+        described = described_in(self.value)
+        return Place(described.root, described.path, _NONE, NOWHERE, False, False), described.name
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        described, problem, root = described_in(self.value), None, b""
+        hasher = rank.hasher()
+        try:
+            directory = rank.sources[described.root].open(described.path)
+            reading = open_source(directory, described.name)
+            try:
+                check_unchanged(reading, described.version)
+                for moved in throttled(self._moved(reading, rank, described, hasher), rank.throttle):
+                    rank.counters[counts.MOVED] += moved
+                    yield None
+                check_unchanged(reading, described.version)
+            finally:
+                close_read(reading)
+            root = hasher.root() if hasher is not None else b""
+        except Problem as met:
+            if not met.on_source:
+                rank.stop(f"the archive cannot be written: {met.operation}: {met.strerror}")
+            problem = met.plain
+        result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.teller)
+
+    def _moved(self, reading: int, rank: Rank, described: Described, hasher: ContentHasher | None) -> Iterator[int]:
+        """Bytes as they move; holes are only digested."""
+        member, position, at = described.member, self.start, self.at
+        extents: Extents = ((0, member.size),) if member.extents is None else member.extents
+        for first, length in extents:
+            start, end = max(first, self.start), min(first + length, self.end)
+            if start < end:
+                if hasher is not None:
+                    hasher.zeros(start - position)
+                yield from _copied(reading, rank.own(ArchiveFile), start, end, at + start - first, hasher)
+                position = end
+            at += length
+        if hasher is not None:
+            hasher.zeros(self.end - position)
+
+
+def _copied(
+    reading: int, archive: ArchiveFile, start: int, end: int, at: int, hasher: ContentHasher | None
+) -> Iterator[int]:
+    """The bytes from ``start`` to ``end`` go to ``at`` of the archive; raises ``Problem``."""
+    if hasher is None:
+        target = archive.descriptor
+        archive.has_written = True
+        while start < end:
+            try:
+                moved = os.copy_file_range(reading, target, min(KERNEL_PIECE, end - start), start, at)
+            except OSError:  # to read and write finds out whose fault it is
+                break
+            if not moved:
+                break
+            start, at = start + moved, at + moved
+            yield moved
+    if start == end:
+        return
+    with lent_buffer() as buffer:
+        while start < end:
+            with failing("read", on_source=True):
+                got = patiently(partial(os.preadv, reading, [buffer[: end - start]], start))
+            if not got:
+                raise cut_short("read", start, True)
+            if hasher is not None:
+                hasher.update(buffer[:got])
+            archive.write(buffer[:got], at)
+            start, at = start + got, at + got
+            yield got
+
+
+class FileInParts:
+    """A file whose parts are being written; ``roots`` are the content roots of those that are."""
+
+    def __init__(self, described: Described, roots: list[bytes]) -> None:
+        self.described = described
+        self.roots = roots
+
+
+class ChunkWritten(Note, code=140, doing="noting a part of a file"):
+    """Of the file whose contents begin at ``at``."""
+
+    at: int
+    part: int
+    problem: Plain | None
+    root: bytes
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(FilesInParts).take(self.at, self, result)
+
+
+class FilesInParts(Ledger[int, FileInParts, ChunkWritten]):
+    def noted(self, awaited: Awaited[FileInParts], note: ChunkWritten) -> None:
+        awaited.opened.roots[note.part] = note.root
+        if note.problem is not None and awaited.problem is None:
+            awaited.problem = Problem.from_plain(note.problem)
+
+    def ended(self, awaited: Awaited[FileInParts], result: Result) -> None:
+        described, rank = awaited.opened.described, self._rank
+        size = described.member.size
+        place = Place(described.root, described.path, _NONE, NOWHERE, False, False)
+        if awaited.problem is not None:
+            result.fail(place, described.name, awaited.problem, size, retry=Tried.NEVER)
+            return
+        digest = rank.hashing.chunks(size, awaited.opened.roots) if rank.digests else b""
+        done(result, place, described, Known(FILE, size, digest, NO_VERSION))
+
+
+def done(result: Result, place: Place, described: Described, known: Known) -> None:
+    """An item is in the archive, by its name, and for a signature by its further ones."""
+    result.copied(place, described.name, known, alone=False)
+    for path, name in described.names:
+        result.digested(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)

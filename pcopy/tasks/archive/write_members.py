@@ -1,0 +1,184 @@
+"""WriteMembers writes the members of one piece; the contents of large files it leaves to ``WriteChunk``.
+
+Headers were laid out for the files as they were found. If one has changed since, as many bytes are written as its
+header says: what is missing is zeros, and the item has failed. So the archive stays well-formed whatever happens.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+
+from pcopy.archive.headers import header_of, stored_size
+from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, filled_up
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import FLAGS, Version, open_source, status_of
+from pcopy.signature.items import FILE as FILE_TYPE
+from pcopy.signature.items import special_digest, symlink_digest, type_of
+from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.write_chunks import begin_chunks, done
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Known, Place
+
+BUFFER = 1 << 20
+"""Bytes that are gathered for one write."""
+_NONE = Identity(-1, -1)
+_QUICK = FLAGS | os.O_NOATIME
+
+
+class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
+    """Those of one piece, which begins at ``offset`` of the archive; ``values`` are of records of ``Described``."""
+
+    offset: int
+    size: int
+    values: bytes
+
+    def about(self) -> tuple[Place, bytes]:
+        root, path, name = marshal.loads(memoryview(marshal.loads(self.values)[0])[8:])[:3]
+        return Place(root, path, _NONE, NOWHERE, False, False), name
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        archive, writing = rank.own(ArchiveFile), Writing(rank, result)
+        gathered: list[bytes] = []
+        start = at = self.offset
+        try:
+            for value in marshal.loads(self.values):
+                described = described_in(value)
+                member = described.member
+                header = header_of(member)
+                gathered.append(header)
+                at += len(header)
+                if member.kind == FILE and member.size:
+                    stored = stored_size(member)
+                    if stored > SMALL_FILE or member.extents is not None:
+                        begin_chunks(rank, result, described, value, at)
+                        archive.write(b"".join(gathered), start)
+                        gathered = []
+                        start = at = at + filled_up(stored)
+                    else:
+                        contents = writing.small_file(described)
+                        gathered.append(contents)
+                        at += len(contents)
+                else:
+                    writing.other(described)
+                if at - start >= BUFFER:
+                    archive.write(b"".join(gathered), start)
+                    gathered, start = [], at
+                    yield None
+            archive.write(b"".join(gathered), start)
+        except Problem as problem:
+            rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
+            return
+        if at != self.offset + self.size:
+            rank.stop(f"a piece of the archive has {at - self.offset:,} bytes, and {self.size:,} were laid out")
+        writing.end()
+
+
+class Writing:
+    """Reads small files, and counts what is done."""
+
+    def __init__(self, rank: Rank, result: Result) -> None:
+        self._rank = rank
+        self._result = result
+        self._each = result.items.is_wanted or rank.signs
+        self._place = Place(-1, b"", _NONE, NOWHERE, False, False)
+        self._directory = -1
+        self._files = self._bytes = self._links = 0
+
+    def end(self) -> None:
+        if not self._each:
+            self._result.count(counts.FILES, self._files)
+            self._result.count(counts.BYTES, self._bytes)
+            self._result.count(counts.HARDLINKS, self._links)
+        self._rank.counters[counts.MOVED] += self._bytes
+
+    def small_file(self, described: Described) -> bytes:
+        """Its contents, filled up; if it has changed, or can't be read, it has failed."""
+        size = described.member.size
+        try:
+            data = self._read(described)
+        except Problem as problem:
+            place = self._at(described)
+            self._result.fail(place, described.name, problem, size, retry=Tried.NEVER)
+            data = bytes(size)
+        else:
+            self._bytes += size
+            if self._each:
+                self._done(described, self._rank.hashing.whole(data) if self._rank.digests else b"")
+            else:
+                self._files += 1
+        return data.ljust(filled_up(size), b"\0")
+
+    def _read(self, described: Described) -> bytes:
+        """Raises ``Problem``, also if it is not what was found."""
+        size, name = described.member.size, described.name
+        if (described.root, described.path) != self._place.directory or self._directory < 0:
+            self._directory = -1
+            self._directory = self._rank.sources[described.root].open(described.path)
+            self._place = place_of(described)
+        try:
+            descriptor = os.open(name, _QUICK, dir_fd=self._directory)
+        except OSError:
+            descriptor = open_source(self._directory, name)
+        try:
+            data = os.read(descriptor, size)
+            while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                data += more
+            if Version.of(status_of(descriptor, on_source=True)) != described.version or len(data) < size:
+                raise changed("read", "the file changed while it was archived")
+        except OSError as error:
+            raise Problem.of("read", error, on_source=True) from error
+        finally:
+            os.close(descriptor)
+        return data
+
+    def _at(self, described: Described) -> Place:
+        if (described.root, described.path) != self._place.directory:
+            return place_of(described)
+        return self._place
+
+    def other(self, described: Described) -> None:
+        """An item without contents. Directories count when they are scanned."""
+        member = described.member
+        if member.kind == DIRECTORY:
+            return
+        if member.kind == LINK:
+            if self._each:
+                self._result.items.did(Action.COPY, self._at(described), described.name, HARD_LINK)
+                self._result.count(counts.HARDLINKS)
+            else:
+                self._links += 1
+            return
+        if member.kind == FILE:
+            if self._each:
+                self._done(described, self._rank.hashing.whole(b"") if self._rank.digests else b"")
+            else:
+                self._files += 1
+            return
+        digest = digest_of_node(self._rank, member) if self._rank.digests else b""
+        self._done(described, digest)
+
+    def _done(self, described: Described, digest: bytes) -> None:
+        member = described.member
+        kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
+        done(self._result, self._at(described), described, Known(kind, member.size, digest, NO_VERSION))
+
+
+def digest_of_node(rank: Rank, member: Member) -> bytes:
+    algorithm = rank.hashing.algorithm
+    if stat.S_ISLNK(member.st_mode):
+        return symlink_digest(algorithm, member.link)
+    return special_digest(algorithm, member.st_mode, member.device)
+
+
+def place_of(described: Described) -> Place:
+    return Place(described.root, described.path, _NONE, NOWHERE, False, False)

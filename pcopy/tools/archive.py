@@ -1,0 +1,280 @@
+"""``ptar -c`` as a tool, which each rank knows; on rank 0: what is archived, and what is told at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from pcopy.archive.index import SUFFIX, Index, packed
+from pcopy.archive.member import name_in_archive
+from pcopy.engine.messages import Halt
+from pcopy.engine.task import Spawn, Task
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.fsio.durable import sync_directory
+from pcopy.fsio.problem import Problem
+from pcopy.jobs.paths import lies_in, root_read
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.watch.signals import told
+from pcopy.report.streams import tell
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM
+from pcopy.signature.replacing import replacing
+from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.arrange import Layout, PlacePieces, TellPieces
+from pcopy.tasks.archive.gather import DescribeRoot, Gathering
+from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
+from pcopy.tasks.archive.sync_archive import SyncArchive
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.text import counted, shown
+from pcopy.tools.arguments import ArchiveArguments
+from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.outputs import check_outputs, write_result
+from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.units import show_seconds, show_size
+
+COUNTED = (
+    *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
+    *("changed", "vanished", "excused", "warnings"),
+)
+"""Counters that ``--json`` shows, by their names in ``Totals``."""
+
+
+class ArchiveDirector(JobDirector):
+    """The tree is walked, hard links meet, members are laid out and written; then the archive gets its name."""
+
+    failed_status = INCOMPLETE
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        ranks = range(self._rank.size)
+        if phase == Phase.COPY:
+            tops = [number for number, root in enumerate(self._job.roots) if not root.item]
+            return [
+                *(Spawn(0, encode(DescribeRoot(number)), SCAN_COST) for number in tops),
+                *super().first_tasks(phase),
+            ]
+        if phase == TELL:
+            return [Spawn(phase, encode(TellPieces()), 0, owner=rank) for rank in ranks]
+        if phase == PLACE:
+            return [Spawn(phase, encode(PlacePieces()), 0, owner=0)]
+        if phase == SYNC:
+            return [Spawn(phase, encode(SyncArchive()), 0, owner=rank) for rank in ranks]
+        return super().first_tasks(phase) if phase >= Phase.SIGN else []
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        if phase >= Phase.SIGN:
+            return super().next_phase(phase, totals)
+        sums = Totals(*totals)
+        signs = self._rank.signs and not sums.failed
+        due = {
+            int(Phase.LINK): sums.for_link,
+            TELL: True,
+            PLACE: True,
+            SYNC: self._job.options.sync,
+            int(Phase.SIGN): signs,
+        }
+        return next((later for later, wanted in due.items() if later > phase and wanted), None)
+
+    def _status(self, sums: Totals, halted: Halt | None) -> int:
+        """An archive is made of what could be read, too."""
+        if halted is not None:
+            return STOPPED
+        if sums.found != sums.copied + sums.skipped + sums.failed:
+            return INTERNAL
+        return max(self._settle(self._rank, sums), INCOMPLETE if sums.failed else OK)
+
+
+class Archiving(Tool):
+    name = "ptar"
+    writes = True
+    unfinished = STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    done = "archived"
+    durable_before: tuple[int, ...] = ()
+    director = ArchiveDirector
+    visitor = staticmethod(Gathering)
+
+    def phase_name(self, phase: int) -> str:
+        return "sign" if phase >= Phase.SIGN else "sync" if phase == SYNC else "copy"
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        if rank.number == 0:
+            rank.own(ArchiveFile).discard()
+
+
+ARCHIVING = Archiving()
+
+OUTCOMES = {
+    INCOMPLETE: "incomplete: some items failed (status 1)",
+    INTERNAL: "internal error (status 70)",
+    STOPPED: "stopped early (status 75)",
+}
+
+
+class ArchivePreparation(Preparation):
+    def __init__(self, arguments: ArchiveArguments) -> None:
+        """Raises ``Refused``; nothing is touched."""
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
+        self.arguments = arguments
+        self._remarks: list[str] = []
+        self._found: str | None = None
+        archive = _archive_to_make(arguments.archive)
+        roots = tuple(_root(path, arguments.directory, archive) for path in arguments.paths)
+        signs = bool(arguments.signature)
+        if signs and len(roots) > 1:
+            raise Refused("--signature describes one PATH: archive the directory that holds them all")
+        options = Options(
+            hash=(arguments.hash or DEFAULT_ALGORITHM) if signs else "",
+            block_size=arguments.block_size or Options().block_size,
+            signature=os.path.abspath(arguments.signature) if signs else b"",
+            sync=arguments.sync,
+            umask=umask_of_user(),
+            max_errors=arguments.max_errors,
+            termination=arguments.termination,
+            one_file_system=arguments.one_file_system,
+            select=arguments.select,
+            bwlimit=arguments.bwlimit,
+            oplimit=arguments.oplimit,
+            itemize=self.telling.itemizes,
+            archive=archive,
+            compress_as=arguments.compress_as,
+            numeric_owner=arguments.numeric_owner,
+        )
+        check_outputs(roots, options, arguments.telling, copies=False)
+        own = tuple(_own(roots, (archive, archive + SUFFIX)))
+        self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, own=own)
+
+    def announce(self) -> None:
+        if self.telling.quiet:
+            return
+        for root in self.job.roots:
+            given = root.source_shown.rstrip(b"/") or b"/"
+            name = name_in_archive(given, b"")
+            if name != given:
+                tell("ptar", f"{shown(root.source_shown)}: is called {shown(name)} in the archive, as tar does")
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        """The archive gets its name."""
+        archive, layout, options = rank.own(ArchiveFile), rank.own(Layout), self.job.options
+        name = os.path.basename(options.archive)
+        try:
+            status = archive.commit(name, 0o666 & ~options.umask)
+            if options.sync:
+                sync_directory(rank.descriptors[0].target)
+        except Problem as problem:
+            self._remarks.append(f"{shown(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
+            return STOPPED
+        self._write_index(layout, status)
+        if not rank.signs or totals.failed:
+            if rank.signs:
+                self._remarks.append("no signature is written, since items failed")
+            return OK
+        from pcopy.tasks.sign.signing import SignState
+
+        sign = rank.own(SignState)
+        self._found = sign.signatures[0][0].hex()
+        trouble = write_result(self.job, sign)
+        if trouble:
+            self._remarks.append(trouble)
+        return INCOMPLETE if trouble else OK
+
+    def _write_index(self, layout: Layout, status: os.stat_result) -> None:
+        """Where there is more than one part to find; an older index goes in any case."""
+        path = self.job.options.archive + SUFFIX
+        try:
+            if len(layout.points) > 1:
+                index = Index(status.st_size, status.st_mtime_ns, layout.points, layout.end)
+                with replacing(path, self.job.options.umask, self.job.writer) as stream:
+                    stream.write(packed(index))
+            elif stat.S_ISREG(os.lstat(path).st_mode):
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except (OSError, Refused) as error:
+            self._remarks.append(f"the index could not be written, and is not needed: {error}")
+
+    def tell_how_to_go_on(self) -> None:
+        tell("ptar", "the archive was not made; the same command makes it")
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        seconds = time.monotonic() - self.began
+        if ended.halted is not None:
+            tell("ptar", told(ended.halted))
+            tell("ptar", "the archive was not made, and what was there under its name is as it was")
+        for remark in self._remarks:
+            tell("ptar", remark)
+        values = summary_values(ended.totals, COUNTED, seconds, ranks, ended.status)
+        self.values = {**values, "archive": shown(self.job.options.archive), "signature": self._found}
+        if self.telling.json:
+            print(json.dumps(self.values), flush=True)
+        elif not self.telling.quiet or ended.status != OK:
+            print("\n".join(end_lines(ended, seconds, ranks, "archived", "left out")), flush=True)
+        sys.stdout.flush()
+        return ended.status
+
+
+def end_lines(ended: Ended, seconds: float, ranks: int, done: str, left: str) -> list[str]:
+    totals = ended.totals
+    lines = sums_lines(totals, done, left)
+    rate = totals.bytes / seconds if seconds > 0 else 0.0
+    size, ways = show_size(totals.bytes), counted(ranks, "rank", "ranks")
+    lines.append(f"{size} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}")
+    if ended.status != OK:
+        lines.append(OUTCOMES.get(ended.status, f"ended with status {ended.status}"))
+    return lines
+
+
+def _archive_to_make(path: bytes) -> bytes:
+    """Its path from the root; raises ``Refused`` unless it can be made, or take the place of an archive there."""
+    directory, name = os.path.split(path)
+    if name in (b"", b".", b".."):
+        raise Refused(f"{shown(path)}: is a directory, as it is written; name the archive's file")
+    real = os.path.realpath(directory or b".")
+    if not os.path.isdir(real):
+        raise Refused(f"{shown(path)}: its directory does not exist; make it first")
+    if not os.access(real, os.W_OK | os.X_OK):
+        raise Refused(f"{shown(path)}: its directory may not be written")
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return os.path.join(real, name)
+    if stat.S_ISDIR(mode):
+        raise Refused(f"{shown(path)}: is a directory; name the archive's file")
+    if stat.S_ISLNK(mode):
+        raise Refused(f"{shown(path)}: is a symbolic link; name the file itself")
+    if not stat.S_ISREG(mode):
+        raise Refused(f"{shown(path)}: is no regular file, and ptar writes archives at many places at once; use tar")
+    return os.path.join(real, name)
+
+
+def _root(path: bytes, directory: bytes, archive: bytes) -> Root:
+    root = root_read(os.path.join(directory, path), follow=False)
+    around, name = os.path.split(archive)
+    status = os.stat(around)
+    return root._replace(
+        source_shown=path, target=around, name=name, target_shown=archive, target_id=(status.st_dev, status.st_ino)
+    )
+
+
+def _own(roots: Sequence[Root], paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Where these files lie in the sources."""
+    for number, root in enumerate(roots):
+        for path in paths:
+            if not root.item and lies_in(path, root.source):
+                yield number, os.path.relpath(path, root.source)
+            elif root.item and path == os.path.join(root.source, root.item):
+                yield number, root.item
+
+
+def umask_of_user() -> int:
+    """The user's; it can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask

@@ -1,0 +1,171 @@
+"""``ptar -x`` as a tool, which each rank knows; on rank 0: what is unpacked, where to, and what is told at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable
+
+from pcopy.engine.messages import Halt
+from pcopy.engine.task import Spawn
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.jobs.meant import meant
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.watch.signals import told
+from pcopy.report.streams import tell
+from pcopy.tasks.archive.finish_members import SealMembers
+from pcopy.tasks.archive.found_members import ReadHeaders
+from pcopy.tasks.archive.phases import FINISH, LINKS, LINKS_AGAIN, SEAL, SYNC, UNPACK
+from pcopy.tasks.archive.unpack import Unpack
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.directories.sync_files import SyncFiles
+from pcopy.text import shown
+from pcopy.tools.archive import COUNTED, end_lines, umask_of_user
+from pcopy.tools.arguments import ArchiveArguments
+from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.outputs import check_told
+from pcopy.tools.summary import summary_values
+
+
+class UnpackDirector(JobDirector):
+    """Members are found, unpacked, linked; directories are finished last."""
+
+    failed_status = INCOMPLETE
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        ranks = range(self._rank.size)
+        if phase == 0:
+            return [Spawn(phase, encode(ReadHeaders()), SCAN_COST, True, 0)]
+        if phase == UNPACK:
+            return [Spawn(phase, encode(Unpack()), 0, owner=rank) for rank in ranks]
+        if phase == SEAL:
+            return [Spawn(phase, encode(SealMembers(b"")), 0, owner=0)]
+        if phase == SYNC:
+            return [Spawn(phase, encode(SyncFiles(None)), 0, owner=rank) for rank in self._rank.leaders]
+        return []
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        sums = Totals(*totals)
+        due = {
+            UNPACK: True,
+            LINKS: sums.for_name,
+            LINKS_AGAIN: sums.for_again,
+            FINISH: sums.for_finish,
+            SEAL: sums.for_seal,
+            SYNC: self._job.options.sync,
+        }
+        return next((later for later, wanted in due.items() if later > phase and wanted), None)
+
+    def _status(self, sums: Totals, halted: Halt | None) -> int:
+        if halted is not None:
+            return STOPPED
+        if sums.found != sums.copied + sums.skipped + sums.failed:
+            return INTERNAL
+        failed = INCOMPLETE if sums.failed or sums.unsynced else OK
+        return max(self._settle(self._rank, sums), failed)
+
+
+class Unpacking(Tool):
+    name = "ptar"
+    writes = True
+    unfinished = STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    done = "unpacked"
+    durable_before: tuple[int, ...] = ()
+    director = UnpackDirector
+
+    def phase_name(self, phase: int) -> str:
+        return "sync" if phase == SYNC else "copy"
+
+    def first_counts(self, job: Job) -> list[int]:
+        return [0] * counts.COUNTERS
+
+
+UNPACKING = Unpacking()
+
+
+class UnpackPreparation(Preparation):
+    def __init__(self, arguments: ArchiveArguments) -> None:
+        """Raises ``Refused``; nothing is touched."""
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
+        self.arguments = arguments
+        self._remarks: list[str] = []
+        archive = archive_to_read(arguments.archive)
+        root = _target(arguments.directory)
+        check_told(self.telling, (root,), "is unpacked into")
+        options = Options(
+            sync=arguments.sync,
+            umask=umask_of_user(),
+            max_errors=arguments.max_errors,
+            termination=arguments.termination,
+            select=arguments.select,
+            bwlimit=arguments.bwlimit,
+            oplimit=arguments.oplimit,
+            itemize=self.telling.itemizes,
+            archive=archive,
+            numeric_owner=arguments.numeric_owner,
+            strip_components=arguments.strip_components,
+            members=arguments.paths,
+        )
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+
+    def settle(self, rank: Rank, totals: Totals) -> int:
+        if totals.found or not self.arguments.paths:
+            return OK
+        names = ", ".join(map(shown, self.arguments.paths))
+        self._remarks.append(f"{shown(self.arguments.archive)}: holds nothing of these names: {names}")
+        return INCOMPLETE
+
+    def tell_how_to_go_on(self) -> None:
+        tell("ptar", "the same command unpacks all once more")
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        seconds = time.monotonic() - self.began
+        if ended.halted is not None:
+            tell("ptar", told(ended.halted))
+        for remark in self._remarks:
+            tell("ptar", remark)
+        values = summary_values(ended.totals, COUNTED, seconds, ranks, ended.status)
+        self.values = {**values, "archive": shown(self.job.options.archive)}
+        if self.telling.json:
+            print(json.dumps(self.values), flush=True)
+        elif not self.telling.quiet or ended.status != OK:
+            print("\n".join(end_lines(ended, seconds, ranks, "unpacked", "left out")), flush=True)
+        sys.stdout.flush()
+        return ended.status
+
+
+def archive_to_read(path: bytes) -> bytes:
+    """Its path from the root; raises ``Refused`` unless it can be read at any place."""
+    try:
+        mode = os.stat(path).st_mode
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        advice = meant(path) or "check the name, and its mode"
+        raise Refused(f"{shown(path)}: {error.strerror}; {advice}") from None
+    if stat.S_ISDIR(mode):
+        raise Refused(f"{shown(path)}: is a directory; name the archive's file")
+    if not stat.S_ISREG(mode):
+        raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
+    return os.path.realpath(path)
+
+
+def _target(path: bytes) -> Root:
+    try:
+        real = os.path.realpath(path or b".", strict=True)
+        status = os.stat(real)
+    except OSError as error:
+        advice = meant(path) if path else ""
+        raise Refused(f"{shown(path or b'.')}: {error.strerror}; {advice or 'make the directory first'}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise Refused(f"{shown(path)}: is no directory; name the one that members are to go to")
+    identity = status.st_dev, status.st_ino
+    return Root(real, real, b"", b"", path, path, identity, identity)
