@@ -44,9 +44,8 @@ def from_text(text: bytes, lookup: Lookup) -> bytes:
     """
     entries = []
     for entry in re.split(r"[,\n]", text.decode("utf-8", "surrogateescape")):
-        entry = entry.partition("#")[0].strip()
-        if entry:
-            entries.append(_entry(entry, lookup))
+        if told := entry.partition("#")[0].strip():
+            entries.append(_entry(told, lookup))
     if not entries:
         raise ValueError("an ACL without entries")
     return _HEAD.pack(_VERSION) + b"".join(_ENTRY.pack(*each) for each in sorted(entries, key=_order))

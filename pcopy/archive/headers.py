@@ -28,7 +28,6 @@ _TEN_DIGITS = range(10**9, 10**10)
 
 def header_of(member: Member) -> bytes:
     """All that stands before the contents of ``member``; a multiple of 512 bytes."""
-    name, kind, link = member.name, member.kind, member.link
     seconds, part = divmod(member.mtime, _SECOND)
     stored, sparse_map = member.size, b""
     if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _is_short(member):
@@ -38,10 +37,7 @@ def header_of(member: Member) -> bytes:
             sparse_map = _map_of(member)
             stored = len(sparse_map) + sum(length for _, length in member.extents)
         records = _records(member, stored)
-    header = _ustar(
-        name[:_NAME_BYTES], kind, member.mode, member.uid, member.gid, stored, seconds, link[:_NAME_BYTES],
-        member.device, member.user, member.group,
-    )  # fmt: skip
+    header = _ustar(member, stored, seconds)
     return _pax(records) + header + sparse_map if records else header + sparse_map
 
 
@@ -81,22 +77,19 @@ def _is_short(member: Member) -> bool:
     )
 
 
-def _ustar(
-    name: bytes, kind: bytes, mode: int, uid: int, gid: int, size: int, seconds: int, link: bytes, device: int,
-    user: bytes, group: bytes,
-) -> bytes:  # fmt: skip
+def _ustar(member: Member, stored: int, seconds: int) -> bytes:
+    name, link, uid, gid = member.name[:_NAME_BYTES], member.link[:_NAME_BYTES], member.uid, member.gid
     numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (
-        mode,
+        member.mode,
         uid if uid <= _MOST_OWNER else 0,
         gid if gid <= _MOST_OWNER else 0,
-        size if size <= _MOST_SIZE else 0,
+        stored if stored <= _MOST_SIZE else 0,
         seconds if 0 <= seconds <= _MOST_SIZE else 0,
     )
-    owner = _owner(user, group, device)
-    total = sum(name) + sum(numbers) + 8 * 32 + kind[0] + sum(link) + owner[1]
-    return b"".join(
-        (name.ljust(_NAME_BYTES, b"\0"), numbers, b"%06o\0 " % total, kind, link.ljust(_NAME_BYTES, b"\0"), owner[0])
-    )
+    end, end_sum = _owner(member.user, member.group, member.device)
+    total = sum(name) + sum(numbers) + 8 * 32 + member.kind[0] + sum(link) + end_sum
+    name, link = name.ljust(_NAME_BYTES, b"\0"), link.ljust(_NAME_BYTES, b"\0")
+    return b"".join((name, numbers, b"%06o\0 " % total, member.kind, link, end))
 
 
 @lru_cache(4096)
@@ -126,7 +119,7 @@ def _pax(records: bytes) -> bytes:
 
 @lru_cache(4096)
 def _pax_header(size: int) -> bytes:
-    return _ustar(b"././@PaxHeader", b"x", 0o644, 0, 0, size, 0, b"", 0, b"", b"")
+    return _ustar(Member(b"././@PaxHeader", b"x", 0o644, 0, 0, 0), size, 0)
 
 
 def record(key: bytes, value: bytes) -> bytes:

@@ -6,6 +6,7 @@ else is raised. After a header that is none, the next one is looked for, as tar 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 from pcopy.archive.acl_text import Lookup
@@ -24,7 +25,8 @@ MOST_RECORDS = 16 << 20
 _ZEROS = bytes(BLOCK)
 _GLOBAL, _OWN, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"L", b"K", b"S", b"V"
 _EXTENSIONS = (_GLOBAL, _OWN, _LONG_NAME, _LONG_LINK)
-_PLAIN = (FILE, LINK, SYMLINK, b"3", b"4", DIRECTORY, b"6")
+_DEVICES = (b"3", b"4")
+_PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
 _OTHERS = {b"\0": FILE, b"7": FILE, _OLD_SPARSE: FILE, b"D": DIRECTORY}
 _SECOND = 10**9
 
@@ -52,6 +54,10 @@ class Damage(NamedTuple):
 
 class Broken(Exception):
     """What stands here is no header, or contradicts itself."""
+
+
+class Cut(Exception):
+    """Nothing stands here."""
 
 
 def members(
@@ -120,7 +126,7 @@ class Source:
 
     def bytes(self, at: int, size: int) -> bytes:
         offset = at - self._start
-        if 0 <= offset and offset + size <= len(self._window):
+        if offset >= 0 and offset + size <= len(self._window):
             return self._window[offset : offset + size]
         return self._read(at, size)
 
@@ -155,60 +161,91 @@ def _text(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
 
+class _Before:
+    """What stands before the header of a member, and says more of it."""
+
+    def __init__(self) -> None:
+        self.records = Records()
+        self.name = b""
+        self.link = b""
+
+    def take(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
+        """Raises ``Broken``."""
+        if kind == _LONG_NAME:
+            self.name = _text(body)
+        elif kind == _LONG_LINK:
+            self.link = _text(body)
+        else:
+            try:
+                found = parsed_records(body)
+            except ValueError as error:
+                raise Broken(str(error)) from None
+            if kind == _OWN:
+                self.records = found
+            else:
+                shared.update(found)
+
+
+class _Head(NamedTuple):
+    """The header ``block`` of a member at ``at``; what belongs to it begins at ``start``."""
+
+    start: int
+    at: int
+    block: bytes
+
+
 def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Lookup) -> Found | Damage | None:
     """The member whose first header is at ``start``; None at the end of the archive. Raises ``Broken``."""
-    records = Records()
-    long_name = long_link = b""
+    before = _Before()
     at = start
-    while True:
-        block = source.block(at)
-        if not block:
-            text = "the archive ends here, in the middle" if at > start else "the archive has no end: it was cut off"
-            return Damage(start, b"", text, is_cut=True)
-        if block == _ZEROS:
-            if at > start:
-                raise Broken("a header that tells of a member, and no member after it")
-            return None
-        if not is_header(block):
-            raise Broken("no header of a member: its checksum is wrong")
-        kind, size = block[156:157], number(block[124:136])
-        if size < 0:
-            raise Broken("a member of a negative size")
-        if kind in _EXTENSIONS:
-            if size > MOST_RECORDS:
-                raise Broken(f"a header of {size} bytes")
-            body = source.bytes(at + BLOCK, size)
-            if len(body) < size:
-                return Damage(start, b"", "the archive ends here, in the middle", is_cut=True)
-            if kind == _LONG_NAME:
-                long_name = _text(body)
-            elif kind == _LONG_LINK:
-                long_link = _text(body)
-            else:
-                try:
-                    found = parsed_records(body)
-                except ValueError as error:
-                    raise Broken(str(error)) from None
-                if kind == _OWN:
-                    records = found
-                else:
-                    shared.update(found)
-        elif kind != _VOLUME:
-            break
-        at += BLOCK + filled_up(size)
-        if kind == _GLOBAL or kind == _VOLUME:
-            start = at
-    if shared:
-        records = Records({**shared, **records}, records.pairs)
-    return _built(source, start, at, block, records, long_name, long_link, lookup)
+    try:
+        while block := _header_at(source, at, is_first=at == start):
+            kind, size = block[156:157], number(block[124:136])
+            if size < 0:
+                raise Broken("a member of a negative size")
+            if kind in _EXTENSIONS:
+                before.take(kind, _body(source, at + BLOCK, size), shared)
+            elif kind != _VOLUME:
+                before.records = Records({**shared, **before.records}, before.records.pairs)
+                return _built(source, _Head(start, at, block), before, lookup)
+            at += BLOCK + filled_up(size)
+            if kind in (_GLOBAL, _VOLUME):
+                start = at
+    except Cut as cut:
+        return Damage(start, b"", str(cut), is_cut=True)
+    return None
 
 
-def _built(
-    source: Source, start: int, at: int, block: bytes, records: Records, long_name: bytes, long_link: bytes,
-    lookup: Lookup,
-) -> Found | Damage:  # fmt: skip
-    """The member of the header ``block`` at ``at``, and of all that stood before it. Raises ``Broken``."""
-    name = records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _name_in(block)
+def _header_at(source: Source, at: int, *, is_first: bool) -> bytes:
+    """A header; empty at the end of the archive, which may be there if no other header has come before. Raises
+    ``Broken`` and ``Cut``."""
+    block = source.block(at)
+    if not block:
+        raise Cut("the archive has no end: it was cut off" if is_first else "the archive ends here, in the middle")
+    if block == _ZEROS:
+        if not is_first:
+            raise Broken("a header that tells of a member, and no member after it")
+        return b""
+    if not is_header(block):
+        raise Broken("no header of a member: its checksum is wrong")
+    return block
+
+
+def _body(source: Source, at: int, size: int) -> bytes:
+    """Raises ``Broken`` and ``Cut``."""
+    if size > MOST_RECORDS:
+        raise Broken(f"a header of {size} bytes")
+    body = source.bytes(at, size)
+    if len(body) < size:
+        raise Cut("the archive ends here, in the middle")
+    return body
+
+
+def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Found | Damage:
+    """The member of a header, and of all that stood before it. Raises ``Broken``."""
+    start, at, block = head
+    records = before.records
+    name = records.get(b"GNU.sparse.name") or records.get(b"path") or before.name or _name_in(block)
     kind = block[156:157]
     kind = kind if kind in _PLAIN else _OTHERS.get(kind, FILE)
     if kind == FILE and name.endswith(b"/"):  # before ustar
@@ -216,18 +253,8 @@ def _built(
     data = at + BLOCK
     try:
         stored = records.number(b"size", number(block[124:136])) if kind != LINK else 0
-        source.after[start] = following = data + filled_up(stored)
-        size, extents = stored if kind == FILE else 0, None
-        if block[156:157] == _OLD_SPARSE:
-            extents, size, used = _old_sparse(source, at, block)
-            data += used
-            following += used
-            source.after[start] = following
-        elif records.is_sparse:
-            extents, size, used = _sparse(source, data, stored, records)
-            data, stored = data + used, stored - used
-        if extents is not None and sum(length for _, length in extents) != stored:
-            raise ValueError("its map of holes is of another size than its contents")
+        source.after[start] = data + filled_up(stored)
+        contents = _contents(source, head, records, Contents(data, stored, stored if kind == FILE else 0, None))
         xattrs, trouble = xattrs_of(records, lookup)
         member = Member(
             name,
@@ -236,11 +263,11 @@ def _built(
             records.number(b"uid", number(block[108:116])),
             records.number(b"gid", number(block[116:124])),
             records.time(b"mtime", number(block[136:148]) * _SECOND),
-            size,
-            records.get(b"linkpath") or long_link or _text(block[157:257]),
-            _device(block) if kind in (b"3", b"4") else 0,
+            contents.size,
+            records.get(b"linkpath") or before.link or _text(block[157:257]),
+            _device(block) if kind in _DEVICES else 0,
             xattrs,
-            extents,
+            contents.extents,
             records.get(b"uname") or _text(block[265:297]),
             records.get(b"gname") or _text(block[297:329]),
         )
@@ -248,8 +275,33 @@ def _built(
             raise ValueError("its owner is no number of a user")
     except (ValueError, Broken) as error:
         return Damage(start, name, str(error))
-    del source.after[start]
-    return Found(start, member, data, stored, following, trouble)
+    return Found(start, member, contents.data, contents.stored, source.after.pop(start), trouble)
+
+
+class Contents(NamedTuple):
+    """They stand at ``data``, ``stored`` bytes, and are those of a file of ``size`` bytes."""
+
+    data: int
+    stored: int
+    size: int
+    extents: Extents | None
+
+
+def _contents(source: Source, head: _Head, records: Records, plain: Contents) -> Contents:
+    """Those of a file that may be sparse. Raises ``ValueError`` and ``Broken``."""
+    data, stored = plain.data, plain.stored
+    if head.block[156:157] == _OLD_SPARSE:
+        extents, size, used = _old_sparse(source, head.at, head.block)
+        source.after[head.start] += used
+        found = Contents(data + used, stored, size, extents)
+    elif records.is_sparse:
+        extents, size, used = _sparse(source, data, stored, records)
+        found = Contents(data + used, stored - used, size, extents)
+    else:
+        return plain
+    if sum(length for _, length in extents) != found.stored:
+        raise ValueError("its map of holes is of another size than its contents")
+    return found
 
 
 def _name_in(block: bytes) -> bytes:
@@ -261,8 +313,6 @@ def _name_in(block: bytes) -> bytes:
 
 
 def _device(block: bytes) -> int:
-    import os
-
     major, minor = number(block[329:337]), number(block[337:345])
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
         raise Broken("no number of a device")
@@ -270,7 +320,8 @@ def _device(block: bytes) -> int:
 
 
 def _sparse(source: Source, data: int, stored: int, records: Records) -> tuple[Extents, int, int]:
-    """The map of a pax sparse file, its size, and how many bytes of the contents the map takes. Raises ``ValueError``."""
+    """The map of a pax sparse file, its size, and how many bytes of its contents the map takes; raises
+    ``ValueError``."""
     if records.get(b"GNU.sparse.major") == b"1":
         size = records.number(b"GNU.sparse.realsize", -1)
         extents, used = extents_in_map(lambda at, length: source.bytes(data + at, length), stored)

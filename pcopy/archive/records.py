@@ -123,30 +123,36 @@ def extents_in_records(records: Records) -> Extents:
 
 def xattrs_of(records: Records, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
     """Extended attributes, ACLs among them, and what is wrong with any."""
-    if not any(key.startswith((b"SCHILY.", b"LIBARCHIVE.")) for key in records):
+    keys = [key for key in records if key.startswith((b"SCHILY.", b"LIBARCHIVE."))]
+    if not keys:
         return (), ""
     found: dict[str, bytes] = {}
-    trouble = ""
-    for key, value in records.items():
+    troubles: list[str] = []
+    for key in keys:
         if key.startswith(_XATTR):
-            name = key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%")
-            found[name.decode("utf-8", "surrogateescape")] = value
+            found[_named(key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%"))] = records[key]
         elif key.startswith(_ENCODED):
             name = unquote_to_bytes(key[len(_ENCODED) :])
             if _XATTR + name not in records:
                 try:
-                    found[name.decode("utf-8", "surrogateescape")] = base64.b64decode(value + b"=" * (-len(value) % 4))
+                    found[_named(name)] = base64.b64decode(records[key] + b"=" * (-len(records[key]) % 4))
                 except ValueError:
-                    trouble = f"its attribute {name.decode('utf-8', 'replace')} is not in base 64"
-    for key, name in _ACLS.items():
+                    troubles.append(f"its attribute {_named(name)!r} is not in base 64")
+    for key, attribute in _ACLS.items():
         if key in records:
             try:
-                acl = from_text(records[key], lookup)
+                _add_acl(found, attribute, from_text(records[key], lookup))
             except ValueError as error:
-                trouble = str(error)
-                continue
-            if name == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL:  # no more than the mode says
-                found.pop(name, None)
-            else:
-                found[name] = acl
-    return tuple(sorted(found.items())), trouble
+                troubles.append(str(error))
+    return tuple(sorted(found.items())), "; ".join(troubles)
+
+
+def _named(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _add_acl(found: dict[str, bytes], attribute: str, acl: bytes) -> None:
+    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL:  # no more than the mode says
+        found.pop(attribute, None)
+    else:
+        found[attribute] = acl

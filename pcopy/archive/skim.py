@@ -1,4 +1,4 @@
-"""Goes from header to header, as quickly as can be: where do members begin? ``pcopy.archive.reader`` says what they are.
+"""Goes from header to header, as quickly as can be: where do members begin? (``pcopy.archive.reader`` reads them.)
 
 It believes checksums, types and sizes only. What it does not understand it leaves to the reader.
 """
@@ -16,54 +16,73 @@ WINDOW = 256 << 10
 _SMALL = 32 << 10
 """Bytes that are read where they are large."""
 _ZEROS = bytes(BLOCK)
-_PLAIN = frozenset(b"0\x00123456gxLK7D")
+_PLAIN = frozenset(b"0\x00123456xLK7D")
 _BEFORE = frozenset(b"xLK")
+_PAX, _LINK = ord("x"), ord("1")
+
+
+class _Unclear(Exception):
+    """The reader has to go on."""
 
 
 def skim(read: Read, start: int = 0) -> Iterator[int | None]:
     """Offsets of members, the first one's left out, up to the end; None where the reader has to go on from the last
     one: global headers, sparse files of GNU's old format, damage. May raise what ``read`` raises."""
-    window, at, opened = b"", start, start
-    told = start
-    size_in_pax = -1
-    is_begun = False
-    while True:
-        offset = at - opened
-        block = window[offset : offset + BLOCK] if 0 <= offset else b""
-        if len(block) < BLOCK:
-            window, opened = read(at, _SMALL if offset > WINDOW else WINDOW), at
-            block = window[:BLOCK]
-        if len(block) < BLOCK or block == _ZEROS:
-            return
-        kind = block[156]
-        size = _octal(block[124:136])
-        if kind not in _PLAIN or kind == 0x67 or size < 0 or not _is_right(block):
-            yield None
-            return
-        if not is_begun and at > told:
-            yield at
-        if kind in _BEFORE:
-            is_begun = True
-            if kind == 0x78:
-                body = window[at - opened + BLOCK : at - opened + BLOCK + size]
-                if len(body) < size:
-                    body = read(at + BLOCK, size)
-                if b"size=" in body:
-                    try:
-                        size_in_pax = parsed_records(body).number(b"size", -1)
-                    except ValueError:
-                        yield None
-                        return
+    skimming = _Skimming(read)
+    at = start
+    try:
+        while (after := skimming.member(at)) is not None:
+            if at > start:
+                yield at
+            at = after
+    except _Unclear:
+        yield None
+
+
+class _Skimming:
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._window, self._opened = b"", 0
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        offset = at - self._opened
+        found = self._window[offset : offset + size] if offset >= 0 else b""
+        if len(found) < size:
+            length = _SMALL if offset > len(self._window) + WINDOW else WINDOW
+            self._window, self._opened = self._read(at, max(length, size)), at
+            found = self._window[:size]
+        return found
+
+    def member(self, at: int) -> int | None:
+        """Where the member at ``at`` ends; None if there is none. Raises ``_Unclear``."""
+        size_in_pax = -1
+        while True:
+            block = self._bytes(at, BLOCK)
+            if len(block) < BLOCK or block == _ZEROS:
+                return None
+            kind, size = block[156], _octal(block[124:136])
+            if kind not in _PLAIN or size < 0 or not _is_right(block):
+                raise _Unclear
+            if kind not in _BEFORE:
+                size = size if size_in_pax < 0 else size_in_pax
+                return at + BLOCK + (0 if kind == _LINK else filled_up(size))
+            if kind == _PAX:
+                size_in_pax = self._size_in(at + BLOCK, size)
             at += BLOCK + filled_up(size)
-            continue
-        is_begun = False
-        if size_in_pax >= 0:
-            size, size_in_pax = size_in_pax, -1
-        at += BLOCK + (0 if kind == 0x31 else filled_up(size))
+
+    def _size_in(self, at: int, size: int) -> int:
+        """What a pax header says of the size of the contents; -1: nothing. Raises ``_Unclear``."""
+        body = self._bytes(at, size)
+        if b"size=" not in body:
+            return -1
+        try:
+            return parsed_records(body).number(b"size", -1)
+        except ValueError:
+            raise _Unclear from None
 
 
 def _octal(field: bytes) -> int:
-    """-1 for what is no octal number, or in base 256, which the reader reads."""
+    """-1 for what is no octal number, nor in base 256."""
     try:
         return int(field.strip(b" \0") or b"0", 8)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import at_least_0, block_size, taking
@@ -84,7 +84,6 @@ exit status:
     def command(self) -> Command:
         from pcopy.launch.tool import Command
 
-        make: Callable[[Any], Any]
         if self._mode == "x":
             from pcopy.tools.unpack import UNPACKING, UnpackPreparation
 
@@ -186,7 +185,7 @@ exit status:
         parser.set_defaults(compress_as="")
 
 
-_OLD_LETTERS = "cxtvfpSz"
+_OLD_LETTERS = "cxtvfpSzqh"
 
 
 def _modes_in(words: Sequence[str]) -> str:

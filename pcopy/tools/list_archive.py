@@ -10,7 +10,7 @@ import time
 from functools import partial
 
 from pcopy.archive.member import DIRECTORY, LINK, SYMLINK, Member
-from pcopy.archive.reader import Damage, Read, members
+from pcopy.archive.reader import Damage, members
 from pcopy.errors import INCOMPLETE, OK
 from pcopy.fsio.problem import Problem, failing
 from pcopy.report.streams import tell

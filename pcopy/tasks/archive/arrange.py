@@ -146,18 +146,18 @@ class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=Fa
         return None
 
     def run(self, rank: Rank, result: Result) -> None:
-        own = rank.own(Offsets)
+        own = rank.own(Offsets).known
         own.extend(array("Q", self.offsets))
         if self.last:
             cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
             result.spawn_each(_writes(rank, own), cost, expands=False)
 
 
-class Offsets(array):  # type: ignore[type-arg]
-    """Of this rank's pieces, in order."""
+class Offsets:
+    """Where this rank's pieces begin, in order."""
 
-    def __new__(cls, rank: Rank) -> Offsets:
-        return super().__new__(cls, "Q")
+    def __init__(self, rank: Rank) -> None:
+        self.known = array("Q")
 
 
 def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
-
 from pcopy.fsio.attributes import apply_attributes, may_inherit_acl
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of

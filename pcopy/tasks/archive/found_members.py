@@ -10,9 +10,10 @@ import marshal
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from pcopy.archive.index import SUFFIX
-from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, Unsafe, order_key, safe_path
+from pcopy.archive.member import DIRECTORY, LINK, Member, Unsafe, order_key, safe_path
 from pcopy.archive.reader import Damage, Found, members
 from pcopy.archive.skim import skim
 from pcopy.fsio.identity import Identity
@@ -78,8 +79,7 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
             rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
             return
         if known is not None:
-            points = [*known.points, known.end]
-            for start, end in zip(points, points[1:], strict=False):
+            for start, end in pairwise([*known.points, known.end]):
                 result.spawn(ReadSpan(start, end), end - start)
             result.spawn(ReadSpan(known.end, TO_THE_END), CALL_COST)
             return
@@ -89,7 +89,7 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
                 number += 1
                 if offset is None:  # what stands there says something of all that follows, or is damaged
                     break
-                if number >= SPAN_MEMBERS and offset - start >= SPAN_BYTES or offset - start >= 4 * SPAN_BYTES:
+                if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
                     result.spawn(ReadSpan(start, offset), offset - start)
                     start, number = offset, 0
                 if not number % _ITEMS_PER_SLICE:

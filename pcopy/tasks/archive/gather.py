@@ -10,7 +10,6 @@ import marshal
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import LINKS
@@ -180,16 +179,23 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
         laid.names.close()
 
     def _grouped(self, rank: Rank, names: ExternalSorter) -> Iterator[tuple[int, KeyValue]]:
-        for _, group in groupby(names.sorted(), lambda record: record[0][:32]):
-            first = described_in(next(group)[1])
-            others: list[tuple[bytes, bytes]] = []
-            for _, value in group:
-                other = described_in(value)
-                others.append((other.path, other.name))
-                yield owner_of_members(rank, other.root, other.path), as_link(other, first).record
-            if rank.signs:
-                first = first._replace(names=tuple(others))
-            yield owner_of_members(rank, first.root, first.path), first.record
+        first: Described | None = None
+        inode, others = b"", list[tuple[bytes, bytes]]()
+        for key, value in names.sorted():
+            described = described_in(value)
+            if first is not None and key[:32] == inode:
+                others.append((described.path, described.name))
+                yield _addressed(rank, as_link(described, first))
+                continue
+            if first is not None:
+                yield _addressed(rank, first._replace(names=tuple(others) if rank.signs else ()))
+            first, inode, others = described, key[:32], []
+        if first is not None:
+            yield _addressed(rank, first._replace(names=tuple(others) if rank.signs else ()))
+
+
+def _addressed(rank: Rank, described: Described) -> tuple[int, KeyValue]:
+    return owner_of_members(rank, described.root, described.path), described.record
 
 
 def _send(result: Result, records: defaultdict[int, list[KeyValue]]) -> None:

@@ -82,7 +82,7 @@ class Window:
     def bytes(self, offset: int, size: int) -> memoryview | bytes:
         """Raises ``Problem`` if there are fewer."""
         at = offset - self._start
-        if 0 <= at and at + size <= len(self._data):
+        if at >= 0 and at + size <= len(self._data):
             return self._data[at : at + size]
         if size >= self._size:
             return self._archive.read_all(offset, size)

@@ -106,7 +106,7 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
             finish_later(rank, result, members.pop(0))
         extracting = Extracting(rank, result, directory, path, inherits=inherits)
         links = []
-        for each in members:
+        for each in sorted(members, key=lambda each: each.data):  # as they are read, whatever they are called
             if each.member.kind == LINK:
                 links.append(each.packed())
                 continue
@@ -230,7 +230,10 @@ def _copied(archive: OpenArchive, target: int, at: int, offset: int, length: int
 
 
 def open_or_make(rank: Rank, path: bytes, *, replaces: bool = False) -> int:
-    """The directory ``path`` below the target, open; it is made, with all above it, if it is not there. ``replaces``: what else has its name is removed, as tar does. Raises ``Problem``."""
+    """The directory ``path`` below the target, open; it is made, with all above it, if it is not there.
+
+    ``replaces``: what else has its name is removed, as tar does. Raises ``Problem``.
+    """
     targets = rank.targets[0]
     try:
         return targets.open(path)
