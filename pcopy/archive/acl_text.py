@@ -12,7 +12,9 @@ from collections.abc import Callable
 _HEAD = struct.Struct("<I")
 _ENTRY = struct.Struct("<HHI")
 _VERSION = 2
+"""POSIX_ACL_XATTR_VERSION."""
 _NOBODY = 0xFFFFFFFF
+"""Of an entry that names nobody: ACL_UNDEFINED_ID."""
 _TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}
 _NAMED = (0x02, 0x08)
 _BARE = {"user": 0x01, "group": 0x04, "mask": 0x10, "other": 0x20, "u": 0x01, "g": 0x04, "m": 0x10, "o": 0x20}

@@ -15,10 +15,11 @@ from pcopy.archive.acl_text import to_text
 from pcopy.archive.member import BLOCK, FILE, Member, filled_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
-_NAME_BYTES = 100
-_OWNER_BYTES = 32
+_NAME_BYTES, _OWNER_BYTES = 100, 32
+"""Of the fields for a name or link, and for the name of an owner."""
 _MOST_SIZE, _MOST_OWNER, _MOST_DEVICE = 0o77777777777, 0o7777777, 0o7777777
 _SECOND = 10**9
+"""In nanoseconds."""
 _ACLS = {ACCESS_ACL: b"SCHILY.acl.access", DEFAULT_ACL: b"SCHILY.acl.default"}
 _PLAIN_SIZE = 3 * BLOCK
 """Bytes of the header of a member of which there is nothing more to say than its time."""

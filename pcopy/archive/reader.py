@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pcopy.archive.acl_text import Lookup
 from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, filled_up
-from pcopy.archive.records import Records, extents_in_map, extents_in_records, parsed_records, xattrs_of
+from pcopy.archive.records import PaxRecords, extents_in_map, extents_in_records, parsed_records, xattrs_of
 from pcopy.named import NamedTuple
 
 Read = Callable[[int, int], bytes]
@@ -29,9 +29,10 @@ _DEVICES = (b"3", b"4")
 _PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
 _OTHERS = {b"\0": FILE, b"7": FILE, _OLD_SPARSE: FILE, b"D": DIRECTORY}
 _SECOND = 10**9
+"""In nanoseconds."""
 
 
-class Found(NamedTuple):
+class FoundMember(NamedTuple):
     """A member: its first header stands at ``offset``, its contents from ``data`` on, ``stored`` bytes; the ``next``
     header follows. ``trouble``: what of its metadata can't be had."""
 
@@ -62,7 +63,7 @@ class Cut(Exception):
 
 def members(
     read: Read, lookup: Lookup, start: int = 0, end: int | None = None, known: Mapping[bytes, bytes] | None = None
-) -> Iterator[Found | Damage]:
+) -> Iterator[FoundMember | Damage]:
     """All members from ``start`` on, up to the end of the archive, or those that begin before ``end``.
 
     ``known`` are the records of global headers before ``start``. The last one is followed by nothing, or by a
@@ -165,7 +166,7 @@ class _Before:
     """What stands before the header of a member, and says more of it."""
 
     def __init__(self) -> None:
-        self.records = Records()
+        self.records = PaxRecords()
         self.name = b""
         self.link = b""
 
@@ -194,7 +195,7 @@ class _Head(NamedTuple):
     block: bytes
 
 
-def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Lookup) -> Found | Damage | None:
+def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Lookup) -> FoundMember | Damage | None:
     """The member whose first header is at ``start``; None at the end of the archive. Raises ``Broken``."""
     before = _Before()
     at = start
@@ -206,7 +207,7 @@ def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Look
             if kind in _EXTENSIONS:
                 before.take(kind, _body(source, at + BLOCK, size), shared)
             elif kind != _VOLUME:
-                before.records = Records({**shared, **before.records}, before.records.pairs)
+                before.records = PaxRecords({**shared, **before.records}, before.records.pairs)
                 return _built(source, _Head(start, at, block), before, lookup)
             at += BLOCK + filled_up(size)
             if kind in (_GLOBAL, _VOLUME):
@@ -241,7 +242,7 @@ def _body(source: Source, at: int, size: int) -> bytes:
     return body
 
 
-def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Found | Damage:
+def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> FoundMember | Damage:
     """The member of a header, and of all that stood before it. Raises ``Broken``."""
     start, at, block = head
     records = before.records
@@ -254,7 +255,7 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
     try:
         stored = records.number(b"size", number(block[124:136])) if kind != LINK else 0
         source.after[start] = data + filled_up(stored)
-        contents = _contents(source, head, records, Contents(data, stored, stored if kind == FILE else 0, None))
+        contents = _contents(source, head, records, StoredContents(data, stored, stored if kind == FILE else 0, None))
         xattrs, trouble = xattrs_of(records, lookup)
         member = Member(
             name,
@@ -275,10 +276,10 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
             raise ValueError("its owner is no number of a user")
     except (ValueError, Broken) as error:
         return Damage(start, name, str(error))
-    return Found(start, member, contents.data, contents.stored, source.after.pop(start), trouble)
+    return FoundMember(start, member, contents.data, contents.stored, source.after.pop(start), trouble)
 
 
-class Contents(NamedTuple):
+class StoredContents(NamedTuple):
     """They stand at ``data``, ``stored`` bytes, and are those of a file of ``size`` bytes."""
 
     data: int
@@ -287,16 +288,16 @@ class Contents(NamedTuple):
     extents: Extents | None
 
 
-def _contents(source: Source, head: _Head, records: Records, plain: Contents) -> Contents:
+def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredContents) -> StoredContents:
     """Those of a file that may be sparse. Raises ``ValueError`` and ``Broken``."""
     data, stored = plain.data, plain.stored
     if head.block[156:157] == _OLD_SPARSE:
         extents, size, used = _old_sparse(source, head.at, head.block)
         source.after[head.start] += used
-        found = Contents(data + used, stored, size, extents)
+        found = StoredContents(data + used, stored, size, extents)
     elif records.is_sparse:
         extents, size, used = _sparse(source, data, stored, records)
-        found = Contents(data + used, stored - used, size, extents)
+        found = StoredContents(data + used, stored - used, size, extents)
     else:
         return plain
     if sum(length for _, length in extents) != found.stored:
@@ -319,7 +320,7 @@ def _device(block: bytes) -> int:
     return os.makedev(major, minor)
 
 
-def _sparse(source: Source, data: int, stored: int, records: Records) -> tuple[Extents, int, int]:
+def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tuple[Extents, int, int]:
     """The map of a pax sparse file, its size, and how many bytes of its contents the map takes; raises
     ``ValueError``."""
     if records.get(b"GNU.sparse.major") == b"1":

@@ -23,9 +23,10 @@ _SPARSE = b"GNU.sparse."
 _TIME = re.compile(rb"(-?)(\d{1,19})(?:\.(\d*))?")
 _NUMBER = re.compile(rb"\d{1,19}")
 _MINIMAL_ACL = 3
+"""Entries of an ACL that says no more than a mode."""
 
 
-class Records(dict[bytes, bytes]):
+class PaxRecords(dict[bytes, bytes]):
     """The last value of each key; ``pairs`` are those of the keys of sparse files that stand there many times."""
 
     def __init__(self, found: Mapping[bytes, bytes] | None = None, pairs: list[tuple[bytes, bytes]] | None = None):
@@ -57,9 +58,9 @@ class Records(dict[bytes, bytes]):
         return -moment if sign else moment
 
 
-def parsed_records(body: bytes) -> Records:
+def parsed_records(body: bytes) -> PaxRecords:
     """Each ``LENGTH KEY=VALUE``, of which the length counts all of it, and the newline at its end."""
-    records = Records()
+    records = PaxRecords()
     at, end = 0, len(body)
     while at < end:
         space = body.find(b" ", at, at + 20)
@@ -111,7 +112,7 @@ def extents_in_map(read: Callable[[int, int], bytes], stored: int) -> tuple[Exte
     return tuple(zip(values[::2], values[1::2], strict=True)), used
 
 
-def extents_in_records(records: Records) -> Extents:
+def extents_in_records(records: PaxRecords) -> Extents:
     """Those of GNU.sparse 0.0 and 0.1."""
     text = records.get(b"GNU.sparse.map")
     words = text.split(b",") if text else [value for _, value in records.pairs]
@@ -121,7 +122,7 @@ def extents_in_records(records: Records) -> Extents:
     return tuple(zip(values[::2], values[1::2], strict=True))
 
 
-def xattrs_of(records: Records, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
+def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
     """Extended attributes, ACLs among them, and what is wrong with any."""
     keys = [key for key in records if key.startswith((b"SCHILY.", b"LIBARCHIVE."))]
     if not keys:

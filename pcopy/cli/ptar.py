@@ -45,10 +45,10 @@ bsdtar read what it writes (pax format), and it reads what they write.
     examples = """\
 examples:
   ptar -c -f run7.tar run7
-  ptar -cf /archive/run7.tar -C /scratch --signature run7.sig run7
-  ptar -xf run7.tar -C /scratch
-  ptar -tvf run7.tar
-  mpiexec -n 16 ptar -cf /lustre/run7.tar -C /lustre run7
+  ptar -c -f /archive/run7.tar -C /scratch --signature run7.sig run7
+  ptar -x -f run7.tar -C /scratch
+  ptar -t -v -f run7.tar
+  mpiexec -n 16 ptar -c -f /lustre/run7.tar -C /lustre run7
 
 exit status:
   0 all is done; 1 some items failed, the archive is well-formed all the same;
@@ -205,17 +205,12 @@ def _modes_in(words: Sequence[str]) -> str:
 
 def _refuse_useless(values: Namespace, mode: str) -> None:
     """Raises ``Refused`` for options that the mode does not know."""
-    only = {
-        "create": ("signature", "hash", "block_size", "one_file_system", "compress_as"),
-        "extract": ("strip_components",),
-    }
+    only = {"create": ("signature", "compress_as"), "extract": ("strip_components",)}
     for other, names in only.items():
         for name in names if other != mode else ():
             if getattr(values, name):
                 word = "--" + name.replace("_", "-")
                 raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
-    if values.hash and not values.signature:
-        raise Refused("--hash goes with --signature FILE: write that, too")
 
 
 PTAR = Ptar()

@@ -24,7 +24,7 @@ from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.replacing import replacing
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.arrange import Layout, PlacePieces, TellPieces
+from pcopy.tasks.archive.arrange import Placement, PlacePieces, TellPieces
 from pcopy.tasks.archive.gather import DescribeRoot, Gathering
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
@@ -162,7 +162,7 @@ class ArchivePreparation(Preparation):
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         """The archive gets its name."""
-        archive, layout, options = rank.own(ArchiveFile), rank.own(Layout), self.job.options
+        archive, layout, options = rank.own(ArchiveFile), rank.own(Placement), self.job.options
         name = os.path.basename(options.archive)
         try:
             status = archive.commit(name, 0o666 & ~options.umask)
@@ -185,7 +185,7 @@ class ArchivePreparation(Preparation):
             self._remarks.append(trouble)
         return INCOMPLETE if trouble else OK
 
-    def _write_index(self, layout: Layout, status: os.stat_result) -> None:
+    def _write_index(self, layout: Placement, status: os.stat_result) -> None:
         """Where there is more than one part to find; an older index goes in any case."""
         path = self.job.options.archive + SUFFIX
         try:

@@ -15,7 +15,7 @@ from pcopy.errors import INCOMPLETE, OK
 from pcopy.fsio.problem import Problem, failing
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.found_members import is_below
-from pcopy.tasks.archive.opened import lookup_of, open_archive
+from pcopy.tasks.archive.opened import number_of, open_archive
 from pcopy.text import shown
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.unpack import archive_to_read
@@ -29,7 +29,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
     number = wrong = 0
     descriptor = open_archive(path)
     try:
-        for each in members(partial(_read, descriptor), lookup_of(numeric=True)):
+        for each in members(partial(_read, descriptor), number_of):
             if isinstance(each, Damage):
                 wrong += 1
                 tell("ptar", f"{shown(path)}: at byte {each.offset:,}: {each.text}")

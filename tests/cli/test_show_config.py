@@ -13,6 +13,7 @@ from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
 from pcopy.cli.pstripe import PSTRIPE
+from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
 from tests.cli.configured import Files, files, parse, shown
 
@@ -146,12 +147,12 @@ class TestShowConfig:
             assert line in lines, line
         assert lines.index("verify: true  # command line") < lines.index("block-size: 4M  # default")
 
-    @pytest.mark.parametrize("program", [PCOPY, PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
+    @pytest.mark.parametrize("program", [PCOPY, PVERIFY, PRM, PSTRIPE, PTAR], ids=lambda program: program.name)
     def test_defaults_are_those_of_the_program(self, files: Files, area: Path, program: Program) -> None:
         files()
         text = shown(program=program)
         (area / "again.yaml").write_text(text)
-        words = ["a", "b"]
+        words = ["a", "b"] if program is not PTAR else ["-c", "-f", "a", "b"]
         assert program.parse(["--config", "again.yaml", *words]) == program.parse(words)
 
     def test_what_does_not_count_is_told(self, files: Files, area: Path) -> None:

@@ -36,6 +36,7 @@ RUN = {
     "prm": ("-c", "from pcopy.cli.script import prm; prm()"),
     "psync": ("-c", "from pcopy.cli.script import psync; psync()"),
     "pstripe": ("-c", "from pcopy.cli.script import pstripe; pstripe()"),
+    "ptar": ("-c", "from pcopy.cli.script import ptar; ptar()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
     "late": ("-m", "tests.support.late_kernel"),
 }

@@ -15,6 +15,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import pcopy.tasks.archive.arrange
+import pcopy.tasks.archive.sync_archive
+import pcopy.tasks.archive.unpack
 import pcopy.tasks.bench.measure
 import pcopy.tasks.broadcast.send
 import pcopy.tasks.remove.remove_tree
@@ -40,7 +43,7 @@ NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name)
 TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are no UTF-8
 
 
-OF_OTHERS = ("bench", "broadcast", "stripe")
+OF_OTHERS = ("archive", "bench", "broadcast", "stripe")
 """Folders of tasks that only other programs than pcopy run."""
 
 

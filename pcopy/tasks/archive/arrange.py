@@ -73,13 +73,13 @@ class PiecesNote(Note, code=135, doing="noting pieces"):
     sizes: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
-        layout = rank.own(Layout)
+        layout = rank.own(Placement)
         owner = self.teller.to_bytes(4, "big")
         for key, size in zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True):
             layout.found.add(key, owner + size.to_bytes(8, "big"))
 
 
-class Layout:
+class Placement:
     """On rank 0: all pieces, and where members may be found later."""
 
     def __init__(self, rank: Rank) -> None:
@@ -103,7 +103,7 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
     """Rank 0 tells each rank where its pieces begin, in the order in which it has told of them; makes the file."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        layout, archive = rank.own(Layout), rank.own(ArchiveFile)
+        layout, archive = rank.own(Placement), rank.own(ArchiveFile)
         try:
             archive.make()
         except Problem as problem:

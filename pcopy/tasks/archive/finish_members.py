@@ -43,7 +43,7 @@ class SealMembers(Note, code=149, doing="finishing"):
     value: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
-        sealed = rank.own(Sealed)
+        sealed = rank.own(SealedMembers)
         if self.value:
             sealed.add(self.value)
             return
@@ -51,7 +51,7 @@ class SealMembers(Note, code=149, doing="finishing"):
             finish(rank, result, told)
 
 
-class Sealed(RankSet[bytes]):
+class SealedMembers(RankSet[bytes]):
     """Directories, packed."""
 
 

@@ -14,13 +14,13 @@ from itertools import pairwise
 
 from pcopy.archive.index import SUFFIX
 from pcopy.archive.member import DIRECTORY, LINK, Member, Unsafe, order_key, safe_path
-from pcopy.archive.reader import Damage, Found, members
+from pcopy.archive.reader import Damage, FoundMember, members
 from pcopy.archive.skim import skim
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter, KeyValue
-from pcopy.tasks.archive.opened import OpenArchive, lookup_of
+from pcopy.tasks.archive.opened import OpenArchive, number_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -35,7 +35,9 @@ SPAN_BYTES = 1 << 20
 SORT_BUDGET = 32 << 20
 """Bytes of memory for the members of a rank; what is more waits in a spool."""
 _ITEMS_PER_SLICE = 64
+"""Members after which a rank looks up from its work."""
 TO_THE_END = -1
+"""The end of a span that goes on to the end of the archive."""
 _NONE = Identity(-1, -1)
 
 
@@ -114,7 +116,7 @@ class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
         end = None if self.end == TO_THE_END else self.end
         at = self.start
         try:
-            found = members(archive.read, lookup_of(numeric=rank.options.numeric_owner), self.start, end)
+            found = members(archive.read, number_of, self.start, end)
             for number, each in enumerate(found):
                 if isinstance(each, Damage):
                     sorting.damaged(each)
@@ -149,7 +151,7 @@ class Sorting:
         what = f"at byte {damage.offset:,} of the archive: {damage.text}"
         result.fail(place_of(b""), damage.name, Problem("extract", 0, text=what), retry=Tried.NEVER)
 
-    def take(self, found: Found) -> None:
+    def take(self, found: FoundMember) -> None:
         member, result = found.member, self._result
         name = member.name
         if self._strip:

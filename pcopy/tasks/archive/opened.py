@@ -70,7 +70,7 @@ def open_archive(path: bytes) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-class Window:
+class ReadAhead:
     """Reads what stands close together with few calls."""
 
     def __init__(self, archive: OpenArchive, size: int = 1 << 20) -> None:

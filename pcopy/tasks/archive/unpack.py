@@ -30,7 +30,7 @@ from pcopy.signature.items import type_of
 from pcopy.tasks.archive.finish_members import finish_later
 from pcopy.tasks.archive.found_members import FoundMembers, ToUnpack, place_of
 from pcopy.tasks.archive.link_members import LinkMembers
-from pcopy.tasks.archive.opened import OpenArchive, Window, attributes_of, lookup_of
+from pcopy.tasks.archive.opened import OpenArchive, ReadAhead, attributes_of, lookup_of
 from pcopy.tasks.archive.phases import LINKS
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
@@ -128,7 +128,7 @@ class Extracting:
         self._place = place_of(path)
         self._inherits = inherits
         self._archive = rank.own(OpenArchive)
-        self._window = Window(self._archive)
+        self._window = ReadAhead(self._archive)
         self._lookup = lookup_of(numeric=rank.options.numeric_owner)
 
     def extract(self, each: ToUnpack) -> Generator[None, None, None]:
@@ -197,7 +197,7 @@ def _status_of(member: Member) -> os.stat_result:
     return os.stat_result(fields, {"st_rdev": member.device})
 
 
-def _filled(archive: OpenArchive, window: Window, each: ToUnpack, target: int) -> Iterator[int]:
+def _filled(archive: OpenArchive, window: ReadAhead, each: ToUnpack, target: int) -> Iterator[int]:
     """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``."""
     member, at = each.member, each.data
     if member.extents is None and member.size <= SMALL_FILE // 4:

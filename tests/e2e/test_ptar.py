@@ -1,0 +1,412 @@
+"""``ptar`` makes archives that GNU tar and bsdtar unpack, and unpacks theirs; nothing leaves the target."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import tarfile
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, pverify, show
+from tests.support.oracle import differences
+from tests.support.trees import random_tree
+from tests.support.users import NOBODY, is_root, require_root
+
+MIB = 1 << 20
+GNU = ("tar", "--acls", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+LONG = b"n" * 200
+NAMES = (b"plain", LONG, b"\xff\xfe", b"new\nline", "ü€".encode(), b"\xff" * 150, b" ", b"-rf", b"a=b", b"back\\slash")
+
+
+def ptar(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="ptar")
+
+
+def run(*command: Argument, cwd: Path) -> None:
+    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+
+def by_gnu_tar(archive: Path, place: Path) -> None:
+    run(*GNU, "-xpf", archive, cwd=place)
+
+
+def by_bsdtar(archive: Path, place: Path) -> None:
+    run("bsdtar", "--numeric-owner", "-xpf", archive, cwd=place)
+
+
+def by_ptar(archive: Path, place: Path) -> None:
+    done = ptar("-x", "-q", "--numeric-owner", "-f", archive, "-C", place, ranks=2)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All kinds of items that all three programs keep."""
+    place = tmp_path_factory.mktemp("ptar")
+    tree = place / "tree"
+    tree.mkdir()
+    for number, name in enumerate(NAMES):
+        path = os.path.join(os.fsencode(tree), name)
+        os.mkdir(path + b".d")
+        with open(os.path.join(path + b".d", name), "wb") as file:
+            file.write(name * number * 1000)
+        with open(path, "wb") as file:
+            file.write(name)
+        os.utime(path, ns=(10**18 + number, 10**18 + 123_456_789 + number))
+    deep = tree
+    for number in range(12):
+        deep /= f"{number}" * 30
+        deep.mkdir()
+    (deep / "file").write_bytes(b"deep")
+    os.link(deep / "file", tree / "zz-link")
+    os.link(deep / "file", tree / "a-link")
+    (tree / "empty").mkdir()
+    (tree / "to").symlink_to("nowhere" * 20)
+    (tree / "large").write_bytes(os.urandom(9 * MIB + 5))
+    with open(tree / "sparse", "wb") as file:
+        file.truncate(20 * MIB)
+        for at in (MIB, 7 * MIB, 19 * MIB):
+            file.seek(at)
+            file.write(b"data" * 5000)
+    with open(tree / "hole", "wb") as file:
+        file.truncate(3 * MIB)
+    os.mkfifo(tree / "fifo")
+    (tree / "old").write_bytes(b"")
+    os.utime(tree / "old", (-1000, -1000))
+    os.chmod(tree / "empty", 0o1700)
+    run("setfacl", "-m", "u:1000:rwx,u:65534:r", "plain", cwd=tree)
+    run("setfacl", "-d", "-m", "u:1000:rwx", "empty", cwd=tree)
+    run("setfattr", "-n", "user.a=b%c", "-v", "0x00ff3d0a", "plain", cwd=tree)
+    if is_root():
+        os.mknod(tree / "device", 0o20600, os.makedev(1, 3))
+        os.chown(tree / "large", 1000, 3_000_000)
+        os.chmod(tree / "large", 0o4755)
+    return tree
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "place"
+    place.mkdir()
+    return place
+
+
+UNPACKERS = [by_gnu_tar, by_bsdtar, by_ptar]
+
+
+@pytest.fixture(scope="module")
+def archive(tree: Path) -> Path:
+    made = tree.parent / "made.tar"
+    done = ptar("-c", "-q", "-f", made, "-C", tree.parent, "tree", ranks=2)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
+    return made
+
+
+@pytest.mark.parametrize("unpack", UNPACKERS, ids=lambda unpack: unpack.__name__)
+def test_what_ptar_makes_is_unpacked_by_all(
+    unpack: Callable[[Path, Path], None], tree: Path, archive: Path, place: Path
+) -> None:
+    unpack(archive, place)
+    found = differences(tree, place / "tree", atimes=False)
+    if unpack is by_bsdtar:  # which does not know how GNU tar writes an equals sign in the name of an attribute
+        found = [line for line in found if "user.a" not in line and not line.endswith("x plain")]
+    assert found == []
+    assert (place / "tree/sparse").stat().st_blocks < 1000
+    assert (place / "tree/a-link").stat().st_nlink == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        (*GNU, "--sparse", "--format=pax", "-cf"),
+        ("tar", "--numeric-owner", "--sparse", "--format=gnu", "-cf"),
+        ("bsdtar", "--numeric-owner", "--format=pax", "-cf"),
+    ],
+    ids=["pax", "gnu", "bsdtar"],
+)
+def test_what_others_make_is_unpacked(make: Sequence[str], tree: Path, place: Path, tmp_path: Path) -> None:
+    subprocess.run([*make, tmp_path / "a.tar", "tree"], check=False, cwd=tree.parent, capture_output=True)
+    by_ptar(tmp_path / "a.tar", place)
+    found = differences(tree, place / "tree", atimes=False)
+    if "--format=gnu" in make:  # which holds neither attributes nor parts of seconds
+        assert {line for line in found if "contents" in line or "missing" in line} == set()
+        assert (place / "tree/large").read_bytes() == (tree / "large").read_bytes()
+    else:
+        assert found == []
+
+
+def test_the_bytes_do_not_depend_on_the_ranks(tree: Path, archive: Path, tmp_path: Path) -> None:
+    for ranks in (1, 8):
+        assert ptar("-cf", tmp_path / "a.tar", "-C", tree.parent, "tree", ranks=ranks).returncode == 0
+        assert (tmp_path / "a.tar").read_bytes() == archive.read_bytes()
+        assert (tmp_path / "a.tar.idx").read_bytes().split(b"\n")[1:] == (
+            archive.with_name("made.tar.idx").read_bytes().split(b"\n")[1:]
+        )
+    assert archive.stat().st_size % 10240 == 0
+
+
+def test_many_files_of_a_random_tree(tmp_path: Path, place: Path) -> None:
+    random_tree(tmp_path / "tree", 7, files=60, directories=12, largest=5 * MIB, privileged=is_root())
+    done = ptar("-cf", tmp_path / "a.tar", "-C", tmp_path, "tree", ranks=3)
+    assert done.returncode == 0, show(done)
+    by_ptar(tmp_path / "a.tar", place)
+    assert differences(tmp_path / "tree", place / "tree", atimes=False) == []
+
+
+def test_a_signature_proves_what_was_unpacked(tree: Path, place: Path, tmp_path: Path) -> None:
+    signature = tmp_path / "a.sig"
+    done = ptar("-cf", tmp_path / "a.tar", "-C", tree.parent, "--signature", signature, "tree", ranks=2)
+    assert done.returncode == 0, show(done)
+    by_gnu_tar(tmp_path / "a.tar", place)
+    assert pverify(signature, place / "tree").returncode == 0
+    (place / "tree/plain").write_bytes(b"plai ")
+    assert pverify(signature, place / "tree").returncode == 1
+
+
+def test_lists_as_tar_does(archive: Path) -> None:
+    done = ptar("-tvf", archive, env={"TZ": "UTC"})
+    told = subprocess.run(["tar", "-tvf", archive], check=True, capture_output=True, env={**os.environ, "TZ": "UTC"})
+    ours, theirs = done.stdout.splitlines(), told.stdout.splitlines()
+    assert done.returncode == 0
+    assert len(ours) == len(theirs)
+    plain = [at for at, line in enumerate(theirs) if b"\\" not in line]
+    assert [ours[at].split() for at in plain] == [theirs[at].split() for at in plain]
+    assert all(line.isprintable() for line in done.stdout.decode().splitlines())
+    names = [json.loads(line)["path"] for line in ptar("-tf", archive, "--json").stdout.splitlines()]
+    assert len(names) == len(theirs)
+    some = ptar("tf", archive, "tree/empty", "tree/to").stdout
+    assert some == b"tree/to\ntree/empty/\n"
+    none = ptar("-tf", archive, "nothing")
+    assert (none.returncode, none.stdout) == (1, b"")
+
+
+def test_some_members_are_unpacked(tree: Path, archive: Path, place: Path) -> None:
+    done = ptar(
+        "-xf", archive, "-C", place, "--strip-components", "1", "--exclude", "large", "tree/plain", "tree/large"
+    )
+    assert done.returncode == 0, show(done)
+    assert os.listdir(place) == ["plain"]
+
+
+def test_what_is_there_is_replaced(archive: Path, tree: Path, place: Path) -> None:
+    (place / "tree/empty").mkdir(parents=True)
+    (place / "tree/empty/stays").touch()
+    (place / "outside").mkdir()
+    (place / "outside/file").write_bytes(b"kept")
+    (place / "tree/plain").symlink_to(place / "outside/file")
+    (place / "tree/plain.d").symlink_to(place / "outside")
+    (place / "tree/to").write_bytes(b"old")
+    os.link(place / "outside/file", place / "tree/large")
+    by_ptar(archive, place)
+    (place / "tree/empty/stays").unlink()
+    os.utime(place / "tree/empty", ns=(0, (tree / "empty").stat().st_mtime_ns))
+    assert differences(tree, place / "tree", atimes=False) == []
+    assert (place / "outside/file").read_bytes() == b"kept"
+    assert os.listdir(place / "outside") == ["file"]
+
+
+def test_a_file_that_changes_meanwhile_fails_and_the_archive_is_well_formed(tmp_path: Path, place: Path) -> None:
+    """It looks as if it had been emptied when it is read."""
+    (tmp_path / "tree").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / "tree" / name).write_bytes(b"x" * 3000)
+    read = ("strace", "-f", "-qq", "-e", "trace=read", "-P", str(tmp_path / "tree/b"))
+    wrap = (*read, "-e", "inject=read:retval=0:when=1+", "-o", "/dev/null")
+    done = ptar("-cf", tmp_path / "a.tar", "-C", tmp_path, "--json", "tree", ranks=1, wrap=wrap)
+    assert done.returncode == 1, show(done)
+    told = json.loads(done.stdout)
+    assert (told["found"], told["files"], told["failed"], told["changed"]) == (4, 2, 1, 1)
+    assert b"tree/b: read: the file changed" in done.stderr
+    by_gnu_tar(tmp_path / "a.tar", place)
+    assert (place / "tree/b").read_bytes() == bytes(3000)
+    assert (place / "tree/c").read_bytes() == b"x" * 3000
+
+
+def test_what_is_no_file_of_an_archive_is_told(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_bytes(b"x")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "tree/s"))
+    inside = tmp_path / "tree/a.tar"
+    for _ in range(2):
+        done = ptar("-cf", inside, tmp_path / "tree")
+        assert done.returncode == 0, show(done)
+        assert b"a socket, which no archive holds" in done.stderr
+    assert b"is the archive itself" in done.stderr
+    assert b"is called" in done.stderr  # without the slash
+    run("tar", "-xf", inside, cwd=place)
+    assert sorted(os.listdir(str(place) + str(tmp_path / "tree"))) == ["file"]
+
+
+# Hostile archives
+
+
+def made_of(path: Path, members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> Path:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, BytesIO(data))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes = b"evil") -> tuple[Any, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info, data if kind == tarfile.REGTYPE else b""
+
+
+HOSTILE = {
+    "dots": [member("../evil")],
+    "dots within": [member("a/../../evil")],
+    "absolute": [member("{outside}/evil")],
+    "symlink, then file": [member("way", tarfile.SYMTYPE, "{outside}"), member("way/evil")],
+    "symlink above, then directory": [
+        *(
+            member("d", tarfile.DIRTYPE),
+            member("d/way", tarfile.SYMTYPE, "{outside}"),
+            member("d/way/e", tarfile.DIRTYPE),
+        ),
+        member("d/way/e/evil"),
+    ],
+    "symlink, then file of its name": [member("canary", tarfile.SYMTYPE, "{outside}/canary"), member("canary")],
+    "hard link to outside": [member("way", tarfile.LNKTYPE, "{outside}/canary"), member("way")],
+    "hard link by dots": [member("way", tarfile.LNKTYPE, "../outside/canary")],
+    "hard link by symlink": [member("s", tarfile.SYMTYPE, "{outside}"), member("way", tarfile.LNKTYPE, "s/canary")],
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_no_member_leaves_the_target(attack: str, ranks: int, tmp_path: Path, place: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "canary").write_bytes(b"canary")
+    members = []
+    for info, data in HOSTILE[attack]:
+        new = tarfile.TarInfo(info.name.format(outside=outside))
+        new.type, new.linkname = info.type, info.linkname.format(outside=outside)
+        members.append((new, data))
+    archive = made_of(tmp_path / "a.tar", [*members, member("good", data=b"good")])
+    done = ptar("-xf", archive, "-C", place, ranks=ranks)
+    assert os.listdir(outside) == ["canary"]
+    assert (outside / "canary").read_bytes() == b"canary"
+    assert (outside / "canary").stat().st_nlink == 1
+    assert not (tmp_path / "evil").exists()
+    assert (place / "good").read_bytes() == b"good"
+    assert b"Traceback" not in done.stderr
+    # These stay below the target, or a later member takes their place.
+    harmless = attack in ("absolute", "symlink, then file of its name", "hard link to outside")
+    assert done.returncode == (0 if harmless else 1), show(done)
+
+
+def test_a_planted_link_in_the_target_is_not_followed(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (place / "way").symlink_to(tmp_path / "outside")
+    archive = made_of(tmp_path / "a.tar", [member("way/evil")])
+    done = ptar("-xf", archive, "-C", place)
+    assert done.returncode == 1, show(done)
+    assert b"a symbolic link has the name of the directory way" in done.stderr
+    assert os.listdir(tmp_path / "outside") == []
+
+
+def test_a_device_is_refused_to_an_ordinary_user(area: Path) -> None:
+    require_root("makes the archive of a device")
+    info = tarfile.TarInfo("device")
+    info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 3
+    archive = made_of(area / "a.tar", [(info, b""), member("good")])
+    (area / "place").mkdir()
+    os.chmod(area / "a.tar", 0o644)
+    os.chown(area / "place", NOBODY, NOBODY)
+    done = ptar("-xf", archive, "-C", area / "place", user=NOBODY)
+    assert done.returncode == 1, show(done)
+    assert b"device: mknod: Operation not permitted" in done.stderr
+    assert os.listdir(area / "place") == ["good"]
+
+
+def test_the_last_of_several_members_counts(tmp_path: Path, place: Path) -> None:
+    members = [member(name, data=b"%d" % number) for number in range(3) for name in ("a", "b")]
+    done = ptar("-xf", made_of(tmp_path / "a.tar", members), "-C", place, "--json", ranks=2)
+    told = json.loads(done.stdout)
+    assert {name: (place / name).read_bytes() for name in ("a", "b")} == {"a": b"2", "b": b"2"}
+    assert (told["found"], told["files"], told["skipped"]) == (6, 2, 4)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["index", "without"])
+def test_an_archive_that_is_cut_or_damaged(keeps: bool, archive: Path, place: Path, tmp_path: Path) -> None:
+    """What is whole is unpacked; what is not has failed, and is told with its place."""
+    data = bytearray(archive.read_bytes())
+    at = data.find(b"tree/zz-link")
+    data[at + 120] ^= 1
+    (tmp_path / "a.tar").write_bytes(data)
+    if keeps:
+        status = (tmp_path / "a.tar").stat()
+        lines = archive.with_name("made.tar.idx").read_bytes().split(b"\n")
+        lines[0] = b"#pcopy-tar-index 1 %d %d" % (status.st_size, status.st_mtime_ns)
+        (tmp_path / "a.tar.idx").write_bytes(b"\n".join(lines))
+    done = ptar("-xf", tmp_path / "a.tar", "-C", place, ranks=2)
+    assert done.returncode == 1, show(done)
+    assert b"its checksum is wrong" in done.stderr
+    assert (place / "tree/plain").read_bytes() == b"plain"
+    os.truncate(tmp_path / "a.tar", len(data) // 2)
+    done = ptar("-xf", tmp_path / "a.tar", "-C", place, ranks=2)
+    assert done.returncode == 1, show(done)
+    assert b"ends here" in done.stderr or b"was cut off" in done.stderr
+    assert (b"a.tar.idx: is not used: the archive has changed" in done.stderr) == keeps
+    assert ptar("-tf", tmp_path / "a.tar").returncode == 1
+
+
+def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("somewhere")
+    (tmp_path / "fifo").mkdir()
+    for words, told in (
+        (["-c", tree], b"-f ARCHIVE expected"),
+        (["-f", "a", tree], b"write one of -c"),
+        (["-cx", "-f", "a", tree], b"write one of -c"),
+        (["-cf", "a"], b"PATH expected"),
+        (["-cf", "-", tree], b"use tar"),
+        (["-cf", "a", "nowhere"], b"nowhere: No such file"),
+        (["-cf", "link", tree], b"is a symbolic link"),
+        (["-cf", "fifo", tree], b"is a directory"),
+        (["-cf", "missing/a", tree], b"its directory does not exist"),
+        (["-cf", "/dev/null", tree], b"is no regular file"),
+        (["-cf", "a", "--signature", "s", tree, tree], b"describes one PATH"),
+        (["-cjf", "a", tree], b"-j in -cjf: use tar"),
+        (["-xf", "nowhere"], b"nowhere: No such file"),
+        (["-xf", archive, "-C", "nowhere"], b"nowhere: No such file"),
+        (["-xf", archive, "--signature", "s"], b"--signature goes with -c"),
+        (["-cf", "a", "--resume", tree], b"is made anew"),
+    ):
+        before = sorted(os.listdir(tmp_path))
+        done = ptar(*words, cwd=tmp_path)
+        assert (done.returncode, told in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
+        assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_full_disk_leaves_no_archive(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    for number in range(8):
+        (tmp_path / f"tree/{number}").write_bytes(os.urandom(MIB))
+    (small / "a.tar").write_bytes(b"older")
+    done = ptar("-cf", small / "a.tar", "-C", tmp_path, "tree", ranks=2)
+    assert done.returncode == 75, show(done)
+    assert b"the archive cannot be written" in done.stderr
+    assert os.listdir(small) == ["a.tar"]
+    assert (small / "a.tar").read_bytes() == b"older"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Any:
+    require_root("mounts a small file system")
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
