@@ -30,7 +30,7 @@ AT_ONCE = 1024
 """Pieces that are told at once."""
 
 
-class Piece(NamedTuple):
+class PieceOfArchive(NamedTuple):
     """``values`` are of records of ``Described``; in the archive they take ``size`` bytes."""
 
     key: bytes
@@ -38,20 +38,20 @@ class Piece(NamedTuple):
     values: list[bytes]
 
 
-def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[Piece]:
+def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[PieceOfArchive]:
     """``across``: a piece may hold what is in several directories."""
     first, directory, size, values = b"", b"", 0, list[bytes]()
     for key, value in records:
         is_full = len(values) >= PIECE_MEMBERS or size >= PIECE_BYTES
         if values and (is_full or not (across or key.startswith(directory))):
-            yield Piece(first, size, values)
+            yield PieceOfArchive(first, size, values)
             size, values = 0, []
         if not values:
             first, directory = key, directory_in(key) + b"\0\0"
         size += size_in(value)
         values.append(value)
     if values:
-        yield Piece(first, size, values)
+        yield PieceOfArchive(first, size, values)
 
 
 class TellPieces(Note, code=134, doing="laying out members", is_note=False):

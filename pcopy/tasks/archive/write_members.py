@@ -47,7 +47,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         return Place(root, path, _NONE, NOWHERE, False, False), name
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        archive, writing = rank.own(ArchiveFile), Writing(rank, result)
+        archive, writing = rank.own(ArchiveFile), PieceWriter(rank, result)
         gathered: list[bytes] = []
         start = at = self.offset
         try:
@@ -83,7 +83,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         writing.end()
 
 
-class Writing:
+class PieceWriter:
     """Reads small files, and counts what is done."""
 
     def __init__(self, rank: Rank, result: Result) -> None:
