@@ -24,12 +24,13 @@ from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
+from pcopy.cli.ptar import PTAR  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
 from pcopy.fsio.preserve import ATTRIBUTES  # noqa: E402
 from pcopy.tasks.base.job import EXISTING  # noqa: E402
 
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PBCAST, PDBENCH)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH)
 WORDS = {
     "--existing": tuple(EXISTING),
     "--preserve": (*ATTRIBUTES, "all"),
@@ -38,7 +39,7 @@ WORDS = {
     "--chunk-size": ("auto",),
     "--in-flight": ("auto",),
 }
-_FILES = {"FILE", "SIGNATURE", "MANIFEST"}
+_FILES = {"FILE", "SIGNATURE", "MANIFEST", "ARCHIVE"}
 _JOBS = {"JOB", "JOB|DIR"}
 _LIST = "pcopy --jobs 2>/dev/null | grep -oE '^[0-9a-f]{10}'"
 """Prints the names of the unfinished jobs."""

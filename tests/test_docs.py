@@ -70,7 +70,17 @@ def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["bin/pbcast", "bin/pcopy", "bin/pdbench", "bin/prm", "bin/pstripe", "bin/psync", "bin/pverify", *SHELL_SCRIPTS],
+    [
+        "bin/pbcast",
+        "bin/pcopy",
+        "bin/pdbench",
+        "bin/prm",
+        "bin/pstripe",
+        "bin/ptar",
+        "bin/psync",
+        "bin/pverify",
+        *SHELL_SCRIPTS,
+    ],
 )
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111
@@ -89,7 +99,7 @@ def test_the_script_for_packages_knows_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"], ["-I"]])
-@pytest.mark.parametrize("name", ["pcopy", "psync", "prm", "pstripe", "pverify", "pbcast", "pdbench"])
+@pytest.mark.parametrize("name", ["pcopy", "psync", "prm", "pstripe", "ptar", "pverify", "pbcast", "pdbench"])
 def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ROOT / "bin" / name)

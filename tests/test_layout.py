@@ -23,7 +23,8 @@ PACKAGE = ROOT / "pcopy"
 MOST_LINES = 400
 
 ORDER = (
-    "cli", "tools", "launch", "report", "jobs", "tasks", "walk", "checkpoint", "signature", "engine", "lustre", "fsio"
+    "cli", "tools", "launch", "report", "jobs", "tasks", "walk", "checkpoint", "archive", "signature", "engine",
+    "lustre", "fsio",
 )  # fmt: skip
 """The folders of the package, each above those that it may import."""
 
@@ -38,6 +39,7 @@ PROGRAMS = {
     "prm",
     "removal",
     "pstripe",
+    "ptar",
     "copy",
     "copies",
     "pverify",
@@ -237,7 +239,7 @@ def test_no_source_file_is_two_things() -> None:
     assert {name for name, length in lengths.items() if length > MOST_LINES} <= set()
 
 
-@pytest.mark.parametrize("command", ["pcopy", "psync", "pverify", "prm", "pstripe", "pbcast", "pdbench"])
+@pytest.mark.parametrize("command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench"])
 def test_version_imports_nothing_heavy(command: str) -> None:
     program = (
         "import sys\n"

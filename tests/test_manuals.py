@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__, errors
-from pcopy.cli import prm, pstripe, pverify
+from pcopy.cli import prm, pstripe, ptar, pverify
 from pcopy.cli.pcopy import early_answer
 from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.launch.tool import Ended
@@ -77,6 +77,13 @@ def test_pstripe_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str])
     assert offered == set(OPTION.findall(manual("pstripe").partition("OPTIONS")[2].partition("EXIT STATUS")[0]))
 
 
+def test_ptar_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ptar.main(["--help"]) == 0
+    offered = set(OPTION.findall(capsys.readouterr().out))
+    assert len(offered) > 10
+    assert offered == set(OPTION.findall(manual("ptar").partition("OPTIONS")[2].partition("EXIT STATUS")[0]))
+
+
 def test_all_statuses_and_keys_of_prm_are_explained() -> None:
     rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/operations/removing.md").read_text(), re.MULTILINE)
     statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
@@ -104,7 +111,7 @@ def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
 def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
     """``--show-config`` lists them for each program, also those that are not set, but an option's other names."""
     told = set()
-    for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "pbcast", "pdbench"):
+    for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench"):
         shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout
         told |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
     keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))

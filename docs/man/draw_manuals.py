@@ -35,11 +35,12 @@ from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
+from pcopy.cli.ptar import PTAR  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PBCAST, PDBENCH)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH)
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")
@@ -276,7 +277,7 @@ def key_manual() -> str:
     lines += [
         '.\\" Drawn by docs/man/draw_manuals.py from the parsers and docs/operations/configuration.md: change these.'
     ]
-    lines += [".SH NAME", "pcopy.yaml \\- options of pcopy, pverify, prm and pstripe in a file"]
+    lines += [".SH NAME", "pcopy.yaml \\- options of pcopy, pverify, prm, pstripe and ptar in a file"]
     lines += [".SH DESCRIPTION", *to_roff(head.text)]
     for section in sections:
         lines += [f".SH {quoted(section.title.upper())}", *to_roff(section.text)]

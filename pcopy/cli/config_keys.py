@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pcopy.cli.mistakes import Unknown
 
-PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "pbcast", "pdbench")
+PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench")
 """Programs, each of which may have a mapping of its own in a file."""
 
 BY_HAND = frozenset(
@@ -41,6 +41,7 @@ BY_HAND_OF: Mapping[str, Collection[str]] = {
     "psync": {"manifest"},
     "pverify": {"manifest"},
     "pstripe": {"stripe"},
+    "ptar": {"extract", "list", "file", "directory", "strip-components"},
 }
 """The same, of one program: with ``--stripe`` pstripe changes layouts, without it it looks at them."""
 

@@ -27,6 +27,7 @@ from pcopy.cli.pdbench import PDBENCH
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
 from pcopy.cli.pstripe import PSTRIPE
+from pcopy.cli.ptar import PTAR
 from pcopy.cli.psync import PSYNC
 from pcopy.cli.pverify import PVERIFY
 from tests.support.command import REPOSITORY, RUN, start
@@ -37,6 +38,7 @@ PROGRAMS: dict[str, Program] = {
     "pcopy": PCOPY,
     "prm": PRM,
     "pstripe": PSTRIPE,
+    "ptar": PTAR,
     "psync": PSYNC,
     "pverify": PVERIFY,
 }
