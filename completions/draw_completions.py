@@ -24,8 +24,8 @@ from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import Program  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
-from pcopy.cli.ptar import PTAR  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
+from pcopy.cli.ptar import PTAR  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
 from pcopy.fsio.preserve import ATTRIBUTES  # noqa: E402
 from pcopy.tasks.base.job import EXISTING  # noqa: E402

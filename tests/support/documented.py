@@ -27,8 +27,8 @@ from pcopy.cli.pdbench import PDBENCH
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
 from pcopy.cli.pstripe import PSTRIPE
-from pcopy.cli.ptar import PTAR
 from pcopy.cli.psync import PSYNC
+from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
 from tests.support.command import REPOSITORY, RUN, start
 

@@ -39,7 +39,7 @@ def begin_chunks(rank: Rank, result: Result, described: Described, value: bytes,
     size = described.member.size
     chunk = rank.chunk(size) if rank.splits(size) else size
     parts = -(-size // chunk)
-    rank.own(FilesInParts).open(at, FileInParts(described, [b""] * parts), parts, result)
+    rank.own(ArchivedFiles).open(at, ArchivedFile(described, [b""] * parts), parts, result)
     for part in range(parts):
         start = part * chunk
         end = min(start + chunk, size)
@@ -129,7 +129,7 @@ def _copied(
             yield got
 
 
-class FileInParts:
+class ArchivedFile:
     """A file whose parts are being written; ``roots`` are the content roots of those that are."""
 
     def __init__(self, described: Described, roots: list[bytes]) -> None:
@@ -146,16 +146,16 @@ class ChunkWritten(Note, code=140, doing="noting a part of a file"):
     root: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
-        rank.own(FilesInParts).take(self.at, self, result)
+        rank.own(ArchivedFiles).take(self.at, self, result)
 
 
-class FilesInParts(Ledger[int, FileInParts, ChunkWritten]):
-    def noted(self, awaited: Awaited[FileInParts], note: ChunkWritten) -> None:
+class ArchivedFiles(Ledger[int, ArchivedFile, ChunkWritten]):
+    def noted(self, awaited: Awaited[ArchivedFile], note: ChunkWritten) -> None:
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_plain(note.problem)
 
-    def ended(self, awaited: Awaited[FileInParts], result: Result) -> None:
+    def ended(self, awaited: Awaited[ArchivedFile], result: Result) -> None:
         described, rank = awaited.opened.described, self._rank
         size = described.member.size
         place = Place(described.root, described.path, _NONE, NOWHERE, False, False)
