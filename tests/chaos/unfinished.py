@@ -12,6 +12,7 @@ from typing import Any
 from tests.chaos.dataset import SPLIT
 from tests.support.command import Argument, succeed
 from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
+from tests.support.files import write
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
 from tests.support.walk import temporaries
@@ -54,6 +55,22 @@ def stopped(
         assert run.process.returncode == (STOPPED if number != signal.SIGKILL else -number), (out, err)
     (name,) = set(os.listdir(state)) - before
     return name
+
+
+def stopped_while_saving(area: Path, kept: Path, env: dict[str, str], *arguments: Argument) -> str:
+    """A job with 60 files in ``source`` to replace those in ``copy`` is killed when it has saved some in ``kept``."""
+    for number in range(60):
+        write(area / f"source/{number}", b"new")
+        write(area / f"copy/{number}", b"older")
+    return stopped(
+        area,
+        env,
+        *arguments,
+        ranks=1,
+        number=signal.SIGKILL,
+        until=lambda: kept.exists() and len(list(kept.iterdir())) > 9,
+        slow=("linkat,renameat", 8),
+    )
 
 
 def under_way(path: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.unfinished import stopped
+from tests.chaos.unfinished import stopped, stopped_while_saving
 from tests.faults.test_real import bindfs
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import Fault
@@ -141,26 +141,15 @@ def test_killed_in_the_midst_nothing_is_lost(area: Path) -> None:
 def test_what_was_saved_when_a_job_began_or_since_is_kept_by_a_resume(area: Path) -> None:
     """Its time is no proof that the job has made it."""
     env = {"XDG_STATE_HOME": str(area / "state")}
-    source, copy, kept = area / "source", area / "copy", area / "kept"
-    for number in range(60):
-        write(source / f"{number}", b"new")
-        write(copy / f"{number}", b"older")
-    words: list[Argument] = ["--mirror", "--backup", kept, f"{source}/", copy]
-    name = stopped(
-        area,
-        env,
-        *words,
-        ranks=1,
-        number=signal.SIGKILL,
-        until=lambda: kept.exists() and len(list(kept.iterdir())) > 9,
-        slow=("linkat,renameat", 8),
-    )
+    copy, kept = area / "copy", area / "kept"
+    words: list[Argument] = ["--mirror", "--backup", kept, f"{area}/source/", copy]
+    name = stopped_while_saving(area, kept, env, *words)
     olds = [path.name for path in copy.iterdir() if path.read_bytes() == b"older"]
     assert len(olds) > 9
     for each in olds[::2]:
         (copy / each).write_bytes(b"saved meanwhile")
     succeed("--resume", name, env=env)
-    assert differences(source, copy) == []
+    assert differences(area / "source", copy) == []
     for index, each in enumerate(olds):
         there = {path.read_bytes() for path in kept.glob(f"{each}*") if path.name.split(".")[0] == each}
         assert (b"older" if index % 2 else b"saved meanwhile") in there

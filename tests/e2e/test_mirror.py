@@ -18,33 +18,18 @@ from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.extent import seed
 from tests.support.faults import READS, Fault
 from tests.support.files import NOW, write
-from tests.support.filesystems import Place, mounted
+from tests.support.filesystems import Place
+from tests.support.mirrored import make_trees, mirror
 from tests.support.oracle import changes, differences, snapshot
-from tests.support.preload import preloaded
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, as_user, require_root
 
 MIB = 1 << 20
-FOLDING = Path(__file__).parents[1] / "chaos/folding.c"
-
-
-def mirror(area: Path, *options: Argument, **more: Any) -> dict[str, Any]:
-    return summary(succeed("--json", "--mirror", *options, f"{area}/source/", area / "copy", **more))
 
 
 @pytest.fixture
 def trees(area: Path) -> Path:
-    """``source`` and its copy, which has 7 items more: a link, a file, and a directory with four items in it."""
-    for number in range(5):
-        write(area / f"source/{number}/file", b"content")
-        write(area / f"source/{number}/inner/file", b"content")
-    succeed(f"{area}/source/", area / "copy")
-    write(area / "outside/precious", b"precious")
-    (area / "copy/link").symlink_to(area / "outside")
-    write(area / "copy/2/inner/extra", b"extra")
-    write(area / "copy/extra/deep/file", b"extra")
-    os.mkfifo(area / "copy/extra/fifo")
-    (area / "copy/extra/link").symlink_to(area / "outside/precious")
+    make_trees(area)
     return area
 
 
@@ -238,44 +223,6 @@ def test_a_resumed_job_deletes_what_could_not_be_deleted(trees: Path, mended: bo
         assert run.stderr.count(b"copy/extra/") == 3, show(run)
 
 
-# What is protected.
-
-
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        (["--exclude", "extra"], ["2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"]),
-        (["--exclude", "/extra/deep"], ["extra/deep/file"]),
-        (["--exclude", "fifo"], ["extra/fifo"]),
-        (["--exclude", "link"], ["link", "extra/link"]),
-        (["--exclude", "/2"], ["2/inner/extra"]),
-    ],
-)
-def test_what_filters_exclude_stays(trees: Path, options: list[Argument], kept: list[str]) -> None:
-    told = mirror(trees, *options)
-    extra = {"link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"}
-    assert {name for name in extra if os.path.lexists(trees / "copy" / name)} == set(kept)
-    directories = sum(any(name.startswith(each) for name in kept) for each in ("extra/", "extra/deep/"))
-    assert told["deleted"] == 7 - len(kept) - directories
-
-
-def test_mounts_stay(on: Place) -> None:
-    require_root("mount")
-    area = on("ext4")
-    write(area / "source/file", b"content")
-    (area / "copy/extra/mounted").mkdir(parents=True)
-    write(area / "elsewhere/precious", b"precious")
-    subprocess.run(["mount", "--bind", area / "elsewhere", area / "copy/extra/mounted"], check=True)
-    try:
-        run = pcopy("--json", "--mirror", f"{area}/source/", area / "copy")
-        assert run.returncode == 0 and b"mounted" in run.stderr, show(run)
-        assert (area / "elsewhere/precious").read_bytes() == b"precious"
-        assert summary(run)["warnings"] == 1 and summary(run)["deleted"] == 0
-    finally:
-        subprocess.run(["umount", area / "copy/extra/mounted"], check=True)
-    assert mirror(area)["deleted"] == 2
-
-
 def test_what_was_copied_is_on_storage_before_anything_is_deleted(area: Path) -> None:
     """A file that was renamed in the source has its new name then, also after a loss of power."""
     write(area / "source/new name", b"content")
@@ -287,63 +234,6 @@ def test_what_was_copied_is_on_storage_before_anything_is_deleted(area: Path) ->
         succeed("--mirror", "--checkpoint=none", *options, f"{area}/source/", area / "copy", ranks=1, wrap=wrap)
         calls = [line for line in trace.read_text().splitlines() if "syncfs(" in line or '"old name"' in line]
         assert first in calls[0] and any('"old name"' in line for line in calls)
-
-
-def test_a_file_at_which_one_is_mounted_stays(on: Place) -> None:
-    """The same file system tells no other device: unlink(2) is refused, and the mount table is asked."""
-    require_root("mount")
-    area = on("ext4")
-    write(area / "source/file", b"content")
-    write(area / "copy/extra/mounted", b"below")
-    write(area / "elsewhere", b"precious")
-    subprocess.run(["mount", "--bind", area / "elsewhere", area / "copy/extra/mounted"], check=True)
-    try:
-        run = pcopy("--json", "--mirror", f"{area}/source/", area / "copy")
-        assert run.returncode == 0 and b"mounted" in run.stderr, show(run)
-        assert (area / "elsewhere").read_bytes() == b"precious"
-        assert (summary(run)["failed"], summary(run)["deleted"]) == (0, 0)
-    finally:
-        subprocess.run(["umount", area / "copy/extra/mounted"], check=True)
-    assert mirror(area)["deleted"] == 2
-
-
-def test_a_directory_gives_way_to_nothing_that_patterns_exclude(area: Path) -> None:
-    """The file of that name is not copied, and directories are selected."""
-    write(area / "source/name", b"content")
-    write(area / "source/other", b"content")
-    (area / "copy/name").mkdir(parents=True)
-    filters = ["--exclude=*", "--include=*/", "--include=other"]
-    told = summary(succeed("--json", "--mirror", *filters, f"{area}/source/", area / "copy"))
-    assert (told["deleted"], (area / "copy/name").is_dir(), (area / "copy/other").is_file()) == (0, True, True)
-
-
-def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
-    temporary = ".pcopy-0123456789-1-0.7"
-    write(trees / "copy/2" / temporary, b"of a job that runs elsewhere")
-    write(trees / "copy/extra" / temporary, b"of a job that runs elsewhere")
-    write(trees / "copy/2/.pcopy-not-ours", b"a name of the user's")
-    env = {"XDG_STATE_HOME": str(trees / "copy/state")}
-    words: list[Argument] = ["--json", "--mirror", "--checkpoint-interval", "0.01", f"{trees}/source/", trees / "copy"]
-    run = pcopy(*words, env=env)
-    assert run.returncode == 0, show(run)
-    assert (trees / "copy/2" / temporary).exists() and (trees / "copy/extra" / temporary).exists()
-    assert not (trees / "copy/2/.pcopy-not-ours").exists() and not (trees / "copy/extra/fifo").exists()
-    assert summary(run)["warnings"] == 2 and b"temporary file" in run.stderr, show(run)
-
-
-@pytest.mark.parametrize("others", [["other"], []])
-def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_scratch: Path, others: list[str]) -> None:
-    """It keeps the old spelling of a name that is there under another one."""
-    require_root("mount file systems")
-    write(area / "source/NAME", b"content")
-    with mounted("tmpfs", session_scratch, size=64 * MIB) as place:
-        write(place / "copy/name", b"content")
-        for other in others:
-            write(place / "copy" / other, b"extra")
-        env = {**preloaded(FOLDING), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
-        told = summary(succeed("--json", "--mirror", f"{area}/source/", place / "copy", env=env))
-        assert (os.listdir(place / "copy"), told["deleted"], told["skipped"]) == (["name"], len(others), 1)
-        assert (place / "copy/name").read_bytes() == b"content"
 
 
 REFUSALS: dict[str, tuple[Callable[[Path], list[Argument]], bytes]] = {
@@ -430,14 +320,6 @@ def test_names_of_one_inode_stay_together_where_directories_are_in_the_way(
     told = mirror(area, "--chunk-size", "1M", ranks=3)
     assert (told["files"], told["hardlinks"], told["failed"]) == (1, 2, 0)
     assert differences(area / "source", area / "copy") == []
-
-
-@pytest.mark.parametrize("policy", ["skip", "fail"])
-def test_directories_that_stay_by_a_policy_are_not_deleted(area: Path, policy: str) -> None:
-    write(area / "source/name", b"file")
-    write(area / "copy/name/precious", b"precious")
-    pcopy("--delete", "--existing", policy, f"{area}/source/", area / "copy")
-    assert (area / "copy/name/precious").read_bytes() == b"precious"
 
 
 def test_a_dry_run_lists_what_would_go(trees: Path) -> None:

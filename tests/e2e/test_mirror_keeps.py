@@ -1,0 +1,124 @@
+"""What ``--mirror`` and ``--delete`` leave alone, though SRC lacks it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.files import write
+from tests.support.filesystems import Place, mounted
+from tests.support.mirrored import make_trees, mirror
+from tests.support.preload import preloaded
+from tests.support.users import require_root
+
+FOLDING = Path(__file__).parents[1] / "chaos/folding.c"
+
+
+@pytest.fixture
+def trees(area: Path) -> Path:
+    make_trees(area)
+    return area
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (["--exclude", "extra"], ["2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"]),
+        (["--exclude", "/extra/deep"], ["extra/deep/file"]),
+        (["--exclude", "fifo"], ["extra/fifo"]),
+        (["--exclude", "link"], ["link", "extra/link"]),
+        (["--exclude", "/2"], ["2/inner/extra"]),
+    ],
+)
+def test_what_filters_exclude_stays(trees: Path, options: list[Argument], kept: list[str]) -> None:
+    told = mirror(trees, *options)
+    extra = {"link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"}
+    assert {name for name in extra if os.path.lexists(trees / "copy" / name)} == set(kept)
+    directories = sum(any(name.startswith(each) for name in kept) for each in ("extra/", "extra/deep/"))
+    assert told["deleted"] == 7 - len(kept) - directories
+
+
+def test_mounts_stay(on: Place) -> None:
+    require_root("mount")
+    area = on("ext4")
+    write(area / "source/file", b"content")
+    (area / "copy/extra/mounted").mkdir(parents=True)
+    write(area / "elsewhere/precious", b"precious")
+    subprocess.run(["mount", "--bind", area / "elsewhere", area / "copy/extra/mounted"], check=True)
+    try:
+        run = pcopy("--json", "--mirror", f"{area}/source/", area / "copy")
+        assert run.returncode == 0 and b"mounted" in run.stderr, show(run)
+        assert (area / "elsewhere/precious").read_bytes() == b"precious"
+        assert summary(run)["warnings"] == 1 and summary(run)["deleted"] == 0
+    finally:
+        subprocess.run(["umount", area / "copy/extra/mounted"], check=True)
+    assert mirror(area)["deleted"] == 2
+
+
+def test_a_file_at_which_one_is_mounted_stays(on: Place) -> None:
+    """The same file system tells no other device: unlink(2) is refused, and the mount table is asked."""
+    require_root("mount")
+    area = on("ext4")
+    write(area / "source/file", b"content")
+    write(area / "copy/extra/mounted", b"below")
+    write(area / "elsewhere", b"precious")
+    subprocess.run(["mount", "--bind", area / "elsewhere", area / "copy/extra/mounted"], check=True)
+    try:
+        run = pcopy("--json", "--mirror", f"{area}/source/", area / "copy")
+        assert run.returncode == 0 and b"mounted" in run.stderr, show(run)
+        assert (area / "elsewhere").read_bytes() == b"precious"
+        assert (summary(run)["failed"], summary(run)["deleted"]) == (0, 0)
+    finally:
+        subprocess.run(["umount", area / "copy/extra/mounted"], check=True)
+    assert mirror(area)["deleted"] == 2
+
+
+def test_a_directory_gives_way_to_nothing_that_patterns_exclude(area: Path) -> None:
+    """The file of that name is not copied, and directories are selected."""
+    write(area / "source/name", b"content")
+    write(area / "source/other", b"content")
+    (area / "copy/name").mkdir(parents=True)
+    filters = ["--exclude=*", "--include=*/", "--include=other"]
+    told = summary(succeed("--json", "--mirror", *filters, f"{area}/source/", area / "copy"))
+    assert (told["deleted"], (area / "copy/name").is_dir(), (area / "copy/other").is_file()) == (0, True, True)
+
+
+def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
+    temporary = ".pcopy-0123456789-1-0.7"
+    write(trees / "copy/2" / temporary, b"of a job that runs elsewhere")
+    write(trees / "copy/extra" / temporary, b"of a job that runs elsewhere")
+    write(trees / "copy/2/.pcopy-not-ours", b"a name of the user's")
+    env = {"XDG_STATE_HOME": str(trees / "copy/state")}
+    words: list[Argument] = ["--json", "--mirror", "--checkpoint-interval", "0.01", f"{trees}/source/", trees / "copy"]
+    run = pcopy(*words, env=env)
+    assert run.returncode == 0, show(run)
+    assert (trees / "copy/2" / temporary).exists() and (trees / "copy/extra" / temporary).exists()
+    assert not (trees / "copy/2/.pcopy-not-ours").exists() and not (trees / "copy/extra/fifo").exists()
+    assert summary(run)["warnings"] == 2 and b"temporary file" in run.stderr, show(run)
+
+
+@pytest.mark.parametrize("others", [["other"], []])
+def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_scratch: Path, others: list[str]) -> None:
+    """It keeps the old spelling of a name that is there under another one."""
+    require_root("mount file systems")
+    write(area / "source/NAME", b"content")
+    with mounted("tmpfs", session_scratch, size=64 << 20) as place:
+        write(place / "copy/name", b"content")
+        for other in others:
+            write(place / "copy" / other, b"extra")
+        env = {**preloaded(FOLDING), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
+        told = summary(succeed("--json", "--mirror", f"{area}/source/", place / "copy", env=env))
+        assert (os.listdir(place / "copy"), told["deleted"], told["skipped"]) == (["name"], len(others), 1)
+        assert (place / "copy/name").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("policy", ["skip", "fail"])
+def test_directories_that_stay_by_a_policy_are_not_deleted(area: Path, policy: str) -> None:
+    write(area / "source/name", b"file")
+    write(area / "copy/name/precious", b"precious")
+    pcopy("--delete", "--existing", policy, f"{area}/source/", area / "copy")
+    assert (area / "copy/name/precious").read_bytes() == b"precious"
