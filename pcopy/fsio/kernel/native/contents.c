@@ -165,14 +165,15 @@ static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, 
         }
 }
 
-/* Copies small files into a new directory. With what can't be copied so nothing is done: others find out why. */
+/* Copies small files into a new directory of ours. With what can't be copied so nothing is done: others find out why. */
 static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
                      int source, int target)
 {
     uint8_t plan = NEW, operation;
     int32_t number;
     uint64_t bytes;
-    pk_work work = {0};
+    const int others_may = others_may_write(found->dress.uid, found->dress.mode, batch->tree->user);
+    pk_work work = {.is_ours = 1, .others_may = others_may ? 1 : -1}; /* both directories have been looked at */
     pk_batch files = {
         .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
         .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,

@@ -62,7 +62,7 @@ static int others_may_exchange(pk_batch *batch)
     if (!known) {
         struct stat directory;
         const int failed = fstat(batch->directory, &directory);
-        known = failed || directory.st_uid != geteuid() || directory.st_mode & 022 ? 1 : -1;
+        known = failed || others_may_write(directory.st_uid, directory.st_mode, geteuid()) ? 1 : -1;
         atomic_store_explicit(&work->others_may, known, memory_order_relaxed);
     }
     return known > 0;
@@ -109,7 +109,8 @@ static int has_owner(pk_batch *batch, int writing, const struct stat *source)
     int known = atomic_load_explicit(&work->owner_known, memory_order_acquire);
     if (!known) {
         struct stat directory, made;
-        known = !fstat(batch->target, &directory) && directory.st_uid == geteuid() && !fstat(writing, &made) ? 1 : -1;
+        const int is_ours = work->is_ours || (!fstat(batch->target, &directory) && directory.st_uid == geteuid());
+        known = is_ours && !fstat(writing, &made) ? 1 : -1;
         if (known > 0) { /* several threads may get here, and all find the same */
             __atomic_store_n(&work->uid, made.st_uid, __ATOMIC_RELAXED);
             __atomic_store_n(&work->gid, made.st_gid, __ATOMIC_RELAXED);

@@ -61,6 +61,7 @@ typedef struct pk_work {
     _Atomic int done, full, is_refused;
     /* Whose what is made in the target directory is, once one file has shown it: 1; -1: that may change. */
     _Atomic int owner_known;
+    int is_ours; /* is the target directory known to be? */
     uid_t uid;
     gid_t gid;
     /* May others put something else in the place of a source? 1, or -1: nobody but us. */
@@ -167,6 +168,11 @@ static inline int set_mode(int descriptor, mode_t mode)
     if (fchmod(descriptor, mode))
         return -1;
     return mode & S_ISGID && (fstat(descriptor, &status) || (status.st_mode & 07777) != mode) ? -1 : 0;
+}
+
+static inline int others_may_write(uid_t owner, mode_t mode, uid_t us)
+{
+    return owner != us || mode & 022;
 }
 
 /* Nanoseconds since 1970; 0 if 64 bits can't hold them, or if they would be one of the two ends. */
