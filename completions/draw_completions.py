@@ -27,10 +27,11 @@ from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.ptar import PTAR  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
+from pcopy.cli.pwalk import PWALK  # noqa: E402
 from pcopy.fsio.preserve import ATTRIBUTES  # noqa: E402
 from pcopy.tasks.base.job import EXISTING  # noqa: E402
 
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK)
 WORDS = {
     "--existing": tuple(EXISTING),
     "--preserve": (*ATTRIBUTES, "all"),

@@ -28,7 +28,8 @@ _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
-"""From the headers of Linux: fcntl.h, prctl.h and signal.h."""
+_FNM_CASEFOLD = 16
+"""From the headers of Linux: fcntl.h, prctl.h, signal.h and fnmatch.h."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_THRESHOLD = 32 << 20
@@ -50,6 +51,11 @@ _NEW_HANDLE = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
 def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) -> None:
     """renameat2(2) within one directory (a descriptor), or ``to`` another one."""
     _call("renameat2", directory, old, directory if to < 0 else to, new, flags)
+
+
+def fnmatch(pattern: bytes, name: bytes, *, folds: bool) -> bool:
+    """fnmatch(3): does the pattern of the shell match all of ``name``? ``folds``: whatever the case of letters."""
+    return not _libc().fnmatch(pattern, name, _FNM_CASEFOLD if folds else 0)
 
 
 def syncfs(descriptor: int) -> None:

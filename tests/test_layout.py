@@ -47,6 +47,7 @@ PROGRAMS = {
     "verifies",
     "pbcast",
     "pdbench",
+    "pwalk",
 }
 """Names of programs, and questions for one of them."""
 
@@ -239,7 +240,9 @@ def test_no_source_file_is_two_things() -> None:
     assert {name for name, length in lengths.items() if length > MOST_LINES} <= set()
 
 
-@pytest.mark.parametrize("command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench"])
+@pytest.mark.parametrize(
+    "command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk"]
+)
 def test_version_imports_nothing_heavy(command: str) -> None:
     program = (
         "import sys\n"

@@ -38,9 +38,10 @@ from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.ptar import PTAR  # noqa: E402
 from pcopy.cli.pverify import PVERIFY  # noqa: E402
+from pcopy.cli.pwalk import PWALK  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK)
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pcopy.cli.mistakes import Unknown
 
-PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench")
+PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk")
 """Programs, each of which may have a mapping of its own in a file."""
 
 BY_HAND = frozenset(

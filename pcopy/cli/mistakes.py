@@ -149,6 +149,21 @@ OF_PTAR = Unknown(
     },
 )
 
+OF_PWALK = Unknown(
+    "pwalk",
+    {
+        **dict.fromkeys(
+            ("-L", "-H", "--follow"), "symbolic links are not followed; for one of them write its name and /"
+        ),
+        "-P": "pwalk does that by default; leave it out",
+        **dict.fromkeys(("-O1", "-O2", "-O3", "-D"), "pwalk has no levels of optimization; leave it out"),
+        "--text": "write --output FILE.txt",
+        **dict.fromkeys(("--lite", "-l"), "write --fields none"),
+        **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it as for find, with one dash"),
+        "-0": "write --print0",
+    },
+)
+
 _RANKS = "n"  # what follows this letter is its value
 
 

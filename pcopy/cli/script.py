@@ -65,3 +65,7 @@ def pbcast() -> None:
 
 def ptar() -> None:
     _end_with("ptar")
+
+
+def pwalk() -> None:
+    _end_with("pwalk")

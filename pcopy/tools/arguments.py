@@ -6,7 +6,7 @@ Rule: a resumed job copies what it was asked to copy. Options that say how it wo
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import Refused
 from pcopy.jobs.control import Change
@@ -15,6 +15,9 @@ from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
 from pcopy.tasks.base.job import Options, Select
 
+if TYPE_CHECKING:
+    from pcopy.walk.expression import Expression
+
 _RENEWED = {
     "max_errors": "max_errors",
     "termination": "termination",
@@ -22,7 +25,7 @@ _RENEWED = {
     "bwlimit": "bwlimit",
     "oplimit": "oplimit",
 }
-_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "itemize", "after", "before", "nul_separated"}
+_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk"}
 _WORDS = {"patterns": "--exclude and --include"}
 
 
@@ -184,6 +187,20 @@ class BenchArguments(NamedTuple):
     svg: bytes = b""
     termination: str = "tree"
     telling: Telling = Telling()
+
+
+class WalkArguments(NamedTuple):
+    """A command line, understood. ``now`` is when it was: ages count back from then."""
+
+    tree: TreeArguments
+    expression: Expression
+    outputs: tuple[bytes, ...] = ()
+    sort: str = ""
+    fields: tuple[str, ...] = ()
+    nul: bool = False
+    json_lines: bool = False
+    force: bool = False
+    now: int = 0
 
 
 def asked_for(arguments: CopyArguments) -> dict[str, Any]:

@@ -42,9 +42,11 @@ class TreePreparation(Preparation):
         self.tree = tree
         self._missing: list[Failure] = []
 
-    def roots(self, root_of: Callable[[bytes], Root], *, missing_is_fine: bool = False) -> tuple[Root, ...]:
-        """Those of the paths, each once. ``root_of`` raises ``OSError`` for what is not there, which is noted unless
-        that is fine; and ``Refused``."""
+    def roots(
+        self, root_of: Callable[[bytes], Root], *, missing_is_fine: bool = False, once: bool = True
+    ) -> tuple[Root, ...]:
+        """Those of the paths, each ``once``, or as often as it is named. ``root_of`` raises ``OSError`` for what is not
+        there, which is noted unless that is fine; and ``Refused``."""
         found: dict[object, Root] = {}
         for path in self.tree.paths:
             try:
@@ -53,7 +55,7 @@ class TreePreparation(Preparation):
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not missing_is_fine:
                     self._missing.append(_not_there(path, error))
             else:
-                found.setdefault((root.source_id, root.item), root)
+                found.setdefault((root.source_id, root.item) if once else len(found), root)
         return tuple(found.values())
 
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:

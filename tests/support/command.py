@@ -37,6 +37,7 @@ RUN = {
     "psync": ("-c", "from pcopy.cli.script import psync; psync()"),
     "pstripe": ("-c", "from pcopy.cli.script import pstripe; pstripe()"),
     "ptar": ("-c", "from pcopy.cli.script import ptar; ptar()"),
+    "pwalk": ("-c", "from pcopy.cli.script import pwalk; pwalk()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
     "late": ("-m", "tests.support.late_kernel"),
 }

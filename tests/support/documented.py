@@ -30,11 +30,13 @@ from pcopy.cli.pstripe import PSTRIPE
 from pcopy.cli.psync import PSYNC
 from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
+from pcopy.cli.pwalk import PWALK
 from tests.support.command import REPOSITORY, RUN, start
 
 PROGRAMS: dict[str, Program] = {
     "pbcast": PBCAST,
     "pdbench": PDBENCH,
+    "pwalk": PWALK,
     "pcopy": PCOPY,
     "prm": PRM,
     "pstripe": PSTRIPE,

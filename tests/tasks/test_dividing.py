@@ -27,6 +27,7 @@ from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.stripe.look_at_layouts import LookAtLayouts
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.verify_items import VerifyItems
+from pcopy.tasks.walk.walk_dirs import WalkDirs, WalkNames
 from tests.tasks.one_rank import root_of, surroundings
 
 PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
@@ -77,7 +78,7 @@ def items_of(task: Divisible) -> list[tuple[object, ...]]:
     return [*zip(*columns, strict=True)]
 
 
-DIVISIBLE = [ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts]
+DIVISIBLE = [ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts, WalkDirs, WalkNames]
 
 
 def test_these_kinds_can_be_divided_and_no_others() -> None:

@@ -22,7 +22,8 @@ import pcopy.tasks.bench.measure
 import pcopy.tasks.broadcast.send
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
-import pcopy.tasks.stripe.look_at_layouts  # noqa: F401 (they make kinds known)
+import pcopy.tasks.stripe.look_at_layouts
+import pcopy.tasks.walk.walk_dirs  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
@@ -43,7 +44,7 @@ NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name)
 TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are no UTF-8
 
 
-OF_OTHERS = ("archive", "bench", "broadcast", "stripe")
+OF_OTHERS = ("archive", "bench", "broadcast", "stripe", "walk")
 """Folders of tasks that only other programs than pcopy run."""
 
 

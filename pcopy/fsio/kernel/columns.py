@@ -31,6 +31,7 @@ MTIME = 0x40
 CTIME = 0x80
 INODE = 0x100
 SIZE = 0x200
+BLOCKS = 0x400
 DEVICE = 1 << 20
 """A mask says which columns there are. The bits are those of statx(2), which tells devices always and has no bit for
 them."""
@@ -52,6 +53,7 @@ COLUMNS = (
     ("inode", "Q", INODE, "st_ino"),
     ("size", "Q", SIZE, "st_size"),
     ("device", "Q", DEVICE, "st_dev"),
+    ("blocks", "Q", BLOCKS, "st_blocks"),
 )
 """Name, type and bit of each column, in the order in which they are packed, and what stat(2) calls it."""
 
@@ -112,6 +114,7 @@ class Rows:
     inode: array[int] = array("Q")
     size: array[int] = array("Q")
     device: array[int] = array("Q")
+    blocks: array[int] = array("Q")
 
     def __init__(self, number: int, mask: int) -> None:
         """``number`` rows of zeros."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pcopy.fsio.mounted import PlainRoot
 from pcopy.fsio.preserve import Preserve as Preserve
@@ -108,6 +108,8 @@ class Options(NamedTuple):
     strip_components: int = 0
     members: tuple[bytes, ...] = ()
     """What is unpacked of an archive; nothing: all of it."""
+    walk: tuple[Any, ...] = ()
+    """What ``pcopy.walk.walk_wish.WalkWish`` has."""
 
     @property
     def compares(self) -> bool:

@@ -41,6 +41,8 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         out->size[row] = status.stx_size;
     if (out->device != NULL)
         out->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
+    if (out->blocks != NULL)
+        out->blocks[row] = status.stx_blocks;
     return DONE;
 }
 

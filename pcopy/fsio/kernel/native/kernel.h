@@ -45,7 +45,7 @@
 typedef struct {
     uint32_t *mode, *uid, *gid, *links;
     int64_t *atime, *mtime, *ctime;
-    uint64_t *inode, *size, *device;
+    uint64_t *inode, *size, *device, *blocks;
 } pk_columns;
 
 typedef struct {

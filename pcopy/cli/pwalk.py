@@ -1,0 +1,161 @@
+"""The command ``pwalk``: walks trees with many processes at once, and tells what is in them, as find does."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import taking
+from pcopy.cli.filter_options import add_filters
+from pcopy.cli.mistakes import OF_PWALK, named_nearest
+from pcopy.cli.program import Words, add_told
+from pcopy.cli.tree_program import TreeProgram
+from pcopy.errors import Refused
+from pcopy.walk.expression import ARGUMENTS, INSTEAD, arguments_of, begins, parse
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import WalkArguments
+
+
+class Pwalk(TreeProgram):
+    letters = "qvh"
+    unknown = OF_PWALK
+    answers = True
+    usage = "pwalk [options] [PATH...] [expression]"
+    description = """\
+Walks trees and tells what is in them, a path a line, as find does. What
+belongs to the expression is written as for find, after the paths: -name -path
+-type -size -mtime -mmin -newer -user -group -perm -links -empty -xattr NAME
+-maxdepth -prune ... with ! ( ) -o -a. There is no order, unless --sort asks
+for one. Options begin with two dashes, or stand before the expression.
+"""
+    examples = """\
+examples:
+  pwalk /scratch/run7 -name '*.h5' -size +1G
+  pwalk /scratch -mtime +90 -type f -print0 | xargs -0 ls -ld
+  pwalk --output all.parquet --output all.jsonl /scratch
+  mpiexec -n 16 pwalk --sort=-size --output largest.csv /scratch -size +100G
+
+exit status:
+  0 all is told; 1 something could not be looked at; 2 wrong usage or refused;
+  70 internal error; 75 stopped early
+"""
+
+    def __init__(self) -> None:
+        self._expression: tuple[str, ...] = ()
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.walk import WALK, WalkPreparation
+
+        return Command(WALK, lambda words: self.parse(words, WalkPreparation))
+
+    def read_words(self, argv: Sequence[bytes | str]) -> Words:
+        """All from the first word of an expression on belongs to that, but for options with two dashes."""
+        words = list(map(os.fsdecode, argv))
+        end = words.index("--") if "--" in words else len(words)
+        start = next((at for at, word in enumerate(words[:end]) if begins(word)), None)
+        self._refuse_unknown_tests(words[: end if start is None else start])
+        if start is None:
+            self._expression = ()
+            return super().read_words(words)
+        before, rest, said = words[:start], words[start:], []
+        valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
+        while rest:
+            word = rest.pop(0)
+            taken = arguments_of(word)
+            if word.startswith("--"):
+                before.append(word)
+                if word in valued and rest:
+                    before.append(rest.pop(0))
+            else:
+                said += [word, *rest[:taken]]
+                del rest[:taken]
+        self._expression = tuple(said)
+        return super().read_words(before)
+
+    def _refuse_unknown_tests(self, words: Sequence[str]) -> None:
+        for word in words:
+            if re.fullmatch(r"-[a-z]{3,}", word) and word[1:].strip(self.letters) and word not in INSTEAD:
+                hint = named_nearest(word[1:], [test[1:] for test in ARGUMENTS], "-")
+                raise Refused(f"unknown test {word}{hint}; see {self.name} --help")
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> WalkArguments:
+        from pcopy.tools.arguments import WalkArguments
+
+        now = time.time_ns()
+        try:
+            expression = parse(self._expression, now)
+        except ValueError as error:
+            raise Refused(f"{error}; see {self.name} --help") from None
+        tree = self.tree_of(values, paths or (b".",), "walked")
+        outputs = tuple(map(os.fsencode, values.output))
+        if values.json and not outputs:
+            raise Refused(
+                "--json prints the summary, where a list is printed; write --json-lines for that, or --output"
+            )
+        if values.json and values.json_lines:
+            raise Refused("--json and --json-lines: both would be printed; leave one out")
+        if b"" in outputs:
+            raise Refused("--output: the empty string names no file")
+        return WalkArguments(
+            tree,
+            expression,
+            outputs,
+            sort=values.sort or "",
+            fields=_all_fields() if values.fields is None else values.fields,
+            nul=values.print0 or expression.nul,
+            json_lines=values.json_lines,
+            force=values.force,
+            now=now,
+        )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is written").add_argument
+        add("-o", "--output", metavar="FILE", action="append", default=[],
+            help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "
+            ".csv, .parquet, .txt or .lst (paths alone); may be given for several")  # fmt: skip
+        add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
+        add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
+        add("--fields", metavar="LIST", type=taking(_fields), default=None,
+            help="what JSON lines, CSV and Parquet tell beside path and type: some of mode, uid, gid, size, allocated, "
+            "links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
+        add("--sort", metavar="KEY", type=taking(_sort), default=None,
+            help="in this order: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime, ctime; "
+            "backwards with a - before it, as in --sort=-size")  # fmt: skip
+        add("--force", action="store_true", help="replace a FILE that is there, whatever it holds")
+        add_filters(parser, done="told")
+        self.add_how(parser, "walk")
+        add_told(parser)
+
+
+def _all_fields() -> tuple[str, ...]:
+    from pcopy.walk.forms import FIELDS
+
+    return tuple(FIELDS)
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    wanted = [] if text == "none" else text.split(",")
+    for name in wanted:
+        if name not in _all_fields():
+            raise ValueError(f"{name}: is none of {', '.join(_all_fields())}")
+    return tuple(name for name in _all_fields() if name in wanted)
+
+
+def _sort(text: str) -> str:
+    from pcopy.walk.sorting import KEYS
+
+    if text.removeprefix("-") not in KEYS:
+        raise ValueError(f"is none of {', '.join(KEYS)}")
+    return text
+
+
+PWALK = Pwalk()
+main = PWALK.main

@@ -1,0 +1,1 @@
+"""A tree that is walked to tell what is in it."""

@@ -1,0 +1,218 @@
+"""What a rank does with the names of a directory: which of them are told, in what form, and which are entered."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from itertools import compress
+from typing import TYPE_CHECKING
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.batches import Stat
+from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
+from pcopy.fsio.kernel.interface import waited
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.walk.tell_found import Handover
+from pcopy.walk.forms import form_of, mask_of
+from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, parted, wanted
+from pcopy.walk.walk_wish import WalkWish
+
+if TYPE_CHECKING:
+    from pcopy.walk.sums import WalkSums
+
+_COUNTERS = {ord("f"): counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
+
+
+class Finder:
+    """A rank's one: the job's wish, with its tests compiled."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self.wish = wish = WalkWish(*rank.options.walk)
+        whole = wish.prints and not is_cheap(wish.tree)
+        cheap, dear = (("true",), wish.tree) if whole else parted(wish.tree)
+        self._cheap, self._dear = compiled(cheap), compiled(dear)
+        self._prints_early = wish.prints and not whole
+        self._prints_late = whole
+        self._forms = [form_of(name, wish.fields) for name in wish.forms]
+        self.mask = wanted(dear) | (mask_of(wish.fields) if wish.forms or wish.columns else 0)
+        self.mask |= wish.sort_mask
+        self.sums: WalkSums | None = None
+        if wish.sums:
+            from pcopy.walk.sums import WalkSums
+
+            self.sums = WalkSums(wish.now)
+            self.mask |= WalkSums.MASK
+        """The columns that are wanted of what is told."""
+        self._looks = bool(self.mask) or not is_cheap(dear)
+        self._selected = rank.own(Selected)
+
+    @property
+    def telling(self) -> Handover:
+        return Handover(len(self._forms))
+
+    def above(self, place: Place) -> bytes:
+        """The beginning of the paths of what is in this directory."""
+        top = self._rank.job.roots[place.root].source_shown
+        top = top if top.endswith(b"/") else top + b"/"
+        return top + place.path + b"/" if place.path else top
+
+    def enters(self, depth: int) -> bool:
+        """Are directories of this depth entered?"""
+        return self.wish.most_depth < 0 or depth < self.wish.most_depth
+
+    def look(
+        self, result: Result, place: Place, directory: int, packed: bytes, kinds: bytes, telling: Handover
+    ) -> Stepwise[Sequence[int]]:
+        """Looks at names of an open directory, and tells of those that are wanted; returns the rows of the
+        directories among them that are to be entered."""
+        names = packed.split(b"/")
+        depth = place.path.count(b"/") + 2 if place.path else 1
+        items = Items(directory, self.above(place), names, kinds)
+        rows: Sequence[int] = range(len(names))
+        if UNKNOWN in kinds:
+            rows = yield from self._learn(result, place, items)
+        found = len(rows)
+        if self._selected.anything:
+            rows = yield from self._chosen(result, place, items, rows)
+        inside = [row for row in rows if items.kinds[row] == DIRECTORY] if DIRECTORY in items.kinds else []
+        told = yield from self.tell(result, place, items, rows, depth, telling)
+        result.count(counts.FOUND, found)
+        result.count(counts.SKIPPED, found - told)
+        if not inside or not self.enters(depth):
+            return ()
+        return [row for row in inside if row not in items.pruned] if items.pruned else inside
+
+    def _learn(self, result: Result, place: Place, items: Items) -> Stepwise[Sequence[int]]:
+        """What the directory does not tell of the types of some names; returns the rows that are there."""
+        rows = [row for row, kind in enumerate(items.kinds) if kind == UNKNOWN]
+        kinds, gone = bytearray(items.kinds), set[int]()
+        seen, left = yield from self._stat(result, place, items, rows, MODE)
+        for row, mode in zip(left, seen.mode, strict=True):
+            kinds[row] = kind_of(mode)
+        gone = {*rows}.difference(left)
+        items.kinds = bytes(kinds)
+        return [row for row in range(len(kinds)) if row not in gone]
+
+    def _stat(
+        self, result: Result, place: Place, items: Items, rows: Sequence[int], mask: int
+    ) -> Stepwise[tuple[Rows, Sequence[int]]]:
+        """Looks at some of them: their columns, and which of the rows they are of. What has gone was never there."""
+        names = items.names
+        packed = pack_names(names) if len(rows) == len(names) else pack_names([names[row] for row in rows])
+        kernel = self._rank.kernel
+        stated = yield from waited(kernel, kernel.submit(Stat(items.directory, packed, mask)))
+        codes = stated.verdicts.codes
+        if codes.count(Code.DONE) == len(codes):
+            return stated.rows, rows
+        done = stated.verdicts.rows(Code.DONE)
+        self._tell_unseen(result, place, [names[row] for row in rows], stated.verdicts)
+        return stated.rows.chosen(done), [rows[row] for row in done]
+
+    def _tell_unseen(self, result: Result, place: Place, names: Sequence[bytes], verdicts: Verdicts) -> None:
+        for row, code in enumerate(verdicts.codes):
+            problem = None if code == Code.DONE else verdicts.problem(row)
+            if problem is not None and problem.errno != errno.ENOENT:
+                result.count(counts.FOUND)
+                result.fail(place, names[row], problem, retry=Tried.NEVER)
+
+    def _chosen(self, result: Result, place: Place, items: Items, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
+        """What the project's filters choose."""
+        selected, path = self._selected, place.path
+        above = path + b"/" if path else b""
+        if not (selected.select.by_age or selected.select.by_size):
+            return [
+                row
+                for row in rows
+                if not selected.excludes(above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b""))
+            ]
+        seen, rows = yield from self._stat(result, place, items, rows, MODE | SIZE | MTIME)
+        columns = zip(rows, seen.mode, seen.size, seen.mtime, strict=True)
+        return [row for row, *status in columns if selected.takes(above + items.names[row], *status)]
+
+    def tell(
+        self, result: Result, place: Place, items: Items, rows: Sequence[int], depth: int, telling: Handover
+    ) -> Stepwise[int]:
+        """Asks the expression; returns of how many items was told."""
+        if depth < self.wish.least_depth or not rows:
+            return 0
+        rows = self._cheap(items, rows)
+        if self._prints_early:
+            rows = sorted(items.printed)
+        if not rows:
+            return 0
+        if self._looks:
+            seen, rows = yield from self._looked(result, place, items, rows)
+            looked = items.chosen(rows, seen)
+            chosen = self._dear(looked, range(len(rows)))
+            items.pruned.update(rows[row] for row in looked.pruned)
+            if self._prints_late:
+                chosen = sorted(looked.printed)
+            told = looked if len(chosen) == len(looked) else looked.chosen(chosen)
+        else:
+            told = items if len(rows) == len(items) else items.chosen(rows)
+        if not len(told):
+            return 0
+        self.emit(told, depth, telling)
+        return self._count(result, told)
+
+    def _looked(
+        self, result: Result, place: Place, items: Items, rows: Sequence[int]
+    ) -> Stepwise[tuple[Rows, Sequence[int]]]:
+        if self.mask:
+            return (yield from self._stat(result, place, items, rows, self.mask))
+        return Rows(len(rows), 0), rows
+
+    def tell_root(self, result: Result, items: Items, telling: Handover) -> int:
+        """A PATH of the command line, which has been looked at; returns 1 if it is told. Filters never leave it out."""
+        if self.wish.least_depth > 0:
+            return 0
+        chosen = self._dear(items, self._cheap(items, range(1)))
+        if self.wish.prints:
+            chosen = items.printed
+        if not chosen:
+            return 0
+        told = items.chosen(chosen)
+        self.emit(told, 0, telling)
+        return self._count(result, told)
+
+    def path_of(self, place: Place) -> bytes:
+        """Of a directory, as it is told."""
+        top = self._rank.job.roots[place.root].source_shown
+        return self.above(place)[:-1] if place.path else top
+
+    def emit(self, told: Items, depth: int, telling: Handover) -> None:
+        """These are what is wanted."""
+        if self.sums is not None:
+            self.sums.add(told, depth)
+        if self.wish.columns:
+            telling.add(told)
+        else:
+            for number, form in enumerate(self._forms):
+                telling.write(number, form(told))
+
+    def _count(self, result: Result, told: Items) -> int:
+        """What is told twice (``-print -print``) counts once."""
+        number = len(told) if not self.wish.prints else len(set(told.names))
+        kinds = told.kinds if number == len(told) else bytes(dict(zip(told.names, told.kinds, strict=True)).values())
+        left = number
+        for kind, counter in _COUNTERS.items():
+            some = kinds.count(kind)
+            left -= some
+            if some:
+                result.count(counter, some)
+        if left:
+            result.count(counts.SPECIAL, left)
+        if told.rows is not None and told.rows.size:
+            size = sum(compress(told.rows.size, map(ord("f").__eq__, told.kinds)))
+            result.count(counts.BYTES, size)
+            result.count(counts.FOUND_BYTES, size)
+        return number
+
+
+def kind_of(mode: int) -> int:
+    return KINDS.get(mode & 0o170000, UNKNOWN)

@@ -1,0 +1,166 @@
+"""TellFound: rank 0 hears what other ranks have found, as bytes to be written or as columns; FoundHeard: it has heard
+so many bytes of them.
+
+A rank begins no further directory while more than its share of ``MOST_UNHEARD`` bytes are on their way: so rank 0 holds
+no more than these, however slow whoever reads is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.columns import Rows
+from pcopy.fsio.kernel.interface import Cancelled
+from pcopy.tasks.base.kind import Again
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.walk.matching import Items
+
+MOST_UNHEARD = 64 << 20
+"""Bytes of all ranks together that are on their way to rank 0."""
+
+LEAST_SHARE = 1 << 20
+"""Of a rank, where there are very many."""
+
+Packed = tuple[bytes, bytes, bytes, int, bytes]
+"""Items: the beginning of their paths, names (each ended by a NUL), types, and columns with their mask."""
+
+
+class Hearer(Protocol):
+    """What rank 0 has as its sink."""
+
+    def written(self, parts: Sequence[bytes]) -> str:
+        """Some bytes for each form that was asked for. Returns why the job has to stop, or nothing."""
+
+    def listed(self, items: Items) -> str:
+        """As ``written``, of items with their columns."""
+
+
+def pack(items: Items) -> Packed:
+    rows = items.rows
+    columns = (0, b"") if rows is None else (rows.mask, rows.packed())
+    return items.above, b"\0".join(items.names), items.kinds, *columns
+
+
+def unpacked(packed: Packed) -> Items:
+    above, names, kinds, mask, columns = packed
+    rows = Rows.unpacked(columns, len(kinds), mask) if mask else None
+    return Items(-1, above, names.split(b"\0"), kinds, rows)
+
+
+class TellFound(Again, code=103, doing="telling what was found"):
+    """Tells rank 0 what the rank ``teller`` has found: ``parts`` of bytes, one for each form, or items, ``packed``."""
+
+    teller: int
+    parts: tuple[bytes, ...]
+    packed: tuple[Packed, ...] = ()
+
+    def run(self, rank: Rank, result: Result) -> None:
+        size = sum(map(len, self.parts)) + sum(map(_size, self.packed))
+        _hear(rank, self.parts, self.packed)
+        heard = rank.own(HeardBytes)
+        heard[self.teller] += size
+        if heard[self.teller] >= share(rank.size) // 4:
+            result.spawn(FoundHeard(heard.pop(self.teller)), owner=self.teller)
+
+
+class FoundHeard(Again, code=104, doing="going on"):
+    """Rank 0 has so many more bytes of this rank's behind it."""
+
+    number: int
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(UnheardBytes).size -= self.number
+
+
+class HeardBytes(Counter[int]):
+    """On rank 0: the bytes that were heard and not acknowledged yet, by rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+
+
+class UnheardBytes:
+    """The bytes of this rank of which it is not known yet that rank 0 has heard them."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.size = 0
+        self._most = share(rank.size)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size > self._most
+
+
+class _Hearing:
+    """Fills ``pcopy.engine.ticket.Ticket``: it is done when some of it has been heard."""
+
+    def __init__(self, unheard: UnheardBytes) -> None:
+        self._unheard = unheard
+        self.is_cancelled = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_cancelled or not self._unheard.is_full
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+def share(ranks: int) -> int:
+    return max(LEAST_SHARE, MOST_UNHEARD // ranks)
+
+
+def heard(rank: Rank) -> Stepwise[None]:
+    """Waits until rank 0 has heard most of what this rank has found; raises ``Cancelled`` if the job stops first."""
+    unheard = rank.own(UnheardBytes)
+    while unheard.is_full:
+        hearing = _Hearing(unheard)
+        yield hearing
+        if hearing.is_cancelled:
+            raise Cancelled
+
+
+class Handover:
+    """Gathers what one task finds, and hands it on."""
+
+    def __init__(self, forms: int) -> None:
+        self._parts: list[list[bytes]] = [[] for _ in range(forms)]
+        self._items: list[Packed] = []
+        self.size = 0
+
+    def write(self, form: int, part: bytes) -> None:
+        self._parts[form].append(part)
+        self.size += len(part)
+
+    def add(self, items: Items) -> None:
+        packed = pack(items)
+        self._items.append(packed)
+        self.size += _size(packed)
+
+    def tell(self, rank: Rank, result: Result) -> None:
+        """Rank 0 writes it at once; others send it."""
+        if not self.size:
+            return
+        parts = tuple(b"".join(each) for each in self._parts)
+        if rank.number == 0:
+            _hear(rank, parts, self._items)
+            return
+        rank.own(UnheardBytes).size += self.size
+        result.spawn(TellFound(rank.number, parts, tuple(self._items)), owner=0)
+
+
+def _size(packed: Packed) -> int:
+    return len(packed[1]) + len(packed[2]) + len(packed[4])
+
+
+def _hear(rank: Rank, parts: Sequence[bytes], items: Sequence[Packed]) -> None:
+    hearer = cast(Hearer, rank.sink)
+    trouble = hearer.written(parts) if any(parts) else ""
+    for each in items:
+        trouble = hearer.listed(unpacked(each))
+    if trouble:
+        rank.stop(trouble)

@@ -1,0 +1,218 @@
+"""WalkRoot, WalkDirs and WalkNames: directories are listed, and what is in them goes to the rank's ``Finder``.
+
+A task goes on with the directories that it finds as long as other ranks have work, too; it leaves the rest to tasks of
+their own. The names of a large directory are spread over the ranks.
+
+Rules: a directory is entered from the one around it, never through a symbolic link, and only if it is the one that was
+found. One that has gone meanwhile was never there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Sequence
+
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import Rows, pack_names, unpack_names
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import mount_codes
+from pcopy.tasks.base.kind import Divisible, Kind, Steps
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.walk.finder import Finder, kind_of
+from pcopy.tasks.walk.tell_found import Handover, heard
+from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
+from pcopy.walk.matching import Items
+
+MOST = 64
+"""Directories of one task."""
+
+LONG = 0.05
+"""Seconds after which a task leaves the rest to others."""
+
+MOST_TOLD = 1 << 20
+"""Bytes with which a task tells what it has, and leaves the rest to others."""
+
+_HERE = -100
+"""A PATH of the command line starts from the working directory, as for ``openat``."""
+
+
+class WalkRoot(Kind, code=100, doing="walking", is_note=False):
+    """The PATH that is the root ``number``; rank 0 looks at it, which has the working directory of the user."""
+
+    number: int
+
+    def about(self) -> tuple[Place, bytes]:
+        return Place(self.number, b"", NOWHERE, NOWHERE, False, False), b""
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        root, finder = rank.job.roots[self.number], rank.own(Finder)
+        place = Place(
+            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NOWHERE, False,
+            False,
+        )  # fmt: skip
+        telling = finder.telling
+        result.count(counts.FOUND)
+        try:
+            status = os.lstat(root.source_shown)
+        except OSError as error:
+            result.fail(place, root.item, Problem.of("stat", error), retry=Tried.NEVER)
+            return
+        is_directory = stat.S_ISDIR(status.st_mode) and not root.item
+        items = Items(
+            _HERE, b"", [root.source_shown], bytes((kind_of(status.st_mode),)), Rows.of([status], finder.mask)
+        )
+        told = finder.tell_root(result, items, telling)
+        result.count(counts.SKIPPED, 1 - told)
+        walk = _Walk(rank, result, telling)
+        if is_directory and finder.enters(0) and not items.pruned:
+            result.count(counts.UNSCANNED)
+            yield from walk.scan(place)
+        yield from walk.go_on()
+
+
+class WalkDirs(Divisible, code=101, doing="walking", is_note=False):
+    """The directories ``names`` of ``place``, which have these ``inodes`` (8 bytes each), with all that is in them."""
+
+    inodes: bytes
+
+    columns = ("inodes",)
+    least_items = 2
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        yield from heard(rank)
+        walk = _Walk(rank, result, rank.own(Finder).telling)
+        walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
+        yield from walk.go_on()
+
+
+class WalkNames(Divisible, code=102, doing="walking", is_note=False):
+    """Some of the names of a large directory, with types and inodes as it tells them."""
+
+    kinds: bytes
+    inodes: bytes
+
+    columns = ("kinds", "inodes")
+    operation_count = 1
+    least_items = 64
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        yield from heard(rank)
+        walk = _Walk(rank, result, rank.own(Finder).telling)
+        try:
+            directory = rank.open_source(self.place)
+        except Problem as problem:
+            _unread(result, self.place, problem)
+            return
+        yield from walk.look(self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes))
+        yield from walk.go_on()
+
+
+class _Walk:
+    """What one task does, and what it has found and not entered yet."""
+
+    def __init__(self, rank: Rank, result: Result, telling: Handover) -> None:
+        self._rank = rank
+        self._result = result
+        self._telling = telling
+        self._finder = rank.own(Finder)
+        self._left: list[tuple[Place, Sequence[bytes], Sequence[int]]] = []
+        """Directories to be entered, by the one around them; a task enters one at least."""
+        self._until = time.monotonic() + LONG
+        self._has_begun = False
+
+    def add(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+        self._left.append((place, names, inodes))
+
+    def go_on(self) -> Steps:
+        """Enters what was found, as long as nobody else has need of it; then tells of all of it."""
+        left = self._left
+        while left and (not self._has_begun or self._is_ours()):
+            place, names, inodes = left.pop()
+            if len(names) > 1:
+                left.append((place, names[1:], inodes[1:]))
+            yield from self._enter(place, names[0], inodes[0])
+        for each in left:
+            self._spawn(*each)
+        self._telling.tell(self._rank, self._result)
+
+    def _is_ours(self) -> bool:
+        is_short = time.monotonic() < self._until and self._telling.size < MOST_TOLD
+        return is_short and self._rank.stop_reason is None and self._rank.has_plenty()
+
+    def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
+        rank = self._rank
+        self._has_begun = True
+        path = around.path + b"/" + name if around.path else name
+        sources, below = rank.sources[around.root], around
+        try:
+            identity = sources.identity(path)
+            if identity.mount == around.source_id.mount and identity.inode != inode:
+                sources.forget(path)
+                raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
+            below = Place(around.root, path, identity, NOWHERE, False, False)
+        except Problem as problem:
+            self._result.count(counts.UNSCANNED, -1)
+            if problem.errno != errno.ENOENT:
+                _unread(self._result, around._replace(path=path), problem)
+            return
+        if self._finder.wish.same_device and identity.mount != around.source_id.mount:
+            self._result.count(counts.UNSCANNED, -1)
+            return
+        yield from self.scan(below)
+
+    def scan(self, place: Place) -> Steps:
+        """Lists a directory; what can't be read has failed."""
+        rank, result = self._rank, self._result
+        self._has_begun = True
+        result.count(counts.UNSCANNED, -1)
+        try:
+            yield from rank.throttle.spend(operations=2)
+            directory = rank.open_source(place)
+            listing = yield from begin_list(rank.kernel, directory, detailed=True)
+            if listing.is_large:
+                spool = NamesSpool(rank.open_spool)
+                try:
+                    number = yield from spread(listing, spool)
+                finally:
+                    tasks = (WalkNames(place, *unpack_listed(each)) for each in spool)
+                    result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+            else:
+                number, listed = listing.number, listing.listed
+                if number:
+                    yield from self.look(place, directory, listed.names, listed.kinds, listed.inodes)
+        except Problem as problem:
+            _unread(result, place, problem)
+            return
+        if self._finder.sums is not None:
+            self._finder.sums.add_directory(self._finder.path_of(place), number)
+
+    def look(self, place: Place, directory: int, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> Steps:
+        self._has_begun = True
+        if self._rank.throttle.is_on:
+            yield from self._rank.throttle.spend(operations=len(kinds))
+        rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling)
+        if rows:
+            names = packed.split(b"/")
+            self._result.count(counts.UNSCANNED, len(rows))
+            self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
+
+    def _spawn(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+        """Few directories make several tasks while other ranks have nothing to do."""
+        rank, number = self._rank, len(names)
+        size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
+        for start in range(0, number, size):
+            part = slice(start, start + size)
+            task = WalkDirs(place, pack_names(names[part]), pack_numbers([*inodes[part]]))
+            self._result.spawn(task, len(names[part]) * SCAN_COST, expands=True)
+
+
+def _unread(result: Result, place: Place, problem: Problem) -> None:
+    """What is in a directory can't be told."""
+    result.count(counts.FOUND)
+    result.fail(place, b"", problem, retry=Tried.NEVER)

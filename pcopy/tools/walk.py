@@ -1,0 +1,176 @@
+"""``pwalk`` as a tool, which each rank knows; on rank 0: what is walked, where lists go, what is told at the end."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+
+from pcopy.engine.task import Spawn
+from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
+from pcopy.jobs.paths import absolute
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Tool
+from pcopy.launch.watch.signals import told
+from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.report.streams import tell
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Job, Root, Sink, Totals
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import SCAN_COST
+from pcopy.tasks.walk.walk_dirs import WalkRoot
+from pcopy.tools.arguments import WalkArguments
+from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.tools.trees import TreePreparation
+from pcopy.tools.walk_outputs import ListTarget, Outputs, check_file, target_of
+from pcopy.units import show_seconds
+from pcopy.walk.sorting import mask_of
+from pcopy.walk.walk_wish import WalkWish
+
+_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "failed")
+"""Counters that ``--json`` shows, by their names in ``Totals``."""
+
+
+def _walked(totals: Totals) -> Done:
+    items = totals.copied + totals.skipped + totals.failed
+    return Done(items, totals.found, totals.bytes, totals.found_bytes, totals.bytes, totals.unscanned == 0)
+
+
+STAGES: Stages = {"walk": Stage(_walked, scans=True)}
+
+
+class WalkDirector(RepeatableDirector):
+    """One phase, which begins with the paths."""
+
+    def _root_task(self, number: int) -> Spawn:
+        return Spawn(int(Phase.COPY), encode(WalkRoot(number)), SCAN_COST, True, 0)
+
+
+class Walk(Tool):
+    """What is told counts where a copy counts what it has copied; what it leaves out as skipped."""
+
+    name = "pwalk"
+    writes = False
+    unfinished = STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    done = "listed"
+    durable_before: tuple[int, ...] = ()
+    director = WalkDirector
+
+    def phase_name(self, phase: int) -> str:
+        return "walk"
+
+    def first_counts(self, job: Job) -> list[int]:
+        """Each path counts when it is looked at."""
+        return [0] * len(Totals._fields)
+
+
+WALK = Walk()
+
+
+class WalkPreparation(TreePreparation):
+    program, done, incomplete = "pwalk", "walked", "not everything could be looked at"
+
+    def __init__(self, arguments: WalkArguments) -> None:
+        """Raises ``Refused``; nothing is touched."""
+        self.targets = _targets(arguments)
+        self.prints = any(not target.path for target in self.targets)
+        tree = arguments.tree
+        if self.prints and tree.telling.progress == "auto":  # nobody wants lines between those of the list
+            tree = tree._replace(telling=tree.telling._replace(progress="none"))
+        super().__init__(tree)
+        for target in self.targets:
+            if target.path:
+                check_file(target, force=arguments.force)
+        self._sort = arguments.sort
+        expression = arguments.expression
+        self.wish = WalkWish(
+            expression.tree,
+            expression.prints,
+            expression.least_depth,
+            expression.most_depth,
+            expression.same_device,
+            forms=tuple(target.form for target in self.targets if target.form != "parquet"),
+            fields=arguments.fields if any(_has_fields(target) for target in self.targets) else (),
+            columns=bool(arguments.sort) or any(target.form == "parquet" for target in self.targets),
+            sort_mask=mask_of(arguments.sort) if arguments.sort else 0,
+            now=arguments.now,
+        )
+        self.make_job(self.roots(_root, once=False), copies=False, walk=tuple(self.wish))
+        self._outputs: Outputs | None = None
+
+    @property
+    def lists(self) -> bool:
+        return False
+
+    def sink(self, screen: Sink) -> Sink:
+        if self._missing:
+            screen.failures(self._missing)
+        self._outputs = Outputs(
+            screen, self.targets, self.wish.fields, self._sort, self.telling.umask, f"pwalk-{self.job.writer}"
+        )
+        return self._outputs
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        """A list that is not whole does not appear."""
+        outputs = self._outputs
+        assert outputs is not None
+        if ended.halted is None and ended.status in (OK, INCOMPLETE):
+            outputs.finish()
+        else:
+            outputs.abandon()
+        if outputs.trouble:
+            if not outputs.is_closed:
+                tell(self.program, outputs.trouble)
+            return STOPPED
+        if not self.prints:
+            return super().tell_end(ended, ranks)
+        if ended.halted is not None:
+            tell(self.program, told(ended.halted))
+        return ended.status
+
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        totals = ended.totals
+        yield from sums_lines(totals, "listed", "left out")
+        rate = totals.found / seconds if seconds > 0 else 0.0
+        yield f"{show_seconds(seconds)}: {rate:,.0f} items/s"
+
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        return summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+
+    @property
+    def _outcomes(self) -> Mapping[int, str]:
+        return {**super()._outcomes, STOPPED: "stopped early (status 75): nothing was written"}
+
+
+def _targets(arguments: WalkArguments) -> list[ListTarget]:
+    nul = arguments.nul
+    targets = [target_of(path, nul=nul) for path in arguments.outputs]
+    paths = [target.path for target in targets]
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        raise Refused(f"--output {os.fsdecode(twice)}: is given twice")
+    if arguments.json_lines:
+        return [*targets, ListTarget("jsonl")]
+    if targets:
+        return targets
+    return [ListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
+
+
+def _has_fields(target: ListTarget) -> bool:
+    return target.form in ("jsonl", "csv", "parquet")
+
+
+def _root(path: bytes) -> Root:
+    """A symbolic link is one, unless a slash follows its name; raises ``OSError``."""
+    status = os.lstat(path)
+    if stat.S_ISDIR(status.st_mode):
+        identity = status.st_dev, status.st_ino
+        real = os.path.realpath(path)
+        return Root(real, real, b"", b"", path, path, identity, identity)
+    directory, name = os.path.split(absolute(path))
+    above = os.stat(directory)
+    identity = above.st_dev, above.st_ino
+    return Root(directory, directory, name, name, path, path, identity, identity)

@@ -1,0 +1,207 @@
+"""Where rank 0 puts what a walk has found: standard output, and files, each in a form of its own.
+
+Rule: a file appears under its name when it is whole. Once something can't be written, nothing more is, and the job
+stops.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, BinaryIO, Protocol
+
+from pcopy.errors import Refused
+from pcopy.jobs.spool import spool_in
+from pcopy.named import NamedTuple
+from pcopy.signature.replacing import replacing
+from pcopy.tasks.base.job import InFront, Sink
+from pcopy.text import shown
+from pcopy.walk.forms import FIELDS, Form, csv_head, first_line, form_of
+from pcopy.walk.matching import Items
+from pcopy.walk.sorting import SortedItems
+
+ENDINGS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "lines", ".lst": "lines"}
+"""What a file of ``--output`` holds, by the end of its name."""
+
+_BEGINNINGS = {"jsonl": b'{"format": "pcopy listing"', "csv": b"path,path_b64,type", "parquet": b"PAR1"}
+"""Of files that are replaced without a question."""
+
+
+class ListTarget(NamedTuple):
+    """One output: its ``form``, and its file; empty: standard output."""
+
+    form: str
+    path: bytes = b""
+
+
+def target_of(path: bytes, *, nul: bool) -> ListTarget:
+    """A file of ``--output``; raises ``Refused`` if its name does not say what it is to hold."""
+    ending = os.path.splitext(os.fsdecode(path))[1]
+    form = ENDINGS.get(ending)
+    if form is None:
+        raise Refused(f"{shown(path)}: its name says what it holds, and has to end in {', '.join(ENDINGS)}")
+    if form == "parquet":
+        _check_parquet()
+    return ListTarget("nul" if nul and form == "lines" else form, path)
+
+
+def _check_parquet() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise Refused("Parquet needs pyarrow: pip install pyarrow; or name a file that ends in .csv or .jsonl")
+
+
+def check_file(target: ListTarget, *, force: bool) -> None:
+    """Raises ``Refused`` where something is replaced that is no older list."""
+    path = target.path
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            beginning = file.read(64)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Refused(f"{shown(path)}: is there already, and cannot be replaced: {error.strerror}") from None
+    known = _BEGINNINGS.get(target.form)
+    if beginning and not force and not (known and beginning.startswith(known)):
+        raise Refused(f"{shown(path)}: is there already, and may be anything; name another file, or write --force")
+
+
+class Outputs(InFront):
+    """A sink, which hears what is found (``pcopy.tasks.walk.tell_found.Hearer``)."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        targets: Sequence[ListTarget],
+        fields: Sequence[str],
+        sort: str,
+        umask: int | None,
+        writer: str,
+    ) -> None:
+        """Raises ``Refused`` if a file can't be made."""
+        super().__init__(sink)
+        self.trouble = ""
+        """Why nothing more is written."""
+        self.is_closed = False
+        """Has whoever reads standard output gone?"""
+        self._sorted = SortedItems(sort, spool_in(b"")) if sort else None
+        self._files = ExitStack()
+        self._outputs = []
+        for target in targets:
+            stream = self._opened(target.path, umask, writer) if target.path else _StandardOutput()
+            self._outputs.append(_output(target, stream, fields))
+
+    def _opened(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
+        try:
+            return self._files.enter_context(replacing(path, umask, writer))
+        except OSError as error:
+            raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+
+    def written(self, parts: Sequence[bytes]) -> str:
+        """Some bytes for each output. Returns why the job has to stop, or nothing."""
+        for output, part in zip(self._outputs, parts, strict=True):
+            self._try(output, output.write, part)
+        return self.trouble
+
+    def listed(self, items: Items) -> str:
+        """As ``written``, of items with their columns."""
+        if self._sorted is not None:
+            self._sorted.add(items)
+        else:
+            self._put(items)
+        return self.trouble
+
+    def _put(self, items: Items) -> None:
+        for output in self._outputs:
+            self._try(output, output.put, items)
+
+    def _try(self, output: Output, call: Any, *arguments: Any) -> None:
+        if self.trouble:
+            return
+        try:
+            call(*arguments)
+        except OSError as error:
+            self.is_closed = error.errno == errno.EPIPE and not output.path
+            where = shown(output.path) if output.path else "standard output"
+            self.trouble = f"{where} cannot be written: {error.strerror}"
+
+    def finish(self) -> None:
+        """All was found: writes what is left, and gives the files their names."""
+        if self._sorted is not None:
+            for items in self._sorted.in_order():
+                self._put(items)
+        for output in self._outputs:
+            self._try(output, output.finish)
+        if self.trouble:
+            self.abandon()
+            return
+        try:
+            self._files.close()
+        except OSError as error:
+            self.trouble = f"a list cannot be written: {error.strerror}"
+
+    def abandon(self) -> None:
+        """The files do not appear."""
+        self._files.__exit__(Refused, Refused("stopped"), None)
+
+
+class _StandardOutput:
+    """Descriptor 1, whatever Python holds back for it."""
+
+    def write(self, part: bytes) -> None:
+        view = memoryview(part)
+        while view:
+            view = view[os.write(1, view) :]
+
+
+class Output(Protocol):
+    """One list."""
+
+    path: bytes
+    """Empty: standard output."""
+
+    def write(self, part: bytes) -> None:
+        """Bytes in its form. Raises ``OSError``, as the others."""
+
+    def put(self, items: Items) -> None:
+        """Items with their columns."""
+
+    def finish(self) -> None:
+        """That was all."""
+
+
+class _Lines:
+    def __init__(self, target: ListTarget, stream: Any, fields: Sequence[str]) -> None:
+        self.path = target.path
+        self._stream = stream
+        self._has_begun = False
+        self._head = b""
+        self._form: Form = form_of(target.form, fields)
+        if target.form == "jsonl":
+            self._head = first_line(os.getcwdb())
+        elif target.form == "csv":
+            self._head = csv_head(fields)
+
+    def write(self, part: bytes) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            part = self._head + part
+        if part:
+            self._stream.write(part)
+
+    def finish(self) -> None:
+        self.write(b"")
+
+    def put(self, items: Items) -> None:
+        self.write(self._form(items))
+
+
+def _output(target: ListTarget, stream: Any, fields: Sequence[str]) -> Output:
+    if target.form != "parquet":
+        return _Lines(target, stream, fields)
+    from pcopy.tools.walk_parquet import Parquet
+
+    return Parquet(target.path, stream, [name for name in FIELDS if name in fields])

@@ -1,0 +1,348 @@
+"""find's tests, parsed: words of a command line become a tree of primitives, which travels to all ranks.
+
+A node is a tuple of its name and what it needs: ``("and", left, right)``, ``("name", pattern, folds_case)``,
+``("between", column, least, most)``. Whatever has to be looked up (a user's name, the time of a file) is
+looked up here, once, by rank 0. ``pcopy.walk.matching`` asks the tree of columns.
+
+Rules: words, precedence and rounding are find's. Times are in nanoseconds since 1970, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pcopy.named import NamedTuple
+from pcopy.text import shown
+from pcopy.walk.permissions import bits_of
+
+Tree = tuple[Any, ...]
+
+SECOND, MINUTE, DAY = 10**9, 60 * 10**9, 86400 * 10**9
+"""In nanoseconds."""
+
+_UNITS = {"c": 1, "w": 2, "b": 512, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TIMES = {"a": "atime", "c": "ctime", "m": "mtime"}
+_NODES = "bcdpfls"
+_OF_TIME = {
+    **dict.fromkeys(("-mtime", "-atime", "-ctime"), "_days"),
+    **dict.fromkeys(("-mmin", "-amin", "-cmin"), "_minutes"),
+}
+
+ARGUMENTS = {
+    **dict.fromkeys(("-name", "-iname", "-path", "-wholename", "-ipath", "-iwholename", "-type", "-size", "-perm"), 1),
+    **dict.fromkeys(("-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-anewer", "-cnewer"), 1),
+    **dict.fromkeys(("-user", "-group", "-xattr", "-samefile", "-maxdepth", "-mindepth"), 1),
+    **dict.fromkeys(("-links", "-inum", "-uid", "-gid"), 1),
+    **dict.fromkeys(("-empty", "-true", "-false", "-nouser", "-nogroup", "-prune", "-print", "-print0"), 0),
+    **dict.fromkeys(("-xdev", "-mount", "-not", "-o", "-or", "-a", "-and", "-noleaf"), 0),
+}
+"""How many words each takes; ``-newerXY`` takes one, too."""
+
+INSTEAD = {
+    **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
+    "-delete": "pwalk changes nothing; write -print0, and give that to xargs -0 rm",
+    **dict.fromkeys(("-printf", "-fprintf", "-ls", "-fls"), "write --json-lines, or --output FILE.csv"),
+    **dict.fromkeys(("-fprint", "-fprint0"), "write --output FILE"),
+    **dict.fromkeys(("-regex", "-iregex", "-regextype"), "write -name or -path, or filter the lines with grep"),
+    **dict.fromkeys(("-depth", "-d"), "there is no order; --sort=path has one"),
+    **dict.fromkeys(("-follow", "-lname", "-ilname", "-xtype"), "symbolic links are not followed, nor read"),
+    **dict.fromkeys(("-daystart", "-used", "-fstype", "-context", "-quit"), "pwalk does not have it"),
+    **dict.fromkeys(("-readable", "-writable", "-executable"), "write -perm"),
+}
+"""What find has and pwalk does not, and what is said of it."""
+
+_NEWER = re.compile(r"-newer([acmBt])([acmBt])")
+
+
+def begins(word: str) -> bool:
+    """Does an expression begin with this word of a command line?"""
+    known = word in ARGUMENTS or word in INSTEAD or bool(_NEWER.fullmatch(word))
+    return word in ("(", ")", "!") or (known and word not in ("-o", "-or", "-a", "-and"))
+
+
+def arguments_of(word: str) -> int:
+    """So many words after it are its own."""
+    return 1 if _NEWER.fullmatch(word) else ARGUMENTS.get(word, 0)
+
+
+class Expression(NamedTuple):
+    """What was said. ``prints``: it says itself what is told. ``nul``: paths end with a NUL (``-print0``).
+
+    ``same_device``: other file systems are not entered. Depths count from the paths of the command line, which have 0.
+    """
+
+    tree: Tree = ("true",)
+    prints: bool = False
+    nul: bool = False
+    least_depth: int = 0
+    most_depth: int = -1
+    same_device: bool = False
+
+
+def parse(words: Sequence[str], now: int) -> Expression:
+    """``now`` is when the command began. Raises ``ValueError`` with one line on what is wrong."""
+    return _Parser(words, now).parse()
+
+
+class _Parser:
+    def __init__(self, words: Sequence[str], now: int) -> None:
+        self._words = [*words]
+        self._at = 0
+        self._now = now
+        self._said = Expression()
+
+    def parse(self) -> Expression:
+        if not self._words:
+            return self._said
+        tree = self._any()
+        if self._at < len(self._words):
+            word = self._words[self._at]
+            if word == ",":
+                raise ValueError(",: pwalk does not have it; write two commands")
+            raise ValueError(f"{_quoted(word)}: nothing opens this bracket" if word == ")" else self._unknown(word))
+        return self._said._replace(tree=tree)
+
+    @property
+    def _next(self) -> str:
+        return self._words[self._at] if self._at < len(self._words) else ""
+
+    def _any(self) -> Tree:
+        tree = self._all()
+        while self._next in ("-o", "-or"):
+            word = self._take()
+            self._wants_more(word)
+            tree = ("or", tree, self._all())
+        return tree
+
+    def _all(self) -> Tree:
+        tree = self._one()
+        while self._at < len(self._words) and self._next not in (")", "-o", "-or", ","):
+            if self._next in ("-a", "-and"):
+                self._wants_more(self._take())
+            tree = ("and", tree, self._one())
+        return tree
+
+    def _wants_more(self, word: str) -> None:
+        if self._at >= len(self._words):
+            raise ValueError(f"{word}: a test has to follow")
+
+    def _one(self) -> Tree:
+        word = self._take()
+        if word in ("!", "-not"):
+            self._wants_more(word)
+            return ("not", self._one())
+        if word == "(":
+            self._wants_more("(")
+            if self._next == ")":
+                raise ValueError("( ): there is nothing between the brackets")
+            tree = self._any()
+            if self._next != ")":
+                raise ValueError("(: nothing closes this bracket")
+            self._take()
+            return tree
+        if word in ("-o", "-or", "-a", "-and", ")", ","):
+            raise ValueError(f"{_quoted(word)}: a test has to stand before it")
+        if arguments_of(word):
+            if self._at >= len(self._words):
+                raise ValueError(f"{word}: its value is missing")
+            return self._with_value(word, self._take())
+        return self._alone(word)
+
+    def _take(self) -> str:
+        word = self._words[self._at]
+        self._at += 1
+        return word
+
+    def _alone(self, word: str) -> Tree:
+        match word:
+            case "-true" | "-noleaf":
+                return ("true",)
+            case "-false" | "-empty" | "-nouser" | "-nogroup" | "-prune":
+                return (word[1:],)
+            case "-print" | "-print0":
+                self._said = self._said._replace(prints=True, nul=self._said.nul or word == "-print0")
+                return ("print",)
+            case "-xdev" | "-mount":
+                self._said = self._said._replace(same_device=True)
+                return ("true",)
+        raise ValueError(self._unknown(word))
+
+    def _unknown(self, word: str) -> str:
+        if word in INSTEAD:
+            return f"{word}: {INSTEAD[word]}"
+        if not word.startswith("-"):
+            return f"{_quoted(word)}: paths stand before the first test; in the shell write patterns in quotes"
+        return f"unknown test {_quoted(word)}"
+
+    def _with_value(self, word: str, value: str) -> Tree:
+        try:
+            return self._test(word, value)
+        except ValueError as error:
+            raise ValueError(f"{word} {_quoted(value)}: {error}") from None
+        except OSError as error:
+            raise ValueError(f"{word} {_quoted(value)}: {error.strerror}") from None
+
+    def _test(self, word: str, value: str) -> Tree:
+        if (newer := _NEWER.fullmatch(word)) is not None:
+            return self._newer(newer[1], newer[2], value)
+        if word in _OF_TIME:
+            return getattr(self, _OF_TIME[word])(_TIMES[word[1]], value)  # type: ignore[no-any-return]
+        if word in ("-maxdepth", "-mindepth"):
+            depth = _natural(value)
+            said = self._said
+            self._said = said._replace(most_depth=depth) if word == "-maxdepth" else said._replace(least_depth=depth)
+            return ("true",)
+        if word in ("-newer", "-anewer", "-cnewer"):
+            return self._newer("m" if word == "-newer" else word[1], "m", value)
+        return _PLAIN[word](value)
+
+    def _days(self, column: str, value: str) -> Tree:
+        """A part of a day does not count: of an age of 1.9 days the 1 does."""
+        sign, age = _moment(value, DAY)
+        if sign == "+":
+            return ("between", column, None, self._now - DAY - age - 1)
+        if sign == "-":  # find counts from a second before
+            return ("between", column, self._now - SECOND - age + 1, None)
+        return ("between", column, self._now - DAY - age + 1, self._now - age)
+
+    def _minutes(self, column: str, value: str) -> Tree:
+        """A part of a minute counts as a whole one."""
+        sign, age = _moment(value, MINUTE)
+        if sign == "+":
+            return ("between", column, None, self._now - age - 1)
+        if sign == "-":
+            return ("between", column, self._now - age + 1, None)
+        return ("between", column, self._now - age + 1, self._now - age + MINUTE)
+
+    def _newer(self, ours: str, theirs: str, value: str) -> Tree:
+        if "B" in (ours, theirs) or ours == "t":
+            raise ValueError("only a, c and m are compared here (the time of birth is not)")
+        if theirs == "t":
+            return ("between", _TIMES[ours], _date(value) + 1, None)
+        status = os.lstat(value)
+        return ("between", _TIMES[ours], getattr(status, f"st_{_TIMES[theirs]}_ns") + 1, None)
+
+
+def _quoted(word: str) -> str:
+    return shown(os.fsencode(word))
+
+
+def _signed(value: str) -> tuple[str, str]:
+    return (value[0], value[1:]) if value[:1] in ("+", "-") else ("", value)
+
+
+def _natural(value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", value):
+        raise ValueError("a whole number is expected")
+    return int(value)
+
+
+def _whole(value: str) -> tuple[str, int]:
+    sign, digits = _signed(value)
+    if not re.fullmatch(r"[0-9]{1,20}", digits):
+        raise ValueError("a whole number is expected, or one after + (more) or - (less)")
+    return sign, int(digits)
+
+
+def _between(column: str, sign: str, number: int) -> Tree:
+    least = None if sign == "-" else number + 1 if sign == "+" else number
+    most = None if sign == "+" else number - 1 if sign == "-" else number
+    return ("between", column, least, most)
+
+
+def _size(value: str) -> Tree:
+    """Sizes are rounded up to whole units, before they are compared."""
+    unit = _UNITS.get(value[-1:], 0)
+    try:
+        sign, number = _whole(value[:-1] if unit else value)
+    except ValueError:
+        raise ValueError("a number is expected, as 100M: c for bytes, k, M, G; + for more, - for less") from None
+    unit = unit or 512
+    if sign == "+":
+        return ("between", "size", number * unit + 1, None)
+    if sign == "-":
+        return ("between", "size", None, (number - 1) * unit)
+    return ("between", "size", (number - 1) * unit + 1, number * unit)
+
+
+def _types(value: str) -> bytes:
+    kinds = value.split(",")
+    if any(len(kind) != 1 or kind not in _NODES for kind in kinds) or len({*kinds}) < len(kinds):
+        raise ValueError("f, d, l, p, s, b or c is expected, or several of them with commas between")
+    return "".join(kinds).encode()
+
+
+def _permissions(value: str) -> tuple[str, int, int]:
+    """How they are compared, and the bits: of files, and of directories."""
+    how, mode = (value[0], value[1:]) if value[:1] in ("-", "/") else ("=", value)
+    return how, bits_of(mode, directory=False), bits_of(mode, directory=True)
+
+
+def _moment(value: str, unit: int) -> tuple[str, int]:
+    sign, number = _signed(value)
+    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", number) or len(number) > 18:
+        raise ValueError("a number is expected, or one after + (older) or - (younger)")
+    whole, _, part = number.partition(".")
+    fraction = int(part or 0) * unit // 10 ** len(part) if part else 0
+    return sign, int(whole or 0) * unit + fraction
+
+
+def _date(value: str) -> int:
+    from datetime import datetime
+
+    if re.fullmatch(r"@-?[0-9]{1,11}", value):
+        return int(value[1:]) * SECOND
+    try:
+        return round(datetime.fromisoformat(value).timestamp() * 10**6) * 1000
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("a date is expected, as 2026-11-24 or 2026-11-24T18:00, or @SECONDS since 1970") from None
+
+
+def _user(value: str) -> int:
+    import pwd
+
+    return _numbered(value, lambda name: pwd.getpwnam(name).pw_uid, "user")
+
+
+def _group(value: str) -> int:
+    import grp
+
+    return _numbered(value, lambda name: grp.getgrnam(name).gr_gid, "group")
+
+
+def _numbered(value: str, look_up: Callable[[str], int], what: str) -> int:
+    try:
+        return look_up(value)
+    except (KeyError, ValueError):
+        if re.fullmatch(r"[0-9]{1,10}", value):
+            return int(value)
+    raise ValueError(f"there is no such {what}")
+
+
+def _samefile(value: str) -> Tree:
+    status = os.lstat(value)
+    inode, device = status.st_ino, status.st_dev
+    return ("and", ("between", "inode", inode, inode), ("between", "device", device, device))
+
+
+_PLAIN: dict[str, Callable[[str], Tree]] = {
+    "-name": lambda value: ("name", os.fsencode(value), False),
+    "-iname": lambda value: ("name", os.fsencode(value), True),
+    **dict.fromkeys(("-path", "-wholename"), lambda value: ("path", os.fsencode(value), False)),
+    **dict.fromkeys(("-ipath", "-iwholename"), lambda value: ("path", os.fsencode(value), True)),
+    "-type": lambda value: ("type", _types(value)),
+    "-size": _size,
+    "-perm": lambda value: ("perm", *_permissions(value)),
+    "-links": lambda value: _between("links", *_whole(value)),
+    "-inum": lambda value: _between("inode", *_whole(value)),
+    "-uid": lambda value: _between("uid", *_whole(value)),
+    "-gid": lambda value: _between("gid", *_whole(value)),
+    "-user": lambda value: _between("uid", "", _user(value)),
+    "-group": lambda value: _between("gid", "", _group(value)),
+    "-xattr": lambda value: ("xattr", os.fsencode(value)),
+    "-samefile": _samefile,
+}
+"""The other tests that have a value."""

@@ -1,0 +1,176 @@
+"""How items are written that a walk has found: as lines, JSON lines (docs/formats/listing.md) or CSV, whole batches at
+once."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+
+from pcopy.fsio.kernel.columns import (
+    ATIME,
+    BLOCKS,
+    CTIME,
+    DEVICE,
+    GROUP,
+    INODE,
+    LINKS,
+    MODE,
+    MTIME,
+    OWNER,
+    SIZE,
+)
+from pcopy.text import shown
+from pcopy.walk.matching import Items
+
+FIELDS = {
+    "mode": (MODE, "mode"),
+    "uid": (OWNER, "uid"),
+    "gid": (GROUP, "gid"),
+    "size": (SIZE, "size"),
+    "allocated": (BLOCKS, "blocks"),
+    "links": (LINKS, "links"),
+    "inode": (INODE, "inode"),
+    "device": (DEVICE, "device"),
+    "atime_ns": (ATIME, "atime"),
+    "mtime_ns": (MTIME, "mtime"),
+    "ctime_ns": (CTIME, "ctime"),
+}
+"""What is told of an item beside its path and type, in this order: the column's bit, and its name."""
+
+BLOCK = 512
+"""Bytes of the blocks in which ``allocated`` is counted."""
+
+TYPES = {
+    ord("f"): "file",
+    ord("d"): "directory",
+    ord("l"): "symlink",
+    ord("p"): "fifo",
+    ord("c"): "character",
+    ord("b"): "block",
+    ord("s"): "socket",
+    ord("?"): "unknown",
+}
+
+_UNQUOTED = re.compile(rb"[ !#-\[\]-~]*")
+"""What stands in JSON as it is."""
+_CSV_PLAIN = re.compile(r'[^",\r\n]*')
+
+Form = Callable[[Items], bytes]
+"""Writes some items, all of which have the columns of its fields."""
+
+
+def mask_of(fields: Sequence[str]) -> int:
+    mask = 0
+    for field in fields:
+        mask |= FIELDS[field][0]
+    return mask
+
+
+def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
+    """A column for each field, as they are told: modes without the type, allocated bytes."""
+    columns: list[Sequence[int]] = []
+    for field in fields:
+        column: Sequence[int] = getattr(items.seen, FIELDS[field][1])
+        if field == "mode":
+            column = [mode & 0o7777 for mode in column]
+        elif field == "allocated":
+            column = [blocks * BLOCK for blocks in column]
+        columns.append(column)
+    return columns
+
+
+def lines(items: Items) -> bytes:
+    """As ``find -print``."""
+    return _joined(items, b"\n")
+
+
+def nul_lines(items: Items) -> bytes:
+    """As ``find -print0``."""
+    return _joined(items, b"\0")
+
+
+def _joined(items: Items, end: bytes) -> bytes:
+    above = items.above
+    return above + (end + above).join(items.names) + end
+
+
+def shown_lines(items: Items) -> bytes:
+    """For a terminal: nothing that it would act on."""
+    above = items.above
+    return "".join(f"{shown(above + name)}\n" for name in items.names).encode()
+
+
+def json_lines(fields: Sequence[str]) -> Form:
+    parts = [f'"{name}": "%04o"' if name == "mode" else f'"{name}": %d' for name in fields]
+    row = b'{%b, "type": "%b"' + "".join(f", {part}" for part in parts).encode() + b"}\n"
+    words = {kind: word.encode() for kind, word in TYPES.items()}
+
+    def form(items: Items) -> bytes:
+        columns = values_of(items, fields) if fields else []
+        kinds = map(words.__getitem__, items.kinds)
+        return b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
+
+    return form
+
+
+def _json_paths(items: Items) -> Iterator[bytes]:
+    above, plain = items.above, _UNQUOTED.fullmatch
+    is_plain = bool(plain(above))
+    for name in items.names:
+        if is_plain and plain(name):
+            yield b'"path": "%b%b"' % (above, name)
+        else:
+            yield _json_path(above + name)
+
+
+def _json_path(path: bytes) -> bytes:
+    text = shown(path)
+    told = b'"path": %b' % json.dumps(text).encode()
+    return told if text.encode() == path else b'%b, "path_b64": "%b"' % (told, b64encode(path))
+
+
+def first_line(directory: bytes) -> bytes:
+    """Of a saved listing. ``directory``: from where paths that do not begin with a slash start."""
+    return b'{"format": "pcopy listing", "version": 1, "directory_b64": "%b"}\n' % b64encode(directory)
+
+
+def csv_head(fields: Sequence[str]) -> bytes:
+    return ",".join(("path", "path_b64", "type", *fields)).encode() + b"\n"
+
+
+def csv_lines(fields: Sequence[str]) -> Form:
+    """RFC 4180, but with lines that end in a newline alone. ``path_b64`` is empty where ``path`` is exact."""
+    row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%d" for name in fields) + "\n"
+
+    def form(items: Items) -> bytes:
+        columns = values_of(items, fields) if fields else []
+        kinds = map(TYPES.__getitem__, items.kinds)
+        return "".join(map(row.__mod__, zip(_csv_paths(items), kinds, *columns, strict=True))).encode()
+
+    return form
+
+
+def _csv_paths(items: Items) -> Iterator[str]:
+    for name in items.names:
+        text, exact = told_path(items.above + name)
+        yield f"{_quoted(text)},{exact}"
+
+
+def told_path(path: bytes) -> tuple[str, str]:
+    """As it is shown, and its bytes in base64 if that is something else."""
+    text = shown(path)
+    return text, "" if text.encode() == path else b64encode(path).decode()
+
+
+def _quoted(text: str) -> str:
+    if _CSV_PLAIN.fullmatch(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def form_of(name: str, fields: Sequence[str]) -> Form:
+    """By the name that travels: ``lines``, ``nul``, ``shown``, ``jsonl``, ``csv``."""
+    plain: dict[str, Form] = {"lines": lines, "nul": nul_lines, "shown": shown_lines}
+    return plain.get(name) or (json_lines(fields) if name == "jsonl" else csv_lines(fields))

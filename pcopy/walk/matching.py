@@ -1,0 +1,350 @@
+"""Asks columns what ``pcopy.walk.expression`` has parsed: which of some items of a directory fulfil it?
+
+A test takes rows and returns those that fulfil it, in their order; so what stands behind an *and* is asked only of the
+rows that are left, as find does. There is no object for each item.
+
+Tests are *cheap* if what a directory tells of its names is enough: names, types. The others want ``Rows``, and so a
+look at each item that is left.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from pcopy.fsio.kernel.columns import (
+    COLUMNS,
+    GROUP,
+    MODE,
+    OWNER,
+    SIZE,
+    Rows,
+)
+from pcopy.walk.expression import Tree
+from pcopy.walk.globbing import matcher
+
+KINDS = {
+    stat.S_IFREG: ord("f"),
+    stat.S_IFDIR: ord("d"),
+    stat.S_IFLNK: ord("l"),
+    stat.S_IFIFO: ord("p"),
+    stat.S_IFSOCK: ord("s"),
+    stat.S_IFCHR: ord("c"),
+    stat.S_IFBLK: ord("b"),
+}
+"""Letters of types, as ``-type`` has them."""
+
+DIRECTORY, UNKNOWN = ord("d"), ord("?")
+
+_BIT_OF = {name: bit for name, _, bit, _ in COLUMNS}
+_WANTS = {"perm": MODE, "empty": SIZE, "nouser": OWNER, "nogroup": GROUP, "xattr": 0}
+_CHEAP = {"name", "path", "type", "true", "false", "prune", "print"}
+_ACTS = {"prune", "print"}
+
+_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class Items:
+    """Some items of one ``directory`` (open; below 0: of paths from the working one), each with a type (``KINDS``), and
+    with ``rows`` if they were looked at.
+
+    ``above`` is the beginning of their paths, as these are told: with a slash at its end. ``pruned`` are rows of
+    directories that are not entered; ``printed`` those of a ``-print`` of the expression, once for each.
+    """
+
+    __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows")
+
+    def __init__(
+        self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: Rows | None = None
+    ) -> None:
+        self.directory = directory
+        self.above = above
+        self.names = names
+        self.kinds = kinds
+        self.rows = rows
+        self.pruned: set[int] = set()
+        self.printed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def seen(self) -> Rows:
+        assert self.rows is not None
+        return self.rows
+
+    def chosen(self, rows: Sequence[int], seen: Rows | None = None) -> Items:
+        """Some of them, in their order."""
+        names, kinds = self.names, self.kinds
+        columns = seen if seen is not None else None if self.rows is None else self.rows.chosen(rows)
+        return Items(
+            self.directory, self.above, [names[row] for row in rows], bytes(kinds[row] for row in rows), columns
+        )
+
+
+Test = Callable[[Items, Sequence[int]], Sequence[int]]
+"""The rows, of those that it is given, that fulfil it."""
+
+
+def wanted(tree: Tree) -> int:
+    """The columns that it asks for."""
+    if tree[0] == "between":
+        return _BIT_OF[tree[1]]
+    if tree[0] in ("and", "or", "not"):
+        mask = 0
+        for each in tree[1:]:
+            mask |= wanted(each)
+        return mask
+    return _WANTS.get(tree[0], 0)
+
+
+def is_cheap(tree: Tree) -> bool:
+    """Does it need no look at the items?"""
+    return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP
+
+
+def _acts(tree: Tree) -> bool:
+    return any(map(_acts, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTS
+
+
+def parted(tree: Tree) -> tuple[Tree, Tree]:
+    """Two trees of which both have to be fulfilled: a cheap one, which is asked first, and the rest."""
+    cheap: list[Tree] = []
+    dear: list[Tree] = []
+    acts = _acts(tree)
+    for each in _conjuncts(tree):
+        (cheap if is_cheap(each) and not (acts and dear) else dear).append(each)
+    return _all_of(cheap), _all_of(dear)
+
+
+def _conjuncts(tree: Tree) -> Iterable[Tree]:
+    if tree[0] == "and":
+        yield from _conjuncts(tree[1])
+        yield from _conjuncts(tree[2])
+    else:
+        yield tree
+
+
+def _all_of(trees: list[Tree]) -> Tree:
+    trees = [tree for tree in trees if tree != ("true",)]
+    if not trees:
+        return ("true",)
+    whole = trees[0]
+    for tree in trees[1:]:
+        whole = ("and", whole, tree)
+    return whole
+
+
+def compiled(tree: Tree) -> Test:
+    """The test of a whole tree."""
+    name, *operands = tree
+    return _MAKERS[name](*operands)
+
+
+def _and(left: Tree, right: Tree) -> Test:
+    first, second = compiled(left), compiled(right)
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        left = first(items, rows)
+        return second(items, left) if left else left
+
+    return test
+
+
+def _or(left: Tree, right: Tree) -> Test:
+    first, second = compiled(left), compiled(right)
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        found = first(items, rows)
+        if len(found) == len(rows):
+            return found
+        known = set(found)
+        others = second(items, [row for row in rows if row not in known])
+        if not others:
+            return found
+        known.update(others)
+        return [row for row in rows if row in known]
+
+    return test
+
+
+def _not(operand: Tree) -> Test:
+    inner = compiled(operand)
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        found = inner(items, rows)
+        if not found:
+            return rows
+        known = set(found)
+        return [row for row in rows if row not in known]
+
+    return test
+
+
+def _true() -> Test:
+    return lambda items, rows: rows
+
+
+def _false() -> Test:
+    return lambda items, rows: ()
+
+
+def _name(pattern: bytes, folds: bool) -> Test:
+    match = matcher(pattern, folds=folds)
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        names = items.names
+        return [row for row in rows if match(_base(names[row]))]
+
+    return test
+
+
+def _base(name: bytes) -> bytes:
+    """A path of the command line may have more than a name."""
+    if b"/" not in name:
+        return name
+    return os.path.basename(name.rstrip(b"/")) or b"/"
+
+
+def _path(pattern: bytes, folds: bool) -> Test:
+    match = matcher(pattern, folds=folds)
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        above, names = items.above, items.names
+        return [row for row in rows if match(above + names[row])]
+
+    return test
+
+
+def _type(letters: bytes) -> Test:
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        kinds = items.kinds
+        if len(rows) == len(kinds) and not kinds.strip(letters):
+            return rows
+        return [row for row in rows if kinds[row] in letters]
+
+    return test
+
+
+def _between(column: str, least: int | None, most: int | None) -> Test:
+    low = -(1 << 70) if least is None else least
+    high = 1 << 70 if most is None else most
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        values = getattr(items.seen, column)
+        return [row for row in rows if low <= values[row] <= high]
+
+    return test
+
+
+def _perm(how: str, of_files: int, of_directories: int) -> Test:
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        modes, kinds = items.seen.mode, items.kinds
+        found = []
+        for row in rows:
+            bits = of_directories if kinds[row] == DIRECTORY else of_files
+            mode = modes[row] & 0o7777
+            if mode == bits if how == "=" else mode & bits == bits if how == "-" else mode & bits or not bits:
+                found.append(row)
+        return found
+
+    return test
+
+
+def _empty() -> Test:
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        sizes, kinds = items.seen.size, items.kinds
+        return [
+            row
+            for row in rows
+            if (kinds[row] == ord("f") and not sizes[row])
+            or (kinds[row] == DIRECTORY and _holds_nothing(items.directory, items.names[row]))
+        ]
+
+    return test
+
+
+def _holds_nothing(directory: int, name: bytes) -> bool:
+    """False for what cannot be listed: the walk, which enters it, tells why."""
+    with suppress(OSError):
+        opened = os.open(name, _INTO, dir_fd=directory)
+        try:
+            with os.scandir(opened) as entries:
+                return next(entries, None) is None
+        finally:
+            os.close(opened)
+    return False
+
+
+def _xattr(name: bytes) -> Test:
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        return [row for row in rows if _has_attribute(items.directory, items.names[row], name)]
+
+    return test
+
+
+def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
+    with suppress(OSError):
+        path = item if directory < 0 else b"/proc/self/fd/%d/%b" % (directory, item)
+        os.getxattr(path, name, follow_symlinks=False)
+        return True
+    return False
+
+
+def _unknown_to(column: str, look_up: Callable[[int], object]) -> Test:
+    known: dict[int, bool] = {}
+
+    def is_unknown(number: int) -> bool:
+        if number not in known:
+            try:
+                look_up(number)
+                known[number] = False
+            except KeyError:
+                known[number] = True
+        return known[number]
+
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        values = getattr(items.seen, column)
+        return [row for row in rows if is_unknown(values[row])]
+
+    return test
+
+
+def _prune() -> Test:
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        items.pruned.update(rows)
+        return rows
+
+    return test
+
+
+def _print() -> Test:
+    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+        items.printed.extend(rows)
+        return rows
+
+    return test
+
+
+_MAKERS: dict[str, Callable[..., Test]] = {
+    "and": _and,
+    "or": _or,
+    "not": _not,
+    "true": _true,
+    "false": _false,
+    "name": _name,
+    "path": _path,
+    "type": _type,
+    "between": _between,
+    "perm": _perm,
+    "empty": _empty,
+    "xattr": _xattr,
+    "nouser": lambda: _unknown_to("uid", pwd.getpwuid),
+    "nogroup": lambda: _unknown_to("gid", grp.getgrgid),
+    "prune": _prune,
+    "print": _print,
+}

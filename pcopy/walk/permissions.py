@@ -1,0 +1,53 @@
+"""Modes as find's ``-perm`` takes them: octal, or symbolic as chmod has it, applied to nothing."""
+
+from __future__ import annotations
+
+import re
+
+_CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+)")
+_ACTION = re.compile(r"([-+=])([ugo]|[rwxXst]*)")
+_WHO = {"u": 0o4700, "g": 0o2070, "o": 0o1007}
+_BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
+_SHIFT = {"u": 6, "g": 3, "o": 0}
+
+
+def bits_of(mode: str, *, directory: bool) -> int:
+    """The bits of ``mode``, which for a ``directory`` may be others (``X``). Raises ``ValueError``."""
+    if re.fullmatch(r"[0-7]{1,5}", mode) and int(mode, 8) <= 0o7777:
+        return int(mode, 8)
+    bits = 0
+    for clause in mode.split(","):
+        found = _CLAUSE.fullmatch(clause)
+        if found is None:
+            raise ValueError("an octal mode is expected, as 0644, or a symbolic one, as u=rw,g+w")
+        for operator, what in _ACTION.findall(found[2]):
+            bits = _applied(bits, found[1], operator, what, directory=directory)
+    return bits
+
+
+def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
+    reached = 0o7777 if not who or "a" in who else 0
+    for each in who.replace("a", ""):
+        reached |= _WHO[each]
+    wanted = _wanted(bits, what, directory=directory) & reached
+    if operator == "+":
+        return bits | wanted
+    if operator == "-":
+        return bits & ~wanted
+    return (bits & ~reached) | wanted
+
+
+def _wanted(bits: int, what: str, *, directory: bool) -> int:
+    if what in _SHIFT and what:
+        return (bits >> _SHIFT[what] & 7) * 0o111
+    wanted = 0
+    for letter in what:
+        if letter == "s":
+            wanted |= 0o6000
+        elif letter == "t":
+            wanted |= 0o1000
+        elif letter == "X":
+            wanted |= 0o111 if directory or bits & 0o111 else 0
+        else:
+            wanted |= _BITS[letter]
+    return wanted

@@ -1,0 +1,86 @@
+"""Items in an order, however many they are: sorted on rank 0, with runs in temporary files (``ExternalSorter``)."""
+
+from __future__ import annotations
+
+import marshal
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import BinaryIO
+
+from pcopy.fsio.kernel.columns import COLUMNS, Rows
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.walk.forms import FIELDS
+from pcopy.walk.matching import Items
+
+KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
+"""By what is sorted; with a ``-`` before it backwards. Equal ones by their path."""
+
+_COLUMN = {
+    **{name: column for name, (_, column) in FIELDS.items()},
+    **{name: name for name in ("atime", "mtime", "ctime")},
+}
+_AT_ONCE = 1024
+"""Items that are handed on together."""
+_BUDGET = 64 << 20
+"""Bytes of memory for what is sorted: some 200,000 items."""
+_BACKWARDS = bytes(range(255, -1, -1))
+
+
+def mask_of(sort: str) -> int:
+    """The columns that the order needs."""
+    column = _COLUMN.get(sort.removeprefix("-"), "")
+    return next((bit for name, _, bit, _ in COLUMNS if name == column), 0)
+
+
+class SortedItems:
+    def __init__(self, sort: str, open_spool: Callable[[], BinaryIO]) -> None:
+        """``sort``: one of ``KEYS``."""
+        self._key = sort.removeprefix("-")
+        self._backwards = sort.startswith("-")
+        self._sorter = ExternalSorter(open_spool, _BUDGET)
+        self._mask = 0
+
+    def add(self, items: Items) -> None:
+        """Raises ``NotPutAside`` where there is no room for temporary files."""
+        rows, above = items.rows, items.above
+        self._mask = 0 if rows is None else rows.mask
+        columns = [] if rows is None else [getattr(rows, name) for name, _, bit, _ in COLUMNS if rows.mask & bit]
+        paths = [above + name for name in items.names]
+        for row, key in enumerate(self._keys(items, paths)):
+            value = marshal.dumps((paths[row], items.kinds[row], *(column[row] for column in columns)))
+            self._sorter.add(key + b"\0" + paths[row], value)
+
+    def _keys(self, items: Items, paths: list[bytes]) -> Iterator[bytes]:
+        if self._key == "path":
+            keys = iter(paths)
+        elif self._key == "name":
+            keys = (os.path.basename(path.rstrip(b"/")) for path in paths)
+        elif self._key == "type":
+            keys = (bytes((kind,)) for kind in items.kinds)
+        else:
+            column = getattr(items.seen, _COLUMN[self._key])
+            keys = ((value + (1 << 63)).to_bytes(9, "big") for value in column)
+        if not self._backwards:
+            return keys
+        return (key.translate(_BACKWARDS) + b"\xff" for key in keys)
+
+    def in_order(self) -> Iterator[Items]:
+        """Some at a time."""
+        records = self._sorter.sorted()
+        while some := list(islice(records, _AT_ONCE)):
+            values = [marshal.loads(value) for _, value in some]
+            names, kinds = [told[0] for told in values], bytes(told[1] for told in values)
+            yield Items(-1, b"", names, kinds, self._rows([told[2:] for told in values]))
+        self._sorter.close()
+
+    def _rows(self, values: list[tuple[int, ...]]) -> Rows | None:
+        if not self._mask:
+            return None
+        rows = Rows(0, self._mask)
+        rows.number = len(values)
+        present = [(name, typecode) for name, typecode, bit, _ in COLUMNS if self._mask & bit]
+        for (name, typecode), column in zip(present, zip(*values, strict=True), strict=True):
+            setattr(rows, name, array(typecode, column))
+        return rows
