@@ -1,4 +1,5 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
+complete -c pbcast -l dry-run -d 'look whether each host has DIR, and room in it'
 complete -c pbcast -l no-sync -d 'success does not wait until the files are on storage of each host'
 complete -c pbcast -l fsync -d 'bring each file to storage before it gets its name'
 complete -c pbcast -l termination -r -f -a 'tree ring' -d 'how the ranks find out that all is done'

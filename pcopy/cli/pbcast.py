@@ -58,12 +58,15 @@ exit status:
             directory,
             sync=not values.no_sync,
             fsync=values.fsync,
+            dry_run=values.dry_run,
             termination=values.termination,
             telling=telling_of(values),
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
         how = parser.add_argument_group("how it works")
+        how.add_argument("--dry-run", action="store_true",
+            help="look whether each host has DIR, and room in it; write nothing")  # fmt: skip
         how.add_argument("--no-sync", action="store_true",
             help="success does not wait until the files are on storage of each host")  # fmt: skip
         how.add_argument("--fsync", action="store_true", help="bring each file to storage before it gets its name")

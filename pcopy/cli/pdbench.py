@@ -84,6 +84,7 @@ exit status:
             direct=values.direct,
             most_in_flight=most,
             ranks=values.ranks,
+            dry_run=values.dry_run,
             svg=b"" if values.svg is None else values.svg.encode(errors="surrogateescape"),
             termination=values.termination,
             telling=telling_of(values),
@@ -99,6 +100,9 @@ exit status:
             help="bytes that each rank writes at most (default 32M)")  # fmt: skip
         add("--blocks", metavar="LIST", type=taking(blocks), default=BLOCKS,
             help="bytes of one write or read, several with a comma between them (default 64K,1M,8M)")  # fmt: skip
+        add(
+            "--dry-run", action="store_true", help="tell what would be measured, and how much made for it; make nothing"
+        )
         add("--direct", action="store_true", help="write and read past the page cache (O_DIRECT)")
         add("--time", metavar="SECONDS", type=taking(seconds), default=SECONDS,
             help=f"for how long each measurement goes on at most (default {SECONDS})")  # fmt: skip

@@ -167,6 +167,7 @@ class BroadcastArguments(NamedTuple):
     directory: bytes
     sync: bool = True
     fsync: bool = False
+    dry_run: bool = False
     termination: str = "tree"
     telling: Telling = Telling()
 
@@ -185,6 +186,7 @@ class BenchArguments(NamedTuple):
     most_in_flight: int = 1
     ranks: int = 0
     svg: bytes = b""
+    dry_run: bool = False
     termination: str = "tree"
     telling: Telling = Telling()
 

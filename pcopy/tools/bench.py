@@ -133,7 +133,7 @@ class BenchPreparation(Preparation):
             raise Refused(f"{shown(arguments.directory)}: is no directory; name one on the file system to be measured")
         if not os.access(root.target, os.W_OK | os.X_OK):
             raise Refused(f"{shown(arguments.directory)}: may not be written, and files have to be made in it")
-        options = Options(termination=arguments.termination, sync=False)
+        options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[Step] = []
         self._book: Notebook | None = None
@@ -155,15 +155,16 @@ class BenchPreparation(Preparation):
                           f"{free.inodes:,} can be made; choose fewer --files")  # fmt: skip
 
     def announce(self) -> None:
-        if not self.telling.verbose:
-            return
+        if self.telling.verbose:
+            tell("pdbench", self._planned())
+
+    def _planned(self) -> str:
         measured = [step for step in self.steps if step.test != Test.CLEAR]
         seconds = sum(step.microseconds for step in measured) / 1e6
-        tell(
-            "pdbench",
+        return (
             f"{counted(len(measured), 'measurement', 'measurements')} of up to {show_seconds(self.arguments.seconds)}, "
             f"{show_seconds(seconds)} together; at a time up to {counted(self._files, 'empty file', 'empty files')} "
-            f"and {show_size(self._needs)} of data, all below {shown(self._private)}, which is removed at the end",
+            f"and {show_size(self._needs)} of data, all below {shown(self._private)}, which is removed at the end"
         )
 
     @property
@@ -171,7 +172,7 @@ class BenchPreparation(Preparation):
         return os.path.join(self.job.roots[0].target_shown, b".pdbench-%s" % self.job.name.encode())
 
     def sink(self, screen: Sink) -> Sink:
-        self._book = Notebook(screen, self.steps)
+        self._book = Notebook(screen, [] if self.arguments.dry_run else self.steps)
         return self._book
 
     def settle(self, rank: Rank, totals: Totals) -> int:
@@ -195,6 +196,8 @@ class BenchPreparation(Preparation):
         self.values = self._summary(ended, taken, seconds, ranks, status)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
+        elif self.arguments.dry_run:
+            print(self._planned(), flush=True)
         elif not self.telling.quiet or status != OK:
             lines = [*tables(taken), *advice(taken)]
             lines.append(f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}")
@@ -204,7 +207,7 @@ class BenchPreparation(Preparation):
         return status
 
     def _draw(self, taken: Sequence[Taken], status: int) -> int:
-        if self._svg is None:
+        if self._svg is None or self.arguments.dry_run:
             return status
         try:
             self._svg.replace(drawing(taken, shown(self.job.roots[0].target_shown)).encode())
@@ -218,6 +221,7 @@ class BenchPreparation(Preparation):
     def _summary(self, ended: Ended, taken: Sequence[Taken], seconds: float, ranks: int, status: int) -> dict[str, Any]:
         return {
             **summary_values(ended.totals, ("failed",), seconds, ranks, status),
+            "dry_run": self.arguments.dry_run,
             "operations": ended.totals.files,
             "bytes": ended.totals.bytes,
             **values_of(taken),

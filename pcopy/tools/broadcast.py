@@ -22,7 +22,7 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import InFront, Job, Options, Sink, Totals
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.broadcast.directory import HostDirectory, LookAround, OpenTarget, SyncTarget
+from pcopy.tasks.broadcast.directory import CheckDirectory, HostDirectory, LookAround, OpenTarget, SyncTarget
 from pcopy.tasks.broadcast.send import Send, Stream
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import BroadcastArguments
@@ -56,10 +56,12 @@ STAGES: Stages = {"send": Stage(_sent)}
 class ToSend(InFront):
     """On rank 0: what the director has to know."""
 
-    def __init__(self, screen: Sink, files: tuple[bytes, ...], directory: bytes) -> None:
+    def __init__(self, screen: Sink, files: tuple[bytes, ...], directory: bytes, size: int) -> None:
         super().__init__(screen)
         self.files = files
         self.directory = directory
+        self.size = size
+        """Of all files together, in bytes."""
 
 
 class BroadcastDirector(RepeatableDirector):
@@ -69,7 +71,9 @@ class BroadcastDirector(RepeatableDirector):
         assert isinstance(wanted, ToSend)
         owners: Sequence[int] = range(rank.size)
         task: Kind = LookAround()
-        if phase == OPEN:
+        if self._job.options.dry_run:
+            owners, task = rank.leaders, CheckDirectory(wanted.directory, wanted.size)
+        elif phase == OPEN:
             task = OpenTarget(wanted.directory)
         elif phase == SEND:
             owners, task = (0,), Send(wanted.files)
@@ -78,7 +82,8 @@ class BroadcastDirector(RepeatableDirector):
         return [Spawn(phase, encode(task), 0, owner=owner) for owner in owners]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        return phase + 1 if phase < (SYNC if self._job.options.sync else SEND) else None
+        last = OPEN if self._job.options.dry_run else SYNC if self._job.options.sync else SEND
+        return phase + 1 if phase < last else None
 
 
 class Broadcast(Tool):
@@ -118,11 +123,14 @@ class BroadcastPreparation(Preparation):
         _refuse_equal_names(self._files)
         self._directory = _target(arguments.directory)
         check_told(self.telling, (), "is sent")
-        options = Options(termination=arguments.termination, sync=arguments.sync, fsync=arguments.fsync)
+        self._size = sum(os.stat(path).st_size for path in self._files)
+        options = Options(
+            termination=arguments.termination, sync=arguments.sync, fsync=arguments.fsync, dry_run=arguments.dry_run
+        )
         self.job = Job(os.urandom(5).hex(), 1, (), options)
 
     def sink(self, screen: Sink) -> Sink:
-        return ToSend(screen, self._files, self._directory)
+        return ToSend(screen, self._files, self._directory, self._size)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         self._hosts = len(rank.leaders)
@@ -140,11 +148,12 @@ class BroadcastPreparation(Preparation):
         self.values = {
             **summary_values(totals, _COUNTED, seconds, ranks, status),
             "sources": len(self._files),
+            "dry_run": self.arguments.dry_run,
             "bytes_per_second": rate,
         }
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or status != OK:
+        elif not self.telling.quiet or status != OK or self.arguments.dry_run:
             print("\n".join(self._lines(totals, seconds, ranks, status, rate)), flush=True)
         return status
 
@@ -153,6 +162,10 @@ class BroadcastPreparation(Preparation):
         if rest := totals.found - totals.files - totals.skipped - totals.failed:
             sums.append(f"{rest:,} not reached")
         sources = counted(len(self._files), "file", "files")
+        if self.arguments.dry_run:
+            hosts = counted(totals.found, "host", "hosts")
+            yield f"{sources} of {show_size(self._size)} would be sent to {hosts}: {totals.failed:,} cannot take them"
+            return
         yield f"{sources} to each host: {totals.found:,} begun = {' + '.join(sums)}"
         yield (
             f"{show_size(totals.bytes)} written in {show_seconds(seconds)}: {show_size(rate)}/s on all hosts together, "

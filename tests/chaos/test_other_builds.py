@@ -135,6 +135,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     162: ("Send", "paths"),
     163: ("Piece", "parts"),
     164: ("Passed", "child number"),
+    165: ("CheckDirectory", "directory needed"),
     167: ("SyncTarget", ""),
     120: ("CompareDirs", "place names inodes others"),
     121: ("CompareNames", "place names once_more"),

@@ -181,6 +181,18 @@ def test_a_host_without_the_directory(hosts: Hosts, files: list[Path]) -> None:
     assert hosts.has(0) == hosts.has(1) == digests(files[:2])
 
 
+def test_a_dry_run_tells_which_hosts_cannot_take_the_files(hosts: Hosts, files: list[Path]) -> None:
+    large = next(path for path in files if path.name == "large")
+    change = 'case $PMI_RANK in 1) mount -t tmpfs -o size=3m none "$PLACE/d" ;; 2) rmdir "$PLACE/d" ;; esac'
+    run = hosts.run(3, "--dry-run", large, change=change)
+    assert run.returncode == 1, show(run)
+    assert b"1 file of 5.00 MiB would be sent to 3 hosts: 2 cannot take them" in run.stdout
+    lines = sorted(run.stderr.decode().splitlines())
+    assert any(line.endswith("write: 5.00 MiB are needed, 3.00 MiB are free, on h1") for line in lines), lines
+    assert any("open: No such file or directory: on h2" in line for line in lines), lines
+    assert hosts.has(0) == hosts.has(1) == {}
+
+
 def test_a_file_that_changes_meanwhile_fails_everywhere(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
     """What was there stays, and other files come. Each piece takes a while to be read; after the first it changes."""
     require_strace()

@@ -123,6 +123,15 @@ def test_tables_and_advice_for_people_and_a_picture(area: Path, tmp_path: Path) 
         assert f"{test}, " in shown
 
 
+def test_a_dry_run_makes_nothing(area: Path) -> None:
+    run = pdbench(*QUICK, "--dry-run", "--in-flight", "4", area, ranks=2)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    number = 52 if kernel_name() == "c" else 32
+    assert run.stdout.startswith(b"%d measurements of up to 0.02 s, " % number), show(run)
+    assert b"at a time up to 600 empty files and 512 KiB of data" in run.stdout
+    assert os.listdir(area) == []
+
+
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_after_a_signal(area: Path, number: signal.Signals) -> None:

@@ -19,6 +19,7 @@ from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.text import shown
+from pcopy.units import show_size
 
 NAP = 0.005
 """Seconds that a slice waits for a sync."""
@@ -87,6 +88,32 @@ class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
 
     def run(self, rank: Rank, result: Result) -> None:
         rank.own(HostDirectory).open(self.directory)
+
+
+class CheckDirectory(OfHost, code=165, doing="checking the directory of this host"):
+    """A dry run: may files be made in it, and is there room for so many bytes? The host counts as an item."""
+
+    directory: bytes
+    needed: int
+
+    def run(self, rank: Rank, result: Result) -> None:
+        directory = rank.own(HostDirectory)
+        result.count(counts.FOUND)
+        try:
+            with failing("open"):
+                directory.path = self.directory
+                directory.descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=directory.descriptor, effective_ids=True):
+                raise Problem("create", errno.EACCES)
+            with failing("statvfs"):
+                there = os.statvfs(directory.descriptor)
+            free = there.f_bavail * there.f_frsize
+            if free < self.needed:
+                raise Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
+            result.count(counts.FILES)
+        except Problem as problem:
+            result.count(counts.FAILED)
+            result.report(self.directory, on_host(problem, directory.host))
 
 
 class LookAround(OfHost, code=161, doing="looking which hosts share a directory"):
