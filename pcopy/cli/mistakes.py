@@ -109,7 +109,7 @@ OF_PBCAST = Unknown(
     "pbcast",
     {
         **dict.fromkeys(("-n", "--ranks", "-w", "--hosts", "-N", "-g"), _BY_LAUNCHER),
-        **dict.fromkeys(("-r", "-R", "--recursive", "-a"), "pbcast sends files; pack a directory with tar first"),
+        **dict.fromkeys(("-r", "-R", "--recursive", "-a"), "pbcast sends files; pack a directory with ptar first"),
         **dict.fromkeys(("-p", "--preserve"), "pbcast does that by default; leave it out"),
         **dict.fromkeys(("-f", "--force"), "existing files are replaced by default; leave it out"),
         **dict.fromkeys(("-C", "--compress", "-z"), "nothing is compressed on the way; leave it out"),

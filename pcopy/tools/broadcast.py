@@ -182,7 +182,7 @@ def _checked(path: bytes) -> bytes:
     except OSError as error:
         raise unlookable(path, error) from None
     if stat.S_ISDIR(status.st_mode):
-        advice = f"pack it (tar -cf FILE.tar {for_shell(path)}), or copy it with pcopy to where all hosts see it"
+        advice = f"pack it (ptar -c -f FILE.tar {for_shell(path)}), or copy it with pcopy to where all hosts see it"
         raise Refused(f"{shown(path)}: is a directory, and pbcast sends files: {advice}")
     if not stat.S_ISREG(status.st_mode):
         raise Refused(f"{shown(path)}: is no regular file; put what it holds into a file")

@@ -255,7 +255,7 @@ def test_nothing_half_written_is_left_after_a_signal(area: Path, files: list[Pat
         (("file",), ["FILE... and DIR expected"]),
         (("file", "nowhere"), ["nowhere: No such file or directory"]),
         (("file", "file"), ["file: is no directory"]),
-        (("directory", "copies"), ["directory: is a directory", "tar -cf"]),
+        (("directory", "copies"), ["directory: is a directory", "ptar -c -f FILE.tar directory"]),
         (("nothing", "copies"), ["nothing: No such file or directory"]),
         (("fifo", "copies"), ["fifo: is no regular file"]),
         (("file", "other/file", "copies"), ["would get the same name"]),
