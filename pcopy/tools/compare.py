@@ -137,7 +137,8 @@ class ComparePreparation(Preparation):
     def _tell(self, difference: Difference) -> None:
         path, bits = difference.path, difference.bits
         if self.telling.json:
-            told = {"difference": _ALONE.get(bits, "differ"), "in": _named(bits & _DIFFER)}
+            told: dict[str, object] = {"difference": _ALONE.get(bits, "differ")}
+            told |= {"in": _named(bits)} if bits & _DIFFER else {}
             exact = base64.b64encode(path).decode("ascii")
             print(json.dumps({**told, "path": shown(path), "path_b64": exact}))
         else:

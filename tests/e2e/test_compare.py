@@ -10,6 +10,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
-from tests.support.command import Completed, pverify, show, start, succeed
+from tests.support.command import REPOSITORY, Completed, pverify, show, start, succeed
 from tests.support.faults import READS, Fault
 from tests.support.processes import wait_until
 from tests.support.trees import random_tree
@@ -353,6 +354,23 @@ def test_a_large_directory(area: Path, ranks: int) -> None:
     run = pverify("-q", "--json", "--compare", "size", area / "a", area / "b", ranks=ranks)
     wanted = expected(area / "a", area / "b", ["size"])
     assert told(run) == wanted and len(wanted) > 1200
+
+
+def test_a_directory_that_no_rank_brings_together(area: Path) -> None:
+    """Names of the second side are asked for on the first: as far more than 100 000 are."""
+    for side, numbers in (("a", range(700)), ("b", range(90, 790))):
+        (area / side).mkdir()
+        for number in numbers:
+            (area / side / f"{number}").touch()
+    program = (
+        "import sys\nfrom pcopy.cli.pverify import main\nfrom pcopy.tasks.compare import compare_trees\n"
+        "compare_trees.MOST_MERGED = 100\nsys.exit(main())"
+    )
+    words = ["-q", "-n", "2", "--json", "--compare", "size", str(area / "a"), str(area / "b")]
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, check=False, capture_output=True, cwd=REPOSITORY)
+    assert told(done) == expected(area / "a", area / "b", ["size"]), done
+    assert (summary(done)["found"], summary(done)["only_a"], summary(done)["only_b"]) == (791, 90, 90)
 
 
 def test_large_files_are_compared_by_all_ranks(area: Path) -> None:

@@ -17,7 +17,9 @@ from itertools import chain
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.kernel.batches import Stat
+from pcopy.fsio.kernel.columns import MODE, Code, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import ROOT
@@ -174,7 +176,7 @@ def _parts(packed: bytes) -> Iterator[bytes]:
 
 
 class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
-    """Names that either side has in ``place``; ``once_more``: those that the first has are looked at by others."""
+    """Names that either side has in ``place``; ``once_more``: those that the first has are the affair of others."""
 
     once_more: bool = False
 
@@ -187,24 +189,33 @@ class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
         if opened is None:
             result.count(counts.FOUND, len(names))
             return
-        found = Differences(rank)
-        yield from compare_names(rank, result, found, self.place, opened, self.names, once_more=self.once_more)
-        found.tell(result)
+        packed = (yield from _missing(rank, opened[0], self.names)) if self.once_more else self.names
+        if packed:
+            found = Differences(rank)
+            yield from compare_names(rank, result, found, self.place, opened, packed)
+            found.tell(result)
+
+
+def _missing(rank: Rank, directory: int, packed: bytes) -> Stepwise[bytes]:
+    """Those of the names that an open directory of the first side does not have, for certain."""
+    ticket = rank.kernel.submit(Stat(directory, packed, MODE, on_source=True))
+    verdicts = (yield from waited(rank.kernel, ticket)).verdicts
+    if verdicts.codes.count(Code.DONE) == len(verdicts):
+        return b""
+    names = unpack_names(packed)
+    return pack_names(
+        names[row]
+        for row, code in enumerate(verdicts.codes)
+        if code != Code.DONE and verdicts.errnos[row] == errno.ENOENT
+    )
 
 
 def compare_names(
-    rank: Rank,
-    result: Result,
-    found: Differences,
-    place: Place,
-    opened: tuple[int, int],
-    packed: bytes,
-    *,
-    once_more: bool = False,
+    rank: Rank, result: Result, found: Differences, place: Place, opened: tuple[int, int], packed: bytes
 ) -> Stepwise[None]:
     """Looks at names (not none) of a directory that is open on both sides."""
     looking = Looking(rank, result, place, opened, packed)
-    yield from looking.look(once_more=once_more)
+    yield from looking.look()
     yield from looking.compare()
     looking.tell(found)
     _enter(rank, result, place, looking.below())

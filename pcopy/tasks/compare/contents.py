@@ -6,6 +6,7 @@ A file that is not the one whose status was compared, or that changes while it i
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator, Sequence
 from itertools import count
 
@@ -21,7 +22,7 @@ from pcopy.tasks.base.kind import Divisible, Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.compare.properties import CONTENT
 from pcopy.tasks.compare.sides import SIDES, failed, names_of, on_side, open_sides
 from pcopy.tasks.compare.tell_differences import Differences
@@ -33,28 +34,21 @@ BATCH_BYTES = 4 << 20
 """Bytes on one side with which a task gets no more files."""
 
 
-class Batches:
-    """Small files of ``place``, gathered for tasks."""
-
-    def __init__(self, result: Result, place: Place) -> None:
-        self._result = result
-        self._place = place
-        self._files: list[tuple[bytes, int, int, int]] = []
-        self._bytes = 0
-
-    def add(self, name: bytes, bits: int, size: int, inodes: tuple[int, int]) -> None:
-        self._files.append((name, bits, *inodes))
-        self._bytes += size
-        if len(self._files) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
-            self.spawn()
-
-    def spawn(self) -> None:
-        if self._files:
-            names, bits, *inodes = zip(*self._files, strict=True)
-            numbers = (pack_numbers([*each]) for each in inodes)
-            task = CompareFiles(self._place, pack_names(names), bytes(bits), *numbers)
-            self._result.spawn(task, 2 * self._bytes + len(names) * CALL_COST)
-        self._files, self._bytes = [], 0
+def compare_small(
+    result: Result, place: Place, names: list[bytes], bits: bytes, sizes: Sequence[int], inodes: Sequence[array[int]]
+) -> None:
+    """Spawns what compares small files of ``place``, with these inodes on either side, in batches."""
+    start = size = 0
+    total = sum(sizes)
+    whole = len(names) if len(names) <= BATCH_FILES and total < BATCH_BYTES else 0
+    for row, each in enumerate(sizes, 1) if not whole else [(whole, total)] if names else ():
+        size += each
+        if row - start >= BATCH_FILES or size >= BATCH_BYTES or row == len(names):
+            part = slice(start, row)
+            numbers = (column[part].tobytes() for column in inodes)
+            task = CompareFiles(place, pack_names(names[part]), bits[part], *numbers)
+            result.spawn(task, 2 * size + (row - start) * CALL_COST)
+            start, size = row, 0
 
 
 class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=False):
@@ -109,10 +103,11 @@ class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=Fals
             for row in done:
                 bits[row] |= CONTENT if one[row] != other[row] else 0
         result.count(counts.FILES, len(done))
-        result.count(counts.BYTES, sum(read.seen.size[row] for read in sides for row in done))
         if len(done) == len(names):
+            result.count(counts.BYTES, sum(sum(read.seen.size) for read in sides))
             found.add(self.place.path, names, bits, FILE * len(names))
             return []
+        result.count(counts.BYTES, sum(read.seen.size[row] for read in sides for row in done))
         found.add(self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done))
         return sorted({*range(len(names))}.difference(done))
 

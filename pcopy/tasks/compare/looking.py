@@ -19,7 +19,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.compare.contents import Batches, CompareFile
+from pcopy.tasks.compare.contents import CompareFile, compare_small
 from pcopy.tasks.compare.properties import (
     ACL,
     CONTENT,
@@ -58,14 +58,14 @@ class Looking:
         self._kinds = b""
         self._problems: dict[int, Problem] = {}
 
-    def look(self, *, once_more: bool) -> Stepwise[None]:
-        """Finds out which side has what. ``once_more``: what the first has, or may have, is none of this task's."""
+    def look(self) -> Stepwise[None]:
+        """Finds out which side has what."""
         wanted = self._rank.options.compare
         stated = yield from stat_sides(self._rank, self._directories, self._packed, columns_of(wanted))
         both: Sequence[int] = range(len(self._names))
         is_plain = not any(each.verdicts.codes.strip(_DONE) for each in stated)
-        if not is_plain or once_more or (self._rank.own(Selected).anything and self._packed != ROOT):
-            both = self._sort(stated, once_more=once_more)
+        if not is_plain or (self._rank.own(Selected).anything and self._packed != ROOT):
+            both = self._sort(stated)
         self._result.count(counts.FOUND, len(both))
         if len(both) == len(self._names):
             self._named, rows = self._names, (stated[0].rows, stated[1].rows)
@@ -75,7 +75,7 @@ class Looking:
         names = [[names_of(self._rank, side, name) for name in self._named] for side in SIDES if self._packed == ROOT]
         self._pairs = Pairs(self._directories, (names[0], names[1]) if names else (self._named, self._named), rows)
 
-    def _sort(self, stated: Sequence[Stated], *, once_more: bool) -> list[int]:
+    def _sort(self, stated: Sequence[Stated]) -> list[int]:
         """Rows that both sides have, and that are selected."""
         unseen: list[dict[int, Problem]] = []
         missing: list[set[int]] = []
@@ -85,7 +85,7 @@ class Looking:
             missing.append({row for row in others if numbers[row] == errno.ENOENT})
             unseen.append({row: each.verdicts.problem(row) for row in others if numbers[row] != errno.ENOENT})
         both = []
-        for row in self._selected(stated, unseen, missing, once_more=once_more):
+        for row in self._selected(stated, unseen, missing):
             side = next((side for side in SIDES if row in unseen[side]), None)
             if side is not None:
                 self._result.count(counts.FOUND)
@@ -98,17 +98,10 @@ class Looking:
         return both
 
     def _selected(
-        self,
-        stated: Sequence[Stated],
-        unseen: Sequence[dict[int, Problem]],
-        missing: Sequence[set[int]],
-        *,
-        once_more: bool,
+        self, stated: Sequence[Stated], unseen: Sequence[dict[int, Problem]], missing: Sequence[set[int]]
     ) -> list[int]:
         """Rows that filters choose on a side that has them; the others are counted."""
         rows = {row for row in range(len(self._names)) if row not in missing[0] or row not in missing[1]}
-        if once_more:
-            rows &= missing[0]
         selected = self._rank.own(Selected)
         if not selected.anything or self._packed == ROOT:
             return sorted(rows)
@@ -143,10 +136,11 @@ class Looking:
             found.add(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
         for row, problem in self._problems.items():
             failed(result, self._place, int(not problem.on_source), self._named[row], problem)
-        unread = {*self._problems}
-        if self._rank.options.compare & CONTENT:
-            unread.update(self._read())
+        read = self._read() if self._rank.options.compare & CONTENT else ()
         rows: Sequence[int] = range(len(self._named))
+        if len(read) == len(rows):
+            return
+        unread = {*self._problems, *read}
         names, bits, kinds = self._named, self._bits, self._kinds
         if unread:
             rows = [row for row in rows if row not in unread]
@@ -157,25 +151,31 @@ class Looking:
                 result.count(counts.of_kind(bytes((code,))), number)
         found.add(path, names, bits, kinds)
 
-    def _read(self) -> list[int]:
+    def _read(self) -> Sequence[int]:
         """Spawns what reads the contents of files that may hold the same; returns their rows."""
         ours, theirs = self._pairs.rows
-        rows = [
-            row
-            for row, (mode, bits) in enumerate(zip(ours.mode, self._bits, strict=True))
-            if stat.S_ISREG(mode) and not bits & (TYPE | CONTENT) and row not in self._problems
-        ]
-        batches = Batches(self._result, self._place)
-        for row in rows:
-            size, inodes = ours.size[row], (ours.inode[row], theirs.inode[row])
-            self._result.count(counts.FOUND_BYTES, 2 * size)
-            if size > SMALL_FILE:
+        rows: Sequence[int] = range(len(self._named))
+        if any(self._bits) or self._problems or set(map(stat.S_IFMT, set(ours.mode))) != {stat.S_IFREG}:
+            rows = [row for row in rows if self._may_be_equal(row)]
+        self._result.count(counts.FOUND_BYTES, 2 * sum(map(ours.size.__getitem__, rows)))
+        small = rows
+        if rows and max(ours.size) > SMALL_FILE:
+            small = [row for row in rows if ours.size[row] <= SMALL_FILE]
+            for row in {*rows}.difference(small):
+                size, inodes = ours.size[row], (ours.inode[row], theirs.inode[row])
                 task = CompareFile(self._place, self._named[row], self._bits[row], size, *inodes)
                 self._result.spawn(task, 2 * size)
-            else:
-                batches.add(self._named[row], self._bits[row], size, inodes)
-        batches.spawn()
+        names, bits = self._named, bytes(self._bits)
+        if len(small) < len(names):
+            names, bits = [names[row] for row in small], bytes(bits[row] for row in small)
+            ours, theirs = ours.chosen(small), theirs.chosen(small)
+        compare_small(self._result, self._place, names, bits, ours.size, (ours.inode, theirs.inode))
         return rows
+
+    def _may_be_equal(self, row: int) -> bool:
+        """Is it a regular file on both sides, and of one size?"""
+        is_file = stat.S_ISREG(self._pairs.rows[0].mode[row])
+        return is_file and not self._bits[row] & (TYPE | CONTENT) and row not in self._problems
 
     def below(self) -> list[tuple[bytes, int, int]]:
         """The directories that both sides have: names and inodes."""
