@@ -17,6 +17,8 @@ _LARGEST = (1 << 32) - 2
 """The next number stands for "as it is"."""
 MOST_IN_FLIGHT = 64
 """Operations that a process keeps under way at most."""
+_LEVELS = range(1, 23)
+"""Of zstd (``zstd --help``: 1 to 19, and with ``--ultra`` up to 22)."""
 _AS_IT_IS = -1
 """What chown(2) takes for an owner or a group that stays."""
 
@@ -155,3 +157,15 @@ def stripe_table(text: str) -> str:
 
     parse_table(text)
     return text
+
+
+def compression(text: str) -> str:
+    """``zstd:LEVEL``; a level that is not given is that of zstd itself."""
+    name, colon, level = text.partition(":")
+    if name != "zstd":
+        raise ValueError(f"there is no '{shown(os.fsencode(name))}' here, only zstd and zstd:LEVEL")
+    if not colon:
+        return "zstd:3"
+    if not (level.isascii() and level.isdigit() and int(level) in _LEVELS):
+        raise ValueError(f"a level of zstd is a number from {_LEVELS[0]} to {_LEVELS[-1]}")
+    return f"zstd:{int(level)}"

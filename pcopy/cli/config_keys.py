@@ -30,7 +30,7 @@ BY_HAND = frozenset(
     (
         *("help", "version", "config", "show-config", "resume", "jobs", "discard", "control"),
         *("dry-run", "yes", "force", "delete", "delete-all", "mirror", "signature", "create", "files-from"),
-        *("from0", "compare", "output", "null"),
+        *("from0", "compare", "output", "null", "compress", "decompress"),
     )
 )
 """Options that no file sets."""

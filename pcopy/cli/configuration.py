@@ -31,6 +31,13 @@ AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
     (("hash=none",), ("verify", "repair", "signature", "manifest")),
     (("dry-run",), ("metrics",)),
     (("inplace",), ("backup",)),
+    (
+        ("compress", "decompress"),
+        (
+            *("verify", "repair", "checksum", "inplace", "direct", "drop-cache", "stripe-affinity", "group-lock"),
+            *("update", "existing=newer", "existing=skip", "existing=fail", "reflink=always"),
+        ),
+    ),
     (("existing", "update", "checksum", "mirror"), ("existing", "update", "checksum", "mirror")),
 )
 """Options of which one side cannot be had with the other: what a higher place says counts, the other one gives way."""

@@ -23,7 +23,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _THE_DEFAULT),
     **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _THE_DEFAULT),
     **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _THE_DEFAULT),
-    **dict.fromkeys(("--compress", "-z"), "pcopy does not compress; leave it out"),
+    "-z": "pcopy does not compress for the way; leave it out; --compress zstd writes compressed files",
     **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _GOES_ON),
     **dict.fromkeys(("--no-clobber", "--ignore-existing", "--skip-existing"), _KEEPS),
     **dict.fromkeys(("--info", "--stats"), _TELLS),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import (
     at_least_0,
     block_size,
     chunk_size,
+    compression,
     parse_owner,
     ranks,
     stripe,
@@ -136,7 +137,7 @@ exit status:
         elif len(paths) == 1:
             taken = self._taken(words) or _in_one_word(paths[0])
             raise Refused(f"DST is missing after {shown(paths[0])}: {self.operands}{taken}; see pcopy --help")
-        telling = telling_of(values)
+        telling, existing = telling_of(values), _existing(values)
         return CopyArguments(
             sources=paths[:-1],
             destination=paths[-1],
@@ -145,7 +146,7 @@ exit status:
             in_flight=in_flight_of(values),
             options=Options(
                 preserve=_preserved(values.preserve or [])._replace(chown=values.chown),
-                existing=_existing(values),
+                existing=existing,
                 modify_window=values.modify_window,
                 chunk_size=values.chunk_size,
                 block_size=values.block_size,
@@ -177,6 +178,7 @@ exit status:
                 itemize=telling.itemizes,
                 dry_run=values.dry_run,
                 **deletion_of(values, paths),
+                **_recoding(values, existing),
             ),
             telling=telling,
             is_kept=values.checkpoint != NO_CHECKPOINT,
@@ -206,6 +208,7 @@ exit status:
             help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
         parser._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
         add_mirror_options(parser)
+        _add_recoding(parser)
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)
@@ -255,6 +258,15 @@ def _list_named(values: Namespace, words: Sequence[str], parser: ArgumentParser)
     if name == "-" and reads_standard_input(words, parser):
         raise Refused("--files-from - and --exclude-from - both read standard input: name a file for one of them")
     return name.encode() if name == "-" else absolute(os.fsencode(name))
+
+
+def _recoding(values: Namespace, existing: str) -> dict[str, Any]:
+    """What ``--compress`` and ``--decompress`` mean; raises ``Refused``."""
+    if values.compress is None and not values.decompress:
+        return {}
+    from pcopy.cli.recode_options import recoding_of
+
+    return recoding_of(values, existing)
 
 
 def _policy(text: str) -> str:
@@ -313,6 +325,14 @@ def _add_everyday(parser: ArgumentParser, program: str) -> None:
         help=f"accepted, without effect, as are -{' -'.join(_ARCHIVE.replace('t', ''))}, and t "
         "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
     add(*[f"-{letter}" for letter in _ARCHIVE], dest="archive", action="store_true", help=SUPPRESS)
+
+
+def _add_recoding(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("compressing", "regular files are made anew, under another name").add_argument
+    add("--compress", metavar="HOW", type=taking(compression), default=None,
+        help="write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, "
+        "default 3)")  # fmt: skip
+    add("--decompress", action="store_true", help="write each regular file NAME.zst as NAME; others are copied")
 
 
 def _add_kept(parser: ArgumentParser) -> None:

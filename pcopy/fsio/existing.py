@@ -92,7 +92,7 @@ def same_contents(
     """
     if source.st_size != present.st_size:
         return False
-    there = _open(directory, name, present)
+    there = open_existing(directory, name, present)
     try:
         same = yield from _same(reading, source.st_size, there)
     except BaseException:
@@ -131,7 +131,7 @@ def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> in
     return got
 
 
-def _open(directory: int, name: bytes, present: os.stat_result) -> int:
+def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
     """The existing file for reading, the very one that was looked at; raises ``Problem``."""
     with failing("open"):
         descriptor = open_to_read(directory, name)

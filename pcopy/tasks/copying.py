@@ -39,7 +39,7 @@ BATCH_BYTES = 4 << 20
 
 def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
     """For what a task finds in the source directory of ``place``: of what has no target nothing is copied."""
-    return (_Reading if place.target_id == NOWHERE else _Copying)(rank, result, place, attempt)
+    return (_Reading if place.target_id == NOWHERE else CopyVisitor)(rank, result, place, attempt)
 
 
 class Finding:
@@ -135,7 +135,7 @@ class Finding:
             self._result.count(counts.FOUND_BYTES, self._found_bytes)
 
 
-class _Copying(Finding):
+class CopyVisitor(Finding):
     """Small files and nodes are copied in batches, large files alone; names of one inode meet first."""
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:

@@ -11,9 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
-from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, UNSYNCED, Refused, hindrance
+from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, Refused, hindrance
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
 from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
@@ -24,23 +23,34 @@ from pcopy.jobs.roots import refuse_unwritable
 from pcopy.jobs.spool import NAME_ANOTHER, refusing, spool_in
 from pcopy.launch.mounts import refuse_other_mounts
 from pcopy.launch.tool import Ended, Preparation, Tool
-from pcopy.launch.watch.signals import status_of, told
+from pcopy.launch.watch.signals import status_of
 from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Options, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.files.chunk_ledger import discard_all
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
-from pcopy.tools.summary import summary_lines, summary_of
+from pcopy.tools.summary import summary_lines, summary_of, told_of_halt
 from pcopy.walk.look_ahead import LookAhead
+from pcopy.walk.visitor import Visitor
 
 _SLOW = 64 << 10
 """Bytes a second below which a limit is likely to be meant in another unit."""
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
+
+
+def _visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
+    if not rank.options.recodes:
+        return visitor_of(rank, result, place, attempt)
+    from pcopy.tasks.recode import visiting  # few jobs need it
+
+    return visiting.visitor_of(rank, result, place, attempt)
 
 
 class Copy(Tool):
@@ -49,7 +59,7 @@ class Copy(Tool):
     spool_advice = NAME_ANOTHER
     stages = STAGES
     director = CopyDirector
-    visitor = staticmethod(visitor_of)
+    visitor = staticmethod(_visitor_of)
 
     def __init__(self, name: str = "pcopy") -> None:
         self.name = name
@@ -110,7 +120,7 @@ class CopyPreparation(Preparation):
             from pcopy.tools.selecting import refuse_nothing
 
             refuse_nothing(roots, options, ahead)
-        return self.arguments.force or self._fits(roots, options, ahead)
+        return self.arguments.force or options.recodes or self._fits(roots, options, ahead)
 
     def _fits(self, roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
         from pcopy.tools.space import check_space
@@ -245,6 +255,10 @@ class CopyPreparation(Preparation):
             self._hints.append(f"--bwlimit: {rate:,} bytes a second; a number alone is bytes (rsync's: {rate}K)")
         if not self.telling.quiet:
             roots = self.job.roots
+            if self.job.options.recodes:
+                from pcopy.tasks.base.recoded import with_recoded_names
+
+                roots = with_recoded_names(self.job)
             targets = {target_of(root) for root in roots} if len(roots) == 1 else {roots[0].target}
             sources = shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
             stream = sys.stderr if self.telling.json else sys.stdout
@@ -279,7 +293,7 @@ class CopyPreparation(Preparation):
         before = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
         if ended.halted is not None:
             cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
-            self._tell(_told(ended.halted, cut_short))
+            self._tell(told_of_halt(ended.halted, cut_short))
         is_quiet = self.telling.quiet and ended.status == OK
         if self.telling.quiet and not is_quiet:
             self._remarks = self._hints + self._remarks
@@ -379,13 +393,3 @@ def lacks_only_deletion(job: Job, totals: Totals) -> bool:
 def _umask() -> int:
     """The user's umask. From now on what pcopy makes is nobody else's until it is finished."""
     return os.umask(0o077)
-
-
-def _told(reason: Halt, cut_short: bool) -> str:
-    """Why the job halted, and what that means for the copy: nobody knows that after a sync that failed.
-
-    ``cut_short``: an earlier run may have left files that are.
-    """
-    brief = told(reason)
-    but = "; but what an earlier run was writing when it was killed may be cut short" if cut_short else ""
-    return brief if reason.code == UNSYNCED else f"{brief}; every file that has been copied is whole{but}"

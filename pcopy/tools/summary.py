@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED
+from pcopy.engine.messages import Halt
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED, UNSYNCED
 from pcopy.launch.tool import Ended
+from pcopy.launch.watch.signals import told
 from pcopy.tasks.base.job import Totals
 from pcopy.text import counted
 from pcopy.units import show_seconds, show_size
@@ -117,3 +119,13 @@ def _listed(title: str, parts: list[str]) -> list[str]:
     """A line of those ``parts`` that do not begin with a count of 0; none if all do."""
     some = [part for part in parts if not part.startswith("0 ")]
     return [f"  {title}: {', '.join(some)}"] if some else []
+
+
+def told_of_halt(reason: Halt, cut_short: bool) -> str:
+    """Why the job halted, and what that means for the copy: nobody knows that after a sync that failed.
+
+    ``cut_short``: an earlier run may have left files that are.
+    """
+    brief = told(reason)
+    but = "; but what an earlier run was writing when it was killed may be cut short" if cut_short else ""
+    return brief if reason.code == UNSYNCED else f"{brief}; every file that has been copied is whole{but}"

@@ -145,6 +145,13 @@ KNOWN: dict[int, tuple[str, str]] = {
     125: ("ComparePart", "place name version other start end number"),
     126: ("PartCompared", "number differs side problem"),
     127: ("TellDifferences", "teller found"),
+    170: ("RecodeFiles", "place names inodes sizes attempt"),
+    171: ("RecodeFile", "item"),
+    172: ("RecodeOpened", "file room bounds table span"),
+    173: ("RecodePart", "file room number start end table span"),
+    174: ("PartDone", "temporary number problem frames root holder"),
+    175: ("WritePart", "file room number offset"),
+    176: ("FinishRecoded", "file room frames digest"),
 }
 """The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
 

@@ -16,7 +16,7 @@ from pcopy.engine.messages import Halt, PrimitiveUnpickler
 from pcopy.errors import UNSYNCED, Refused
 from pcopy.launch.watch import signals as stop_signals
 from pcopy.launch.watch.signals import ORDERLY, StoppedBefore, StopSignals
-from pcopy.tools.copy import _told
+from pcopy.tools.summary import told_of_halt
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def signals() -> Iterator[StopSignals]:
     ],
 )
 def test_only_what_is_known_is_told(reason: Halt, text: str) -> None:
-    assert _told(reason, False) == text
+    assert told_of_halt(reason, False) == text
     may_be_cut_short = "; but what an earlier run was writing when it was killed may be cut short"
-    assert _told(reason, True) == (text if reason.code == UNSYNCED else text + may_be_cut_short)
+    assert told_of_halt(reason, True) == (text if reason.code == UNSYNCED else text + may_be_cut_short)
 
 
 def test_a_signal_before_the_first_task_ends_the_waiting(signals: StopSignals) -> None:

@@ -37,6 +37,9 @@ LATER = {
     **dict.fromkeys((120, 121), "pcopy.tasks.compare.compare_trees"),
     **dict.fromkeys(range(122, 127), "pcopy.tasks.compare.contents"),
     127: "pcopy.tasks.compare.tell_differences",
+    170: "pcopy.tasks.recode.recode_files",
+    **dict.fromkeys(range(171, 176), "pcopy.tasks.recode.recode_file"),
+    176: "pcopy.tasks.recode.finish_recoded",
 }
 """Kinds that most jobs have none of, by the modules that they are in: these take a while to load."""
 

@@ -110,6 +110,14 @@ class Options(NamedTuple):
     """What is unpacked of an archive; nothing: all of it."""
     walk: tuple[Any, ...] = ()
     """What ``pcopy.walk.walk_wish.WalkWish`` has."""
+    compress: str = ""
+    """How regular files are compressed on their way: ``zstd:3``; empty: not at all."""
+    decompress: bool = False
+
+    @property
+    def recodes(self) -> bool:
+        """Are files compressed or decompressed on their way? Then their names tell which (``recoded``)."""
+        return bool(self.compress) or self.decompress
 
     @property
     def compares(self) -> bool:

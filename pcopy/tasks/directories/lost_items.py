@@ -22,6 +22,7 @@ from pcopy.fsio.temporary import PREFIX, is_undressed
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.recoded import recoded_in, recoded_name
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
@@ -66,17 +67,19 @@ def lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None
 
 
 def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
-    new_name = rank.new_name(place, name)
+    new_name, recoded = rank.new_name(place, name), None
     try:
         wanted = source_status(source, name, follow=rank.options.dereference)
-        present = look(target, new_name)
+        if rank.options.recodes and stat.S_ISREG(wanted.st_mode):
+            recoded = recoded_in(rank.job, place, name)
+        present = look(target, recoded or new_name)
     except Problem:
         return False
     is_own = (place.root, os.path.join(place.path, name)) in rank.job.own
     if rank.is_touched(wanted) or is_own or not rank.own(Selected).takes_found(place, name, wanted):
         return False
-    if present is None:
-        return True
+    if present is None or recoded:
+        return present is None  # how large it has to be is not known
     if stat.S_ISDIR(wanted.st_mode):
         return rank.options.existing == "changed" and _lacks(rank, place, source, target, name)
     if rank.options.existing in _KEEPING or alike(wanted, present, 0, contents=True):
@@ -96,7 +99,7 @@ def _lacks(rank: Rank, place: Place, source: int, target: int, name: bytes) -> b
                 return False  # what is mounted may be left out
             inner = place._replace(path=os.path.join(place.path, name))
             return any(
-                look(here, each) is None
+                all(look(here, called) is None for called in {each, recoded_name(rank.options, each) or each})
                 and not rank.is_touched(wanted := source_status(there, each))
                 and (place.root, os.path.join(inner.path, each)) not in rank.job.own
                 and rank.own(Selected).takes_found(inner, each, wanted)
@@ -112,7 +115,7 @@ def warn_of_strays(rank: Rank, result: Result, place: Place) -> Steps:
     They are looked for only where the target has more names than the source. DST itself may hold other sources' items.
     """
     shared = len(rank.job.roots) > 1 and not rank.below_target(place.root, place.path)
-    if not rank.job.cut_short or shared:
+    if not rank.job.cut_short or shared or rank.options.recodes:  # a recoded file has no name before it is whole
         return
     with suppress(Problem, OSError):  # what can't be read is told where it has to be
         source, target = rank.open_source(place), rank.open_target(place)

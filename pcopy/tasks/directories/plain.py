@@ -43,6 +43,7 @@ def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
         or options.itemize
         or rank.gathers
         or options.dereference
+        or options.recodes
         or options.preserve.chown != (-1, -1)
     ):
         return False

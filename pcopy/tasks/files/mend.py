@@ -17,7 +17,7 @@ from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import Existing, existing
+from pcopy.tasks.files.existing import Existing, look
 
 
 def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: Existing) -> bool:
@@ -59,5 +59,7 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     if has_changed:
         rank.succeeded()
         result.count(counts.MENDED, 1, place)
-    left = existing(rank, place, name)
-    return None if left is None else (left, Action.META if has_changed else Action.SKIP)
+    left = look(present.directory, present.name)
+    if left is None:
+        return None
+    return present._replace(status=left), Action.META if has_changed else Action.SKIP

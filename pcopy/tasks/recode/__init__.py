@@ -1,0 +1,1 @@
+"""Files that are compressed, or decompressed, on their way (``--compress``, ``--decompress``)."""

@@ -1,0 +1,183 @@
+"""Where a file that is compressed or decompressed goes, and what is done with what has its name there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from pcopy.fsio.attributes import Attributes, read_attributes
+from pcopy.fsio.close import close_read
+from pcopy.fsio.existing import open_existing
+from pcopy.fsio.layout import Recipe, Target
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.recode import SPAN, span_of
+from pcopy.fsio.seekable_zstd import SeekTable
+from pcopy.fsio.source import Version, check_found, status_of
+from pcopy.named import NamedTuple
+from pcopy.signature.items import FILE
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.recoded import recoded_in
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import UNMADE, Item, Known, Place
+from pcopy.tasks.files.existing import Existing, inherits_acl, look, mends
+from pcopy.tasks.files.layouts import Layouts, layout_at
+from pcopy.tasks.verify.read_items import skipped
+from pcopy.text import shown
+
+
+class Goal(NamedTuple):
+    """The ``name`` that an item of ``place`` is to get in the target, and what is ``present`` under it."""
+
+    rank: Rank
+    place: Place
+    name: bytes
+    present: Existing | None
+
+    @property
+    def directory(self) -> int:
+        """The target's, open; raises ``Problem``."""
+        return self.rank.open_target(self.place)
+
+    @property
+    def target(self) -> Target:
+        return Target(self.directory, self.place.target_id.inode)
+
+    @property
+    def there(self) -> os.stat_result | None:
+        """The status of what is present."""
+        return None if self.present is None else self.present.status
+
+    def recipe(self, reading: int, status: os.stat_result) -> Recipe:
+        """How the new file is made; the source is open, and has this ``status``. Raises ``Problem``."""
+        return layout_at(self.rank, self.place).of_file(reading, status, self.target)
+
+
+def goal_of(rank: Rank, item: Item) -> Goal:
+    """Raises ``Problem``, also if the name belongs to another item of this job."""
+    place, name = item.names[0]
+    new_name = recoded_in(rank.job, place, name)
+    assert new_name is not None  # others are no task of these kinds
+    if _is_anothers(rank, place, new_name):
+        text = f"its name in the target, {shown(new_name)}, is that of another item of the source"
+        raise Problem("create", errno.EEXIST, text=text)
+    if place.target_id == UNMADE:
+        return Goal(rank, place, new_name, None)
+    directory = rank.open_target(place)
+    status = look(directory, new_name)
+    present = None if status is None else Existing(rank, place, directory, new_name, status)
+    return Goal(rank, place, new_name, present)
+
+
+def _is_anothers(rank: Rank, place: Place, new_name: bytes) -> bool:
+    """Is it the name of something else in the source that is copied, too? Whichever comes first, that one gets it."""
+    roots = rank.job.roots
+    if roots[place.root].item:
+        return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
+    if look_in_source(rank, place, new_name) is None:
+        return False
+    selected = rank.own(Selected)
+    return not (selected.anything and selected.excludes_in_any_case(os.path.join(place.path, new_name)))
+
+
+def look_in_source(rank: Rank, place: Place, name: bytes) -> os.stat_result | None:
+    """What has the name there; raises ``Problem``."""
+    try:
+        return look(rank.open_source(place), name)
+    except Problem as problem:
+        raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
+
+
+@contextmanager
+def checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
+    """The file of the source, open, and its status: it is the one that was found. Raises ``Problem``."""
+    with rank.reading(item.place, item.name) as reading:
+        status = status_of(reading, on_source=True)
+        check_found(status, rank.source_device(item.place, item.mount), item.inode)
+        yield reading, status
+
+
+def level_of(rank: Rank) -> int:
+    """That of ``--compress``."""
+    return int(rank.options.compress.partition(":")[2])
+
+
+def span_for(rank: Rank, place: Place, reading: int, size: int) -> int:
+    """Bytes of each frame of a file of the source that is open (``pcopy.fsio.recode``); raises ``Problem``."""
+    if size <= SPAN:
+        return SPAN
+    source = rank.open_source(place)
+    layout = rank.own(Layouts).of(status_of(reading, on_source=True).st_dev, source)
+    return span_of(size, layout.stripes_of(reading).unit)
+
+
+def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_result) -> bool:
+    """Does what is there stay? Then the item counts as skipped. Raises ``Problem``.
+
+    What an earlier run of this job has made gives way, since only what is on record is known to be whole.
+    """
+    rank, present = goal.rank, goal.present
+    if present is None:
+        return False
+    if present.is_own() and not stat.S_ISDIR(present.status.st_mode):
+        return False
+    options = rank.options
+    if not options.compares or not _is_current(rank, reading, status, present):
+        if options.dry_run:
+            present.refuse_full()
+        return False
+    action = Action.SKIP
+    if mends(rank):
+        from pcopy.tasks.files.mend import is_dressed, mended
+
+        if not is_dressed(rank, item.place, item.name, status, present):
+            left = mended(result, item.name, present, read_attributes(reading, status, options.preserve))
+            if left is None:
+                return False
+            action = left[1]
+    known = Known(FILE, status.st_size, b"", Version.of(status))
+    skipped(rank, result, item.place, item.name, known, action)
+    return True
+
+
+def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Existing) -> bool:
+    """Is it what the source was made to when it was as it is now? By the time, in whole seconds; and by the size of the
+    contents, where a seek table tells it."""
+    there = present.status
+    later = abs(status.st_mtime_ns // 10**9 - there.st_mtime_ns // 10**9)
+    if not stat.S_ISREG(there.st_mode) or later > rank.options.modify_window:
+        return False
+    if rank.options.decompress:
+        table = SeekTable.read(reading, status.st_size)
+        return table is None or table.size == there.st_size
+    with suppress(Problem):
+        descriptor = open_existing(present.directory, present.name, there)
+        try:
+            table = SeekTable.read(descriptor, there.st_size)
+            return table is None or table.size == status.st_size
+        finally:
+            close_read(descriptor)
+    return False
+
+
+def commit(
+    result: Result, goal: Goal, item: Item, new: NewFile, status: os.stat_result, attributes: Attributes
+) -> None:
+    """The file is filled: it gets its metadata and its name. Raises ``Problem``; ``MetadataProblem`` if it is there and
+    lacks some."""
+    rank, place, present = goal.rank, goal.place, goal.present
+    options = rank.options
+    kept = None if present is None else present.kept_from(status)
+    inherits = inherits_acl(rank, place, goal.directory)
+    applied = new.dress(attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
+    if present is not None:
+        present.back_up(status)
+    new.commit(goal.name, goal.there, sync=rank.syncs_items(place))
+    if new.shortcoming is not None:
+        raise new.shortcoming
+    result.applied(place, item.name, applied)  # not before it is there: what fails is tried again

@@ -1,0 +1,134 @@
+"""RecodeFiles: small files of one directory are compressed, or decompressed, each by one rank and under a temporary
+name. The larger ones (``recode_file``) come here, too, where it is not worth it to split them, or not possible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+from pcopy.fsio.attributes import read_attributes
+from pcopy.fsio.data import set_size
+from pcopy.fsio.kernel.columns import unpack_names
+from pcopy.fsio.layout import PLAIN
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.passage import write_all
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.recode import read_span, write_contents
+from pcopy.fsio.seekable_zstd import Frame, SeekTable, compress_frame, read_frame, read_frames, seek_table
+from pcopy.fsio.source import Version, check_unchanged
+from pcopy.signature.items import FILE
+from pcopy.signature.tree import ContentHasher
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import How
+from pcopy.tasks.base.attempts import failed_or_retried
+from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Item, Known, unpack_numbers
+from pcopy.tasks.files.layouts import laid_out
+from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, level_of, span_for, stays
+
+
+class RecodeFiles(Divisible, code=170, doing="recoding files of", is_note=False):
+    """Small regular files of one directory, 8 bytes for each in the columns."""
+
+    inodes: bytes
+    sizes: bytes
+    attempt: int
+
+    columns = ("inodes", "sizes")
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """One after the other."""
+        place, numbers = self.place, zip(unpack_numbers(self.inodes), unpack_numbers(self.sizes), strict=True)
+        for index, (name, (inode, size)) in enumerate(zip(unpack_names(self.names), numbers, strict=True)):
+            item = Item(place.source_id.mount, inode, size, ((place, name),), self.attempt)
+            try:
+                yield from recode_whole(rank, result, item)
+            except Problem as problem:
+                failed_or_retried(result, place, name, problem, self.attempt, size)
+            if not index % FILES_PER_SLICE:
+                yield None
+
+
+def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None, None]:
+    """Makes the file of ``item``, and counts it, or what is there as skipped; raises ``Problem``, and leaves the old
+    target then."""
+    began = time.monotonic_ns()
+    place, name = item.names[0]
+    with checked(rank, item) as (reading, status):
+        goal = goal_of(rank, item)
+        if stays(result, goal, item, reading, status):
+            return
+        version, there = Version.of(status), goal.there
+        if rank.options.dry_run:
+            how = How.over(goal.present)
+            result.count(counts.FILES, 1, place)
+            result.count(counts.BYTES, status.st_size, place)
+            result.items.did(how.action, place, goal.name, FILE, status.st_size)
+            return
+        target, recipe = rank.open_target(place), goal.recipe(reading, status)
+        with NewFile.beside(target, rank.temporary_names.next(), layout=recipe) as new:
+            hasher = rank.hasher()
+            yield from _fill(rank, goal, reading, status.st_size, new.descriptor, hasher)
+            attributes = read_attributes(reading, status, rank.options.preserve)
+            check_unchanged(reading, version)
+            commit(result, goal, item, new, status, attributes)
+    laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
+    known = Known(FILE, status.st_size, b"", version)
+    if hasher is not None:
+        known = Known(FILE, hasher.size, rank.hashing.file(hasher), version)
+    result.copied(place, name, known, how=How.over(there, time.monotonic_ns() - began))
+
+
+def _fill(
+    rank: Rank, goal: Goal, reading: int, size: int, writing: int, hasher: ContentHasher | None
+) -> Generator[None, None, None]:
+    """Writes what the file is to hold; raises ``Problem``."""
+    if rank.options.compress:
+        yield from _compress(rank, goal, reading, size, writing, hasher)
+    else:
+        yield from _decompress(rank, reading, size, writing)
+
+
+def _compress(
+    rank: Rank, goal: Goal, reading: int, size: int, writing: int, hasher: ContentHasher | None
+) -> Generator[None, None, None]:
+    """In frames, the table behind them. A file whose size says 0 may have contents all the same (/proc)."""
+    span, level = span_for(rank, goal.place, reading, size), level_of(rank)
+    frames: list[Frame] = []
+    at, end, begin, packed = 0, size, 0, b""
+    while not frames or at < end:
+        length = min(span, size - at) if size else span
+        yield from rank.throttle.spend(length)
+        data = read_span(reading, at, length, to_end=not size)
+        if packed:
+            write_all(writing, packed, begin)
+            begin += len(packed)
+        packed = compress_frame(data, level)
+        frames.append(Frame(len(packed), len(data)))
+        if hasher is not None:
+            hasher.update(data)
+        at += len(data)
+        if not size and len(data) == length:
+            end = at + 1
+        rank.counters[counts.MOVED] += len(data)
+        if at < end:
+            yield
+    write_all(writing, packed + seek_table(frames), begin)
+
+
+def _decompress(rank: Rank, reading: int, size: int, writing: int) -> Generator[None, None, None]:
+    """Frame by frame, where there is a table; else as they come."""
+    table, sparse = SeekTable.read(reading, size), rank.options.preserve.sparse
+    pieces = read_frames(reading, size)
+    if table is not None:
+        pieces = (read_frame(reading, table, number) for number in range(table.frames))
+    at = 0
+    for piece in pieces:
+        write_contents(writing, piece, at, sparse=sparse)
+        at += len(piece)
+        yield from rank.throttle.spend(len(piece))
+        yield
+    set_size(writing, at)
+    rank.counters[counts.MOVED] += size

@@ -1,0 +1,73 @@
+"""The visitor of a copy that compresses, or decompresses: the name of a file tells whether it is, or is copied as it
+is."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from pcopy.fsio.kernel.columns import pack_names
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.recoded import recoded_name
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import NOWHERE, Item, Place
+from pcopy.tasks.copying import BATCH_BYTES, BATCH_FILES, CopyVisitor
+from pcopy.tasks.copying import visitor_of as visitor_of_copy
+from pcopy.tasks.recode.recode_file import RecodeFile
+from pcopy.tasks.recode.recode_files import RecodeFiles
+from pcopy.walk.visitor import Found, Visitor
+
+
+class RecodeVisitor(CopyVisitor):
+    """Each name of an inode is a file of its own: one of them may be recoded, and another one not."""
+
+    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+        super().__init__(rank, result, place, attempt)
+        self.links_apart = False
+
+    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+        recoded, others = self._sorted(found, rows)
+        if others:
+            super().small_files(found, others)
+        start = size = 0
+        for number, row in enumerate(recoded, 1):
+            size += found.rows.size[row]
+            if number - start >= BATCH_FILES or size >= BATCH_BYTES or number == len(recoded):
+                self._spawn_recoded(found, recoded[start:number], size)
+                start, size = number, 0
+
+    def large_files(self, found: Found, rows: Sequence[int]) -> None:
+        recoded, others = self._sorted(found, rows)
+        if others:
+            super().large_files(found, others)
+        for row in recoded:
+            name, size = found.names[row], found.rows.size[row]
+            mount = self._mount(name, found.rows.device[row])
+            self._found_bytes += size
+            item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
+            self._result.spawn(RecodeFile(item), size)
+
+    def _spawn_recoded(self, found: Found, rows: Sequence[int], size: int) -> None:
+        inodes, sizes = (array("Q", map(column.__getitem__, rows)) for column in (found.rows.inode, found.rows.size))
+        names = pack_names(map(found.names.__getitem__, rows))
+        self._found_bytes += size
+        task = RecodeFiles(self._place, names, inodes.tobytes(), sizes.tobytes(), self._attempt)
+        self._result.spawn(task, size + len(rows) * CALL_COST)
+
+    def _sorted(self, found: Found, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The rows of those that are recoded, and of the others."""
+        options, names, links = self._rank.options, found.names, found.rows.links
+        recoded: list[int] = []
+        others: list[int] = []
+        for row in rows:
+            (others if recoded_name(options, names[row]) is None else recoded).append(row)
+            if links[row] > 1:
+                self._result.warn_once(self._place, names[row], "each of its names becomes a file of its own")
+        return recoded, others
+
+
+def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
+    """As ``pcopy.tasks.copying.visitor_of``, of a job that recodes."""
+    if place.target_id == NOWHERE:
+        return visitor_of_copy(rank, result, place, attempt)
+    return RecodeVisitor(rank, result, place, attempt)

@@ -1,0 +1,72 @@
+"""What ``--compress`` and ``--decompress`` take, what they are refused beside, and what files may set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.pcopy import PCOPY
+from tests.support.command import pcopy, show
+from tests.support.oracle import changes, snapshot
+from tests.support.refusals import refusal
+
+
+def parsed(*words: str) -> tuple[str, bool]:
+    options = PCOPY.parse([*words, "source", "copy"]).options
+    return options.compress, options.decompress
+
+
+def test_what_is_taken() -> None:
+    assert parsed() == ("", False)
+    assert parsed("--decompress") == ("", True)
+    assert parsed("--compress", "zstd") == ("zstd:3", False)
+    assert parsed("--compress=zstd:19") == ("zstd:19", False)
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:x", "zst", ""])
+def test_other_ways_are_refused(how: str) -> None:
+    told = refusal(lambda: PCOPY.parse([f"--compress={how}", "source", "copy"]))
+    assert "--compress" in told
+    assert "zstd" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--verify", "--repair", "--checksum", "--inplace", "--direct", "--drop-cache", "--mirror", "--delete",
+        "--stripe-affinity", "--group-lock", "-u", "--existing newer", "--existing skip", "--existing fail",
+        "--reflink always",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_with_it(words: str) -> None:
+    for option in (["--compress", "zstd"], ["--decompress"]):
+        told = refusal(lambda: PCOPY.parse([*option, *words.split(), "source/", "copy"]))  # noqa: B023
+        assert option[0] in told
+        assert words.replace("-u", "newer").split()[-1] in told
+        assert "leave one out" in told
+        assert "\n" not in told
+
+
+def test_the_two_are_opposites_and_a_signature_tells_of_the_source() -> None:
+    assert "opposites" in refusal(lambda: parsed("--compress", "zstd", "--decompress"))
+    for option in ("--signature", "--manifest"):
+        assert "pverify --create" in refusal(lambda: parsed("--decompress", option, "file"))  # noqa: B023
+        assert parsed("--compress", "zstd", option, "file") == ("zstd:3", False)
+
+
+def test_what_files_set_gives_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("verify: true\nexisting: newer\ndrop-cache: true\n")
+    words = ["--config", str(tmp_path / "file"), "--compress", "zstd", "source", "copy"]
+    options = PCOPY.parse(words).options
+    assert (options.compress, options.verify, options.existing) == ("zstd:3", False, "replace")
+    (tmp_path / "file").write_text("compress: zstd\n")
+    assert "compress" in refusal(lambda: PCOPY.parse(words))
+
+
+def test_nothing_is_touched(area: Path) -> None:
+    (area / "source").mkdir()
+    before = snapshot(area)
+    run = pcopy("--compress", "lz4", area / "source", area / "copy")
+    assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (2, b"", 1), show(run)
+    assert changes(before, snapshot(area)) == []

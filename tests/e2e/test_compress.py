@@ -1,0 +1,283 @@
+"""``--compress`` and ``--decompress``: zstd reads what is written, and what zstd writes is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.chaos.unfinished import stopped
+from tests.support.command import Argument, Completed, pcopy, pverify, show, succeed, summary
+from tests.support.faults import Fault
+from tests.support.files import write
+from tests.support.filesystems import mounted
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.walk import temporaries
+
+MIB = 1 << 20
+SMALL_PARTS = ("--chunk-size", "1M", "--block-size", "64K")
+"""Of files above 4 MiB."""
+
+
+def mixed(size: int) -> bytes:
+    """Half of it can be compressed."""
+    random = Random(size)
+    return b"".join(random.randbytes(100_000) + b"again and again " * 6250 for _ in range(size // 200_000 + 1))[:size]
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    source = area / "source"
+    write(source / "text", b"text " * 1000)
+    write(source / "empty", b"")
+    write(source / "deep/er/large", mixed(7 * MIB + 123))
+    write(source / "middling", mixed(5 * MIB))
+    write(source / "already.zst", by_zstd(b"already " * 1000))
+    with open(source / "sparse", "wb") as file:
+        file.truncate(9 * MIB)
+        file.seek(6 * MIB + 5)
+        file.write(b"island")
+    (source / "link").symlink_to("text")
+    os.mkfifo(source / "fifo")
+    (source / "text").chmod(0o640)
+    os.setxattr(source / "deep/er/large", "user.what", b"this")
+    return source
+
+
+def by_zstd(data: bytes, *options: str) -> bytes:
+    return subprocess.run(["zstd", "-c", *options], input=data, check=True, capture_output=True).stdout
+
+
+def unpacked(path: Path) -> bytes:
+    """What the program zstd finds in a file, which it has to find whole."""
+    subprocess.run(["zstd", "-tq", path], check=True)
+    return subprocess.run(["zstd", "-dcq", path], check=True, capture_output=True).stdout
+
+
+def compress(*arguments: Argument, **options: int) -> Completed:
+    return succeed("--compress", "zstd", *SMALL_PARTS, *arguments, **options)
+
+
+def decompress(*arguments: Argument, **options: int) -> Completed:
+    return succeed("--decompress", *SMALL_PARTS, *arguments, **options)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_there_and_back(area: Path, source: Path, ranks: int) -> None:
+    before = snapshot(source)
+    told = summary(compress("--json", source, area / "packed", ranks=ranks))
+    assert changes(before, snapshot(source)) == []
+    sizes = sum(path.lstat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
+    assert (told["files"], told["bytes"], told["failed"], told["warnings"]) == (6, sizes, 0, 0)
+    for path in source.rglob("*"):
+        copy = area / "packed" / path.relative_to(source)
+        if path.is_file() and not path.is_symlink() and path.suffix != ".zst":
+            copy = copy.with_name(copy.name + ".zst")
+            assert unpacked(copy) == path.read_bytes(), copy
+            one, other = path.stat(), copy.stat()
+            assert (one.st_mode, one.st_mtime_ns, one.st_uid) == (other.st_mode, other.st_mtime_ns, other.st_uid)
+            assert os.listxattr(path) == os.listxattr(copy)
+        else:
+            assert differences(path, copy) == [] or path.is_dir()
+    assert len(list((area / "packed").rglob("*"))) == len(list(source.rglob("*")))
+    listed = subprocess.run(["zstd", "-lv", area / "packed/deep/er/large.zst"], check=True, capture_output=True).stdout
+    assert b"# Zstandard Frames: %d\n" % (2 if ranks == 1 else 8) in listed, listed
+    assert b"# Skippable Frames: 1\n" in listed
+
+    (area / "packed/already.zst").unlink()
+    (source / "already.zst").unlink()
+    decompress(area / "packed", area / "back", ranks=ranks)
+    assert differences(source, area / "back") == []
+    assert (area / "back/sparse").stat().st_blocks * 512 < MIB
+    decompress("--no-preserve", "sparse", area / "packed/sparse.zst", area / "filled", ranks=ranks)
+    assert (area / "filled").read_bytes() == (source / "sparse").read_bytes()
+    assert (area / "filled").stat().st_blocks * 512 >= 9 * MIB
+
+
+def test_what_zstd_has_written(area: Path) -> None:
+    """It has no seek table; others are no .zst at all."""
+    data = mixed(6 * MIB)
+    write(area / "source/one.zst", by_zstd(data))
+    write(area / "source/frames.zst", by_zstd(data) + by_zstd(b"and more", "--no-check"))
+    write(area / "source/fast.zst", by_zstd(data, "-T2", "-B1M", "--fast=3"))
+    write(area / "source/.zst", b"has no other name")
+    write(area / "source/plain", b"plain")
+    decompress(area / "source", area / "copy", ranks=2)
+    assert {path.name for path in (area / "copy").iterdir()} == {"one", "frames", "fast", ".zst", "plain"}
+    assert (area / "copy/one").read_bytes() == (area / "copy/fast").read_bytes() == data
+    assert (area / "copy/frames").read_bytes() == data + b"and more"
+    assert (area / "copy/.zst").read_bytes() == b"has no other name"
+
+
+def test_what_is_damaged_fails_and_nothing_of_it_stays(area: Path, source: Path) -> None:
+    compress(source, area / "packed", ranks=2)
+    whole = {path: path.read_bytes() for path in (area / "packed").rglob("*.zst")}
+    (area / "packed/deep/er/large.zst").write_bytes(whole[area / "packed/deep/er/large.zst"][:-100])
+    flipped = bytearray(whole[area / "packed/sparse.zst"])
+    flipped[len(flipped) // 2] ^= 1
+    (area / "packed/sparse.zst").write_bytes(flipped)
+    (area / "packed/text.zst").write_bytes(b"no zstd at all, though its name says so")
+    cut_table = whole[area / "packed/middling.zst"][:-9]
+    (area / "packed/middling.zst").write_bytes(cut_table)
+    write(area / "back/packed/sparse", b"old")
+    run = pcopy("--decompress", *SMALL_PARTS, "--json", area / "packed", area / "back", ranks=2)
+    assert run.returncode == 1, show(run)
+    assert summary(run)["failed"] == 4, show(run)
+    for name in (b"large.zst", b"sparse.zst", b"text.zst", b"middling.zst"):
+        assert name in run.stderr
+    left = {path.name for path in (area / "back").rglob("*") if path.is_file()}
+    assert left == {"already", "empty", "sparse"}
+    assert (area / "back/packed/sparse").read_bytes() == b"old"
+    assert temporaries(os.fsencode(area / "back")) == []
+
+
+@pytest.mark.parametrize("option", [("--compress", "zstd"), ("--decompress",)])
+def test_two_items_of_one_name(area: Path, option: tuple[str, ...]) -> None:
+    """What is copied as it is has the name; the other one fails, and replaces nothing, in whatever order they come."""
+    write(area / "source/file", b"plain")
+    write(area / "source/file.zst", by_zstd(b"packed"))
+    write(area / "source/directory", b"plain")
+    (area / "source/directory.zst").mkdir()
+    run = pcopy(*option, "--json", area / "source", area / "copy", ranks=2)
+    assert run.returncode == 1, show(run)
+    kept = "file.zst" if option[0] == "--compress" else "file"
+    assert (area / "copy" / kept).read_bytes() == (area / "source" / kept).read_bytes()
+    assert b"is that of another item of the source" in run.stderr
+    assert summary(run)["failed"] == (2 if option[0] == "--compress" else 1)
+    assert (area / "copy/directory.zst").is_dir()
+    assert not list((area / "copy").rglob("*.zst.zst"))
+    succeed("--compress", "zstd", "--exclude", "*.zst", f"{area}/source/", area / "others")
+    assert unpacked(area / "others/file.zst") == b"plain"
+
+
+def test_single_files(area: Path, source: Path) -> None:
+    """The name that the user gives gets the ending, or loses it."""
+    compress(source / "text", area / "named", ranks=1)
+    compress(source / "text", area / "other.zst", ranks=1)
+    (area / "into").mkdir()
+    run = compress(source / "text", source / "already.zst", area / "into", ranks=1)
+    assert {path.name for path in (area / "into").iterdir()} == {"text.zst", "already.zst"}, show(run)
+    assert unpacked(area / "named.zst") == unpacked(area / "other.zst") == (source / "text").read_bytes()
+    run = decompress(area / "named.zst", area / "plain", ranks=1)
+    assert differences(source / "text", area / "plain") == []
+    decompress(area / "other.zst", area / "into", ranks=1)
+    assert differences(source / "text", area / "into/other") == []
+    write(area / "both/text.zst", by_zstd(b"another"))
+    run = pcopy("--compress", "zstd", source / "text", area / "both/text.zst", area / "into")
+    assert run.returncode == 1, show(run)
+    assert unpacked(area / "into/text.zst") == b"another"
+
+
+def test_again_only_what_has_changed(area: Path, source: Path) -> None:
+    words = ("--existing", "changed", "--json", f"{source}/", area / "packed")
+    first = summary(compress(*words, ranks=2))
+    before = snapshot(area / "packed")
+    told = summary(compress(*words, ranks=2))
+    assert (told["files"], told["skipped"]) == (0, first["files"] + 2)
+    assert changes(before, snapshot(area / "packed")) == []
+
+    (source / "text").chmod(0o600)  # metadata alone
+    write(source / "middling", mixed(5 * MIB) + b"x")  # its size, at the same time
+    (source / "empty").touch()  # its time
+    told = summary(compress(*words, ranks=2))
+    assert told["files"] == 2
+    assert (area / "packed/text.zst").stat().st_mode == (source / "text").stat().st_mode
+    assert unpacked(area / "packed/middling.zst") == (source / "middling").read_bytes()
+
+    back = ("--existing", "changed", "--json", f"{area}/packed/", area / "back")
+    decompress(*back, ranks=2)
+    assert summary(decompress(*back, ranks=2))["files"] == 0
+    write(area / "back/text", b"cut")
+    assert summary(decompress(*back, ranks=2))["files"] == 1
+    assert (area / "back/text").read_bytes() == (source / "text").read_bytes()
+
+
+def test_a_signature_proves_the_way_there_and_back(area: Path, source: Path) -> None:
+    compress("--signature", area / "s", "--hash", "blake3", source, area / "packed", ranks=2)
+    assert pverify(area / "s", source).returncode == 0
+    (area / "packed/already.zst").rename(area / "apart")
+    decompress(area / "packed", area / "back", ranks=2)
+    (area / "apart").rename(area / "back/already.zst")
+    run = pverify(area / "s", area / "back")
+    assert run.returncode == 0, show(run)
+
+
+def test_a_dry_run_tells_the_new_names(area: Path, source: Path) -> None:
+    run = succeed("--compress", "zstd:19", "--dry-run", source, area / "packed")
+    assert b"large.zst\n" in run.stdout
+    assert b"source/already.zst\n" in run.stdout
+    assert b"text\n" not in run.stdout.replace(b"link", b"")
+    assert not (area / "packed").exists()
+
+
+def test_hard_links_become_files_of_their_own(area: Path) -> None:
+    """One name may tell that it is compressed already, and another one not."""
+    write(area / "source/a", b"contents")
+    os.link(area / "source/a", area / "source/b.zst")
+    os.link(area / "source/a", area / "source/c")
+    run = succeed("--compress", "zstd", area / "source", area / "packed")
+    assert b"each of its names becomes a file of its own" in run.stderr
+    assert unpacked(area / "packed/a.zst") == unpacked(area / "packed/c.zst") == b"contents"
+    assert (area / "packed/b.zst").read_bytes() == b"contents"
+
+
+def test_what_is_in_the_way(area: Path) -> None:
+    """A link is replaced, and not followed; a directory that is not empty fails the item."""
+    write(area / "source/link", b"new")
+    write(area / "source/directory", b"new")
+    write(area / "outside", b"old")
+    write(area / "copy/directory.zst/file", b"old")
+    (area / "copy/link.zst").symlink_to(area / "outside")
+    run = pcopy("--compress", "zstd", f"{area}/source/", area / "copy")
+    assert run.returncode == 1, show(run)
+    assert (area / "outside").read_bytes() == b"old"
+    assert unpacked(area / "copy/link.zst") == b"new"
+    assert (area / "copy/directory.zst/file").read_bytes() == b"old"
+    assert temporaries(os.fsencode(area / "copy")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_job_that_is_ended_begins_the_file_anew(area: Path, number: int) -> None:
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    write(area / "source/large", mixed(20 * MIB))
+    for each in range(20):
+        write(area / f"source/{each}", b"%d" % each)
+    words: list[Argument] = ["--compress", "zstd", *SMALL_PARTS, area / "source", area / "packed"]
+
+    def begun() -> bool:
+        return any(path.stat().st_size > 4 * MIB for path in (area / "packed").glob(".pcopy-*"))
+
+    name = stopped(area, env, *words, ranks=2, number=number, until=begun, slow=("renameat,renameat2,pwrite64", 150))
+    assert not (area / "packed/large.zst").exists()
+    succeed("--resume", name, env=env, ranks=2)
+    for path in (area / "source").iterdir():
+        assert unpacked(area / f"packed/{path.name}.zst") == path.read_bytes()
+    assert temporaries(os.fsencode(area / "packed")) == []
+
+
+def test_the_destination_is_full(area: Path) -> None:
+    write(area / "source/large", Random(1).randbytes(8 * MIB))
+    with mounted("tmpfs", area, size=4 * MIB) as full:
+        run = pcopy("--compress", "zstd", *SMALL_PARTS, area / "source", full / "copy", ranks=2)
+        assert run.returncode in (1, 75), show(run)
+        assert os.strerror(errno.ENOSPC).encode() in run.stderr
+        assert not list(full.rglob("*.zst"))
+        if run.returncode == 1:
+            assert temporaries(os.fsencode(full)) == []
+
+
+@pytest.mark.parametrize("call", ["pread64", "pwrite64", "fchmod"])
+def test_a_call_that_fails(area: Path, call: str) -> None:
+    """One file fails, and has nothing under its name, or wrong metadata and a line that says so."""
+    write(area / "source/large", mixed(6 * MIB))
+    fault = Fault(area / "log", (call,), None, "ENXIO" if call == "pread64" else "EIO")
+    run = pcopy("--compress", "zstd", *SMALL_PARTS, area / "source", area / "packed", ranks=2, wrap=fault.wrap())
+    fault.check()
+    assert run.returncode == 1, show(run)
+    assert (area / "packed/large.zst").exists() == (call == "fchmod")
+    assert temporaries(os.fsencode(area / "packed")) == []
