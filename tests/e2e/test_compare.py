@@ -388,7 +388,7 @@ def test_large_files_are_compared_by_all_ranks(area: Path) -> None:
     assert subprocess.run(["cmp", "-s", area / "a/last", area / "b/last"], check=False).returncode == 1
 
 
-@pytest.mark.parametrize("what", ["directory", "file", "attributes"])
+@pytest.mark.parametrize("what", ["directory", "names", "file", "attributes"])
 def test_what_cannot_be_read_is_trouble_and_nothing_else(area: Path, what: str) -> None:
     """An ordinary user: what is hidden is neither the same, nor on one side alone; what else is found is told."""
     area.chmod(0o755)
@@ -397,8 +397,8 @@ def test_what_cannot_be_read_is_trouble_and_nothing_else(area: Path, what: str) 
         for name in ("d/f", "g"):
             (area / side / name).write_text("same")
     (area / "a/g").write_text("other contents")
-    hidden = area / "b" / {"directory": "d", "file": "d/f", "attributes": "d/f"}[what]
-    hidden.chmod(0)
+    hidden = area / "b" / ("d/f" if what != "directory" else "d")
+    (hidden.parent if what == "names" else hidden).chmod(0o444 if what == "names" else 0)
     properties = "xattr" if what == "attributes" else "content"
     if what == "attributes":
         for side in ("a", "b"):
