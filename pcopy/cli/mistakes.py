@@ -160,7 +160,7 @@ OF_PWALK = Unknown(
         "--text": "write --output FILE.txt",
         **dict.fromkeys(("--lite", "-l"), "write --fields none"),
         **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it as for find, with one dash"),
-        "-0": "write --print0",
+        "--files-from": "write --from FILE",
     },
 )
 

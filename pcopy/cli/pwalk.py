@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import taking
-from pcopy.cli.filter_options import add_filters
+from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PWALK, named_nearest
 from pcopy.cli.program import Words, add_told
 from pcopy.cli.tree_program import TreeProgram
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Pwalk(TreeProgram):
-    letters = "qvh"
+    letters = "0qvh"
     unknown = OF_PWALK
     answers = True
     usage = "pwalk [options] [PATH...] [expression]"
@@ -86,6 +86,17 @@ exit status:
                 hint = named_nearest(word[1:], [test[1:] for test in ARGUMENTS], "-")
                 raise Refused(f"unknown test {word}{hint}; see {self.name} --help")
 
+    def _refuse_beside_list(self, values: Namespace, paths: tuple[bytes, ...]) -> None:
+        if paths:
+            raise Refused(f"--from {values.listed}: what it lists is told, and PATH too? leave one out")
+        if not values.listed:
+            raise Refused("--from: the empty string names no file")
+        if select_of(values, ()).anything:
+            raise Refused("--from lists items without trees, where filters have no place: write tests, as -path")
+        walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(self._expression)
+        if walks:
+            raise Refused(f"{min(walks)}: nothing is entered with --from; leave it out")
+
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> WalkArguments:
         from pcopy.tools.arguments import WalkArguments
 
@@ -94,14 +105,15 @@ exit status:
             expression = parse(self._expression, now)
         except ValueError as error:
             raise Refused(f"{error}; see {self.name} --help") from None
+        if values.listed is not None:
+            self._refuse_beside_list(values, paths)
         tree = self.tree_of(values, paths or (b".",), "walked")
         outputs = tuple(map(os.fsencode, values.output))
-        if values.json and not outputs:
-            raise Refused(
-                "--json prints the summary, where a list is printed; write --json-lines for that, or --output"
-            )
-        if values.json and values.json_lines:
-            raise Refused("--json and --json-lines: both would be printed; leave one out")
+        if values.json and not (outputs or values.summary):
+            raise Refused("--json prints a summary, and here is a list; write --json-lines, --summary, or --output")
+        if values.json_lines and (values.json or values.summary):
+            both = "--json" if values.json else "--summary"
+            raise Refused(f"{both} and --json-lines: both would be printed; leave one out")
         if b"" in outputs:
             raise Refused("--output: the empty string names no file")
         return WalkArguments(
@@ -112,15 +124,26 @@ exit status:
             fields=_all_fields() if values.fields is None else values.fields,
             nul=values.print0 or expression.nul,
             json_lines=values.json_lines,
+            summary=values.summary,
+            listed=os.fsencode(values.listed or ""),
+            listed_nul=values.from0,
             force=values.force,
             now=now,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is walked").add_argument
+        add("--from", metavar="FILE", dest="listed", default=None,
+            help="instead of walking take what FILE lists: a saved listing (what that tells is not looked at again), "
+            "or paths, one a line; - is standard input")  # fmt: skip
+        add("-0", "--from0", action="store_true", help="paths of --from end with a NUL")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
             help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "
             ".csv, .parquet, .txt or .lst (paths alone); may be given for several")  # fmt: skip
+        add("--summary", action="store_true",
+            help="instead of a list tell how much there is: by type, size, age, depth, user and group; the largest "
+            "files and directories; what is unusual")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
         add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
         add("--fields", metavar="LIST", type=taking(_fields), default=None,

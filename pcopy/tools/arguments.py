@@ -201,6 +201,9 @@ class WalkArguments(NamedTuple):
     fields: tuple[str, ...] = ()
     nul: bool = False
     json_lines: bool = False
+    summary: bool = False
+    listed: bytes = b""
+    listed_nul: bool = False
     force: bool = False
     now: int = 0
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
+from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import absolute
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Tool
@@ -19,7 +20,9 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Root, Sink, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
+from pcopy.tasks.walk.sum_up import TellSums
 from pcopy.tasks.walk.walk_dirs import WalkRoot
+from pcopy.tasks.walk.walk_listed import WalkListed
 from pcopy.tools.arguments import WalkArguments
 from pcopy.tools.director import RepeatableDirector
 from pcopy.tools.summary import summary_values, sums_lines
@@ -27,6 +30,7 @@ from pcopy.tools.trees import TreePreparation
 from pcopy.tools.walk_outputs import ListTarget, Outputs, check_file, target_of
 from pcopy.units import show_seconds
 from pcopy.walk.sorting import mask_of
+from pcopy.walk.sums import WalkSums
 from pcopy.walk.walk_wish import WalkWish
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "failed")
@@ -44,7 +48,22 @@ STAGES: Stages = {"walk": Stage(_walked, scans=True)}
 class WalkDirector(RepeatableDirector):
     """One phase, which begins with the paths."""
 
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        """At last each rank tells what it has summed up."""
+        if phase == Phase.COPY:
+            return super().first_tasks(phase)
+        payload = encode(TellSums())
+        return [Spawn(phase, payload, 0, owner=rank) for rank in range(self._rank.size)]
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        sums = WalkWish(*self._job.options.walk).sums
+        return int(Phase.FINISH) if sums and phase == Phase.COPY else None
+
     def _root_task(self, number: int) -> Spawn:
+        wish = WalkWish(*self._job.options.walk)
+        if wish.listed:
+            task = WalkListed(wish.listed, wish.listed_nul, wish.directory)
+            return Spawn(int(Phase.COPY), encode(task), SCAN_COST, True, 0)
         return Spawn(int(Phase.COPY), encode(WalkRoot(number)), SCAN_COST, True, 0)
 
 
@@ -97,10 +116,27 @@ class WalkPreparation(TreePreparation):
             fields=arguments.fields if any(_has_fields(target) for target in self.targets) else (),
             columns=bool(arguments.sort) or any(target.form == "parquet" for target in self.targets),
             sort_mask=mask_of(arguments.sort) if arguments.sort else 0,
+            sums=arguments.summary,
             now=arguments.now,
         )
-        self.make_job(self.roots(_root, once=False), copies=False, walk=tuple(self.wish))
+        if arguments.listed:
+            self._take_list(arguments)
+        else:
+            self.make_job(self.roots(_root, once=False), copies=False, walk=tuple(self.wish))
         self._outputs: Outputs | None = None
+
+    def _take_list(self, arguments: WalkArguments) -> None:
+        """Whatever is listed is told by its path, below a root without a name."""
+        from pcopy.walk.saved_listing import STANDARD_INPUT, SavedListing
+
+        if arguments.listed != STANDARD_INPUT:
+            with SavedListing(arguments.listed, "--from", nul=arguments.listed_nul, meant=meant):
+                pass
+        self.wish = self.wish._replace(listed=arguments.listed, listed_nul=arguments.listed_nul, directory=os.getcwdb())
+        self.make_job((), copies=False, walk=tuple(self.wish))
+        top = os.stat(b"/")
+        identity = top.st_dev, top.st_ino
+        self.job = self.job._replace(roots=(Root(b"/", b"/", b"", b"", b"", b"", identity, identity),))
 
     @property
     def lists(self) -> bool:
@@ -112,13 +148,15 @@ class WalkPreparation(TreePreparation):
         self._outputs = Outputs(
             screen, self.targets, self.wish.fields, self._sort, self.telling.umask, f"pwalk-{self.job.writer}"
         )
+        if self.wish.sums:
+            self._outputs.sums = WalkSums(self.wish.now)
         return self._outputs
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         """A list that is not whole does not appear."""
         outputs = self._outputs
         assert outputs is not None
-        if ended.halted is None and ended.status in (OK, INCOMPLETE):
+        if not outputs.trouble and ended.halted is None and ended.status in (OK, INCOMPLETE):
             outputs.finish()
         else:
             outputs.abandon()
@@ -134,12 +172,22 @@ class WalkPreparation(TreePreparation):
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
+        if self._outputs is not None and self._outputs.sums is not None and ended.halted is None:
+            from pcopy.tools.walk_summary import summary_lines
+
+            yield from summary_lines(self._outputs.sums)
+            yield ""
         yield from sums_lines(totals, "listed", "left out")
         rate = totals.found / seconds if seconds > 0 else 0.0
         yield f"{show_seconds(seconds)}: {rate:,.0f} items/s"
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
-        return summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        values = summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        if self._outputs is not None and self._outputs.sums is not None and ended.halted is None:
+            from pcopy.tools.walk_summary import summary_of
+
+            values = {**values, "summary": summary_of(self._outputs.sums)}
+        return values
 
     @property
     def _outcomes(self) -> Mapping[int, str]:
@@ -154,7 +202,7 @@ def _targets(arguments: WalkArguments) -> list[ListTarget]:
         raise Refused(f"--output {os.fsdecode(twice)}: is given twice")
     if arguments.json_lines:
         return [*targets, ListTarget("jsonl")]
-    if targets:
+    if targets or arguments.summary:
         return targets
     return [ListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
 

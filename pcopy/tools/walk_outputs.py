@@ -21,6 +21,7 @@ from pcopy.text import shown
 from pcopy.walk.forms import FIELDS, Form, csv_head, first_line, form_of
 from pcopy.walk.matching import Items
 from pcopy.walk.sorting import SortedItems
+from pcopy.walk.sums import WalkSums
 
 ENDINGS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "lines", ".lst": "lines"}
 """What a file of ``--output`` holds, by the end of its name."""
@@ -88,6 +89,8 @@ class Outputs(InFront):
         self.is_closed = False
         """Has whoever reads standard output gone?"""
         self._sorted = SortedItems(sort, spool_in(b"")) if sort else None
+        self.sums: WalkSums | None = None
+        """What all ranks have found, where that is wanted."""
         self._files = ExitStack()
         self._outputs = []
         for target in targets:
@@ -113,6 +116,15 @@ class Outputs(InFront):
         else:
             self._put(items)
         return self.trouble
+
+    def spoiled(self, why: str) -> None:
+        """What is found cannot be whole: no list appears."""
+        self.trouble = self.trouble or why
+
+    def summed(self, words: bytes) -> None:
+        """What one rank has found, summed up."""
+        if self.sums is not None:
+            self.sums.merge(words)
 
     def _put(self, items: Items) -> None:
         for output in self._outputs:

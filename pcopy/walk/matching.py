@@ -107,6 +107,11 @@ def is_cheap(tree: Tree) -> bool:
     return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP
 
 
+def opens(tree: Tree) -> bool:
+    """Does it need more than a status?"""
+    return any(map(opens, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in ("xattr", "empty")
+
+
 def _acts(tree: Tree) -> bool:
     return any(map(_acts, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTS
 

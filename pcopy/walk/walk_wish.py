@@ -11,6 +11,7 @@ class WalkWish(NamedTuple):
 
     ``forms`` are those of ``pcopy.walk.forms`` in which ranks write what they find, with ``fields``; with ``columns``
     they send columns instead, which rank 0 sorts (by columns of ``sort_mask``) or writes. ``sums``: they sum it up.
+    ``listed`` is a list that is read instead of trees (``pcopy.walk.saved_listing``); ``directory``: from where.
     """
 
     tree: Tree = ("true",)
@@ -23,4 +24,7 @@ class WalkWish(NamedTuple):
     columns: bool = False
     sort_mask: int = 0
     sums: bool = False
+    listed: bytes = b""
+    listed_nul: bool = False
+    directory: bytes = b""
     now: int = 0

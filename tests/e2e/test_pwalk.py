@@ -346,7 +346,7 @@ REFUSED = {
     ("--output", "nowhere/x.csv"): "nowhere/x.csv",
     ("--sort=colour",): "is none of path",
     ("--fields", "colour"): "colour: is none of mode",
-    ("--json",): "--json prints the summary",
+    ("--json",): "--json prints a summary",
     ("-L",): "-L: symbolic links are not followed",
 }
 

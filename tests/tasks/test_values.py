@@ -23,7 +23,9 @@ import pcopy.tasks.broadcast.send
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
 import pcopy.tasks.stripe.look_at_layouts
-import pcopy.tasks.walk.walk_dirs  # noqa: F401 (they make kinds known)
+import pcopy.tasks.walk.sum_up
+import pcopy.tasks.walk.walk_dirs
+import pcopy.tasks.walk.walk_listed  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec

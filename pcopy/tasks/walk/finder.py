@@ -18,7 +18,7 @@ from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.walk.tell_found import Handover
 from pcopy.walk.forms import form_of, mask_of
-from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, parted, wanted
+from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, wanted
 from pcopy.walk.walk_wish import WalkWish
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Finder:
             self.sums = WalkSums(wish.now)
             self.mask |= WalkSums.MASK
         """The columns that are wanted of what is told."""
+        self.opens_items = opens(wish.tree)
+        """Does it ask items for more than their status?"""
         self._looks = bool(self.mask) or not is_cheap(dear)
         self._selected = rank.own(Selected)
 
@@ -169,14 +171,21 @@ class Finder:
 
     def tell_root(self, result: Result, items: Items, telling: Handover) -> int:
         """A PATH of the command line, which has been looked at; returns 1 if it is told. Filters never leave it out."""
-        if self.wish.least_depth > 0:
-            return 0
-        chosen = self._dear(items, self._cheap(items, range(1)))
+        return 0 if self.wish.least_depth > 0 else self._tell_seen(result, items, telling)
+
+    def tell_all(self, result: Result, items: Items, telling: Handover) -> None:
+        """Items of a list, of which all is known that is wanted."""
+        told = self._tell_seen(result, items, telling)
+        result.count(counts.FOUND, len(items))
+        result.count(counts.SKIPPED, len(items) - told)
+
+    def _tell_seen(self, result: Result, items: Items, telling: Handover) -> int:
+        chosen = self._dear(items, self._cheap(items, range(len(items))))
         if self.wish.prints:
-            chosen = items.printed
+            chosen = sorted(items.printed)
         if not chosen:
             return 0
-        told = items.chosen(chosen)
+        told = items if len(chosen) == len(items) else items.chosen(chosen)
         self.emit(told, 0, telling)
         return self._count(result, told)
 

@@ -25,6 +25,9 @@ MOST_UNHEARD = 64 << 20
 LEAST_SHARE = 1 << 20
 """Of a rank, where there are very many."""
 
+MOST_TOLD = 1 << 20
+"""Bytes with which a task tells what it has, and leaves the rest to others."""
+
 Packed = tuple[bytes, bytes, bytes, int, bytes]
 """Items: the beginning of their paths, names (each ended by a NUL), types, and columns with their mask."""
 
@@ -37,6 +40,12 @@ class Hearer(Protocol):
 
     def listed(self, items: Items) -> str:
         """As ``written``, of items with their columns."""
+
+    def spoiled(self, why: str) -> None:
+        """What is found cannot be whole: no list appears."""
+
+    def summed(self, words: bytes) -> None:
+        """What one rank has found, summed up."""
 
 
 def pack(items: Items) -> Packed:

@@ -25,7 +25,7 @@ from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.walk.finder import Finder, kind_of
-from pcopy.tasks.walk.tell_found import Handover, heard
+from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, heard
 from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.matching import Items
 
@@ -34,9 +34,6 @@ MOST = 64
 
 LONG = 0.05
 """Seconds after which a task leaves the rest to others."""
-
-MOST_TOLD = 1 << 20
-"""Bytes with which a task tells what it has, and leaves the rest to others."""
 
 _HERE = -100
 """A PATH of the command line starts from the working directory, as for ``openat``."""

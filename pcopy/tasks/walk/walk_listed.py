@@ -1,0 +1,133 @@
+"""WalkListed: rank 0 reads a list instead of walking; WalkPaths: paths of one are looked at.
+
+What a saved listing tells of its items is not asked for again, if it is all that is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import cast
+
+from pcopy.errors import Refused
+from pcopy.fsio.kernel.columns import COLUMNS, Rows
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.walk.finder import Finder, kind_of
+from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer, heard
+from pcopy.walk.forms import BLOCK, FIELDS
+from pcopy.walk.matching import KINDS, UNKNOWN, Items
+from pcopy.walk.saved_listing import Line, Recorded, SavedListing, from_root
+
+AT_ONCE = 256
+"""Lines that are looked at together."""
+
+_PLACE = Place(0, b"", NOWHERE, NOWHERE, False, False)
+
+
+class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False):
+    """The ``paths`` (each but the last one ended by a NUL), which start in ``directory``, are looked at and told."""
+
+    directory: bytes
+    paths: bytes
+
+    @property
+    def effort(self) -> int:
+        return self.paths.count(b"\0") + 1
+
+    def about(self) -> tuple[Place, bytes]:
+        return _PLACE, self.paths.partition(b"\0")[0]
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        yield from heard(rank)
+        finder = rank.own(Finder)
+        names: list[bytes] = []
+        statuses: list[os.stat_result] = []
+        for path in self.paths.split(b"\0"):
+            try:
+                statuses.append(os.lstat(from_root(self.directory, path)))
+                names.append(path)
+            except OSError as error:
+                result.count(counts.FOUND)
+                result.fail(_PLACE, path, Problem.of("stat", error), retry=Tried.NEVER)
+            yield None
+        if not names:
+            return
+        kinds = bytes(kind_of(status.st_mode) for status in statuses)
+        telling = finder.telling
+        finder.tell_all(result, Items(-1, b"", names, kinds, Rows.of(statuses, finder.mask)), telling)
+        telling.tell(rank, result)
+
+
+class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
+    """The list ``file``; ``nul``: its paths end with a NUL. ``directory`` is the user's working one."""
+
+    file: bytes
+    nul: bool
+    directory: bytes
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        finder, telling = rank.own(Finder), rank.own(Finder).telling
+        try:
+            with SavedListing(self.file, "--from", nul=self.nul) as listing:
+                reading = iter(listing)
+                while lines := list(islice(reading, AT_ONCE)):
+                    if rank.stop_reason is not None:
+                        break
+                    self._take(finder, result, telling, listing, lines)
+                    if telling.size > MOST_TOLD:
+                        telling.tell(rank, result)
+                        telling = finder.telling
+                    yield None
+        except Refused as refused:
+            rank.stop(str(refused))
+            cast(Hearer, rank.sink).spoiled(str(refused))
+        telling.tell(rank, result)
+
+    def _take(
+        self, finder: Finder, result: Result, telling: Handover, listing: SavedListing, lines: Sequence[Line]
+    ) -> None:
+        """What is not known of these lines is looked at by any rank."""
+        own = listing.directory in (None, self.directory)
+        directory = listing.directory or self.directory
+        paths = [line.path if own else from_root(directory, line.path) for line in lines]
+        known = [line.known for line in lines if line.known is not None]
+        rows = _rows(known, finder.mask) if len(known) == len(lines) and not finder.opens_items else None
+        if rows is None:
+            result.spawn(WalkPaths(self.directory, b"\0".join(paths)), len(paths) * CALL_COST)
+            return
+        kinds = bytes(KINDS.get(each.type, UNKNOWN) for each in known)
+        finder.tell_all(result, Items(-1, b"", paths, kinds, rows), telling)
+
+
+def _rows(known: Sequence[Recorded], mask: int) -> Rows | None:
+    """What is recorded as columns; None if something is missing."""
+    rows = Rows(0, mask)
+    rows.number = len(known)
+    fields = {column: field for field, (_, column) in FIELDS.items()}
+    for name, typecode, bit, _ in COLUMNS:
+        if mask & bit:
+            values = list(_values(known, fields[name]))
+            if None in values:
+                return None
+            setattr(rows, name, array(typecode, values))
+    return rows
+
+
+def _values(known: Sequence[Recorded], field: str) -> Iterator[int | None]:
+    for each in known:
+        value: int | None = getattr(each, field)
+        if value is not None and field == "allocated":
+            value = -(-value // BLOCK)
+        elif value is not None and field == "mode":
+            value |= each.type
+        yield value

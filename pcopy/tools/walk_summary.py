@@ -1,0 +1,153 @@
+"""The summary of a walk, for people and as JSON."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from pcopy.text import shown
+from pcopy.units import show_size
+from pcopy.walk.forms import TYPES
+from pcopy.walk.sums import AGES, OTHERS, WalkSums
+
+_BAR = 40
+"""Characters of the longest bar of a histogram."""
+
+_CALLED = {
+    "set_id": "files with a set-user-ID or set-group-ID bit",
+    "world_writable": "items that everybody may write to (directories without a sticky bit)",
+    "future": "items modified in the future",
+    "control_characters": "names with control characters",
+    "not_utf8": "names that are no UTF-8",
+    "sparse": "files with holes",
+    "hard_linked": "names of files with several names",
+}
+_AGES = (
+    "in the future",
+    *("less than a day", "1 to 7 days", "7 to 30 days", "30 to 90 days", "90 to 180 days", "180 days to a year"),
+    *("1 to 2 years", "2 to 5 years", "5 years and more"),
+)
+assert len(_AGES) == len(AGES) + 2
+
+
+def summary_lines(sums: WalkSums) -> Iterator[str]:
+    """For people."""
+    for kind in filter(sums.types.__getitem__, TYPES.values()):
+        yield f"{sums.types[kind]:>14,}  {kind}"
+    yield f"{show_size(sums.size):>14}  in regular files, {show_size(sums.allocated)} allocated for all items"
+    yield from _histogram("files by size", sums.sizes, _below, sums.size_bytes)
+    yield from _histogram("files by age (modified)", sums.ages["mtime"], _AGES.__getitem__, sums.ages["mtime_bytes"])
+    yield from _histogram("files by age (read)", sums.ages["atime"], _AGES.__getitem__)
+    yield from _histogram("items by depth", sums.depths, str)
+    yield from _histogram("directories by entries", sums.entries, _fewer)
+    yield from _top("largest files", ((show_size(size), path) for size, path in sums.largest_files))
+    yield from _top("directories with the most entries", ((f"{n:,}", path) for n, path in sums.largest_directories))
+    yield from _owners("users", sums, _user)
+    yield from _owners("groups", sums, _group)
+    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in _CALLED.items() if sums.unusual[key]]
+    if unusual:
+        yield ""
+        yield "unusual:"
+        yield from unusual
+    if sums.holes:
+        yield f"{show_size(sums.holes):>14}  in holes"
+
+
+def summary_of(sums: WalkSums) -> dict[str, object]:
+    """As JSON."""
+    return {
+        "types": {kind: sums.types[kind] for kind in TYPES.values() if sums.types[kind]},
+        "bytes": sums.size,
+        "allocated": sums.allocated,
+        "sizes": [
+            {"below": 1 << power, "files": number, "bytes": sums.size_bytes[power]}
+            for power, number in sorted(sums.sizes.items())
+        ],
+        "modified": _ages(sums.ages["mtime"], sums.ages["mtime_bytes"]),
+        "read": _ages(sums.ages["atime"]),
+        "depths": [{"depth": depth, "items": number} for depth, number in sorted(sums.depths.items())],
+        "entries": [{"below": 1 << power, "directories": number} for power, number in sorted(sums.entries.items())],
+        "largest_files": [{"path": shown(path), "bytes": size} for size, path in sums.largest_files],
+        "largest_directories": [{"path": shown(path), "entries": n} for n, path in sums.largest_directories],
+        "users": _owner_values(sums, "users", _user),
+        "groups": _owner_values(sums, "groups", _group),
+        "unusual": {key: sums.unusual[key] for key in _CALLED},
+        "hole_bytes": sums.holes,
+    }
+
+
+def _ages(files: Counter[int], sizes: Counter[int] | None = None) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for age, number in sorted(files.items()):
+        most = AGES[age - 1] if 0 < age <= len(AGES) else None
+        row: dict[str, object] = {"from_days": None if age == 0 else (0, *AGES)[age - 1], "to_days": most if age else 0}
+        found.append({**row, "files": number, **({} if sizes is None else {"bytes": sizes[age]})})
+    return found
+
+
+def _below(power: int) -> str:
+    return "empty" if power == 0 else f"below {show_size(1 << power)}"
+
+
+def _fewer(power: int) -> str:
+    return "empty" if power == 0 else f"below {1 << power:,}"
+
+
+def _histogram(
+    title: str, numbers: Counter[int], called: Callable[[int], str], sizes: Counter[int] | None = None
+) -> Iterator[str]:
+    if not numbers:
+        return
+    yield ""
+    yield f"{title}:"
+    most = max(numbers.values())
+    for key, number in sorted(numbers.items()):
+        size = "" if sizes is None else f"  {show_size(sizes[key]):>9}"
+        yield f"{number:>14,}{size}  {called(key):<20} {'#' * max(1, round(_BAR * number / most))}"
+
+
+def _top(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
+    told = [f"{number:>14}  {shown(path)}" for number, path in rows]
+    if told:
+        yield ""
+        yield f"{title}:"
+        yield from told
+
+
+def _owners(title: str, sums: WalkSums, called: Callable[[int], str]) -> Iterator[str]:
+    if not sums.owners[title]:
+        return
+    yield ""
+    yield f"{title + ':':<14}  {'bytes':>9}  {'allocated':>9}"
+    for number, (items, size, allocated) in _largest_first(sums, title):
+        yield f"{items:>14,}  {show_size(size):>9}  {show_size(allocated):>9}  {called(number)}"
+
+
+def _largest_first(sums: WalkSums, what: str) -> list[tuple[int, list[int]]]:
+    return sorted(sums.owners[what].items(), key=lambda each: (-each[1][2], -each[1][0], each[0]))
+
+
+def _owner_values(sums: WalkSums, what: str, called: Callable[[int], str]) -> list[dict[str, object]]:
+    return [
+        {"id": number, "name": called(number), "items": items, "bytes": size, "allocated": allocated}
+        for number, (items, size, allocated) in _largest_first(sums, what)
+    ]
+
+
+def _user(number: int) -> str:
+    return _named(number, lambda: pwd.getpwuid(number).pw_name)
+
+
+def _group(number: int) -> str:
+    return _named(number, lambda: grp.getgrgid(number).gr_name)
+
+
+def _named(number: int, name: Callable[[], str]) -> str:
+    if number == OTHERS:
+        return "others"
+    try:
+        return shown(name().encode(errors="surrogateescape"))
+    except (KeyError, OverflowError):
+        return str(number)

@@ -1,0 +1,160 @@
+"""``pwalk --summary`` against find and du; ``--from`` reads what ``--output`` has written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.users import require_root
+
+
+def pwalk(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="pwalk")
+
+
+def printed(form: str, *words: str, cwd: Path) -> list[list[str]]:
+    """What ``find tree words -printf form`` tells, in columns."""
+    told = subprocess.run(["find", "tree", *words, "-printf", form + "\\0"], check=True, capture_output=True, cwd=cwd)
+    return [os.fsdecode(line).split(" ", form.count("%") - 1) for line in told.stdout.split(b"\0")[:-1]]
+
+
+@pytest.fixture
+def tree(area: Path) -> Path:
+    require_root("give files to others")
+    top = area / "tree"
+    for number in range(30):
+        (top / f"{number % 4}/{number % 3}").mkdir(parents=True, exist_ok=True)
+        file = top / f"{number % 4}/{number % 3}/file{number}"
+        file.write_bytes(b"x" * (number**4))
+        os.chown(file, number % 3 * 1000, number % 2 * 1000)
+        os.utime(file, (time.time(), time.time() - number * 30 * 86400 - 3600))
+    os.truncate(top / "0/0/file0", 1 << 20)
+    (top / "1/1/file1").chmod(0o4755)
+    (top / "2/2/file2").chmod(0o666)
+    os.utime(top / "2/2/file2", (time.time(), time.time() + 10**6))
+    os.link(top / "3/0/file3", top / "further")
+    (top / "link").symlink_to("nowhere")
+    os.mkfifo(top / "fifo")
+    (top / os.fsdecode(b"\xff")).touch()
+    (top / "new\nline").mkdir()
+    return top
+
+
+def test_tells_the_sums_that_find_tells(tree: Path) -> None:
+    around = tree.parent
+    run = pwalk("--summary", "--json", "tree", cwd=around, ranks=3)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    told = json.loads(run.stdout)
+    sums = told["summary"]
+    rows = printed("%y %s %b %d %U %G %T@ %p", cwd=around)
+    assert told["found"] == len(rows)
+    letters = {"f": "file", "d": "directory", "l": "symlink", "p": "fifo"}
+    assert sums["types"] == Counter(letters[row[0]] for row in rows)
+    files = [row for row in rows if row[0] == "f"]
+    assert sums["bytes"] == told["bytes"] == sum(int(row[1]) for row in files)
+    assert sums["allocated"] == 512 * sum(int(row[2]) for row in rows)
+    assert {row["depth"]: row["items"] for row in sums["depths"]} == Counter(int(row[3]) for row in rows)
+    sizes = Counter(1 << int(row[1]).bit_length() for row in files)
+    assert {row["below"]: row["files"] for row in sums["sizes"]} == sizes
+    assert sum(row["bytes"] for row in sums["sizes"]) == sums["bytes"]
+    for column, what in ((4, "users"), (5, "groups")):
+        items, size, allocated = Counter[int](), Counter[int](), Counter[int]()
+        for row in rows:
+            items[int(row[column])] += 1
+            size[int(row[column])] += int(row[1]) if row[0] == "f" else 0
+            allocated[int(row[column])] += 512 * int(row[2])
+        assert {row["id"]: row["items"] for row in sums[what]} == items
+        assert {row["id"]: row["bytes"] for row in sums[what]} == size
+        assert {row["id"]: row["allocated"] for row in sums[what]} == allocated
+    largest = sorted(((int(row[1]), row[7]) for row in files), key=lambda each: (-each[0], each[1]))
+    assert [(row["bytes"], row["path"]) for row in sums["largest_files"]] == [
+        (size, path.replace("\udcff", "\\xff")) for size, path in largest[:20]
+    ]
+    entries = Counter(os.path.dirname(row[7]) for row in rows if row[7] != "tree")
+    assert {row["path"].replace("\\n", "\n"): row["entries"] for row in sums["largest_directories"]} == {
+        row[7]: entries[row[7]] for row in rows if row[0] == "d"
+    }
+    young = len(printed("%p", "-type", "f", "-mtime", "0", "!", "-newermt", "now", cwd=around))
+    ages = {(row["from_days"], row["to_days"]): row["files"] for row in sums["modified"]}
+    assert (ages[0, 1], ages[None, 0], sum(ages.values())) == (young, 1, len(files))
+    assert sums["unusual"] == {
+        "set_id": len(printed("%p", "-type", "f", "-perm", "/6000", cwd=around)),
+        "world_writable": len(printed("%p", "-perm", "-002", "!", "-type", "l", cwd=around)),
+        "future": 1,
+        "control_characters": 1,
+        "not_utf8": 1,
+        "sparse": 1,
+        "hard_linked": len(printed("%p", "-type", "f", "-links", "+1", cwd=around)),
+    }
+    assert sums["hole_bytes"] == 1 << 20
+
+
+def test_for_people_and_of_a_selection(tree: Path) -> None:
+    run = pwalk("--summary", "tree", "-name", "file*", cwd=tree.parent, ranks=2)
+    assert run.returncode == 0, show(run)
+    text = run.stdout.decode()
+    for line in (
+        "30  file",
+        "files by size:",
+        "files by age (modified):",
+        "largest files:",
+        "users:",
+        "files with holes",
+    ):
+        assert line in text
+    assert "tree/0/0/file0" in text
+
+
+def test_a_listing_is_read_again(tree: Path, area: Path) -> None:
+    """Nothing is looked at that it tells: the tree has gone."""
+    (area / "elsewhere").mkdir()
+    run = pwalk("--output", "list.jsonl", "--output", "list.lst", "--print0", "tree", cwd=area, ranks=1)
+    assert run.returncode == 0, show(run)
+    wanted = pwalk("--print0", area / "tree", "-size", "+100k", "-mtime", "+100", "-user", "1000", ranks=1).stdout
+    tree.rename(area / "moved")
+    words = ("-size", "+100k", "-mtime", "+100", "-user", "1000", "-print0")
+    run = pwalk("--from", "../list.jsonl", *words, cwd=area / "elsewhere", ranks=2)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    assert sorted(run.stdout.split(b"\0")) == sorted(wanted.split(b"\0"))
+    again = pwalk("--from", "list.jsonl", "--output", "again.jsonl", "--force", cwd=area, ranks=1)
+    assert again.returncode == 0, show(again)
+    lines = [(area / name).read_text().splitlines() for name in ("list.jsonl", "again.jsonl")]
+    assert sorted(lines[0]) == sorted(lines[1])
+    gone = pwalk("--from", "list.lst", "-0", "-size", "+100k", cwd=area, ranks=2)
+    assert (gone.returncode, gone.stdout) == (1, b"")
+    (area / "moved").rename(tree)
+    run = pwalk("--from", "list.lst", "-0", *words, cwd=area, ranks=2)
+    found = pwalk("tree", *words, cwd=area, ranks=1)
+    assert (run.returncode, sorted(run.stdout.split(b"\0"))) == (0, sorted(found.stdout.split(b"\0")))
+
+
+REFUSED = {
+    ("--from", "nowhere"): "--from nowhere: does not exist",
+    ("--from", "list", "."): "leave one out",
+    ("--from", "list", "-maxdepth", "1"): "-maxdepth: nothing is entered",
+    ("--from", "list", "--exclude", "x"): "write tests, as -path",
+    ("--summary", "--json-lines"): "--summary and --json-lines: both would be printed",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_refuses(area: Path, words: tuple[str, ...]) -> None:
+    (area / "list").touch()
+    run = pwalk(*words, cwd=area)
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    assert REFUSED[words].encode() in run.stderr
+
+
+def test_a_damaged_list_stops_it(area: Path) -> None:
+    (area / "list.jsonl").write_text('{"format": "pcopy listing", "version": 1, "directory_b64": "Lw=="}\nnonsense\n')
+    run = pwalk("--from", "list.jsonl", cwd=area, ranks=1)
+    assert (run.returncode, run.stdout) == (75, b"")
+    assert b"list.jsonl: line 2: is no JSON object" in run.stderr
