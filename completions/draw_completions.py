@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs.drawn import keep  # noqa: E402
 from pcopy.cli.pbcast import PBCAST  # noqa: E402
+from pcopy.cli.pchmod import PCHMOD  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
@@ -31,7 +32,7 @@ from pcopy.cli.pwalk import PWALK  # noqa: E402
 from pcopy.fsio.preserve import ATTRIBUTES  # noqa: E402
 from pcopy.tasks.base.job import EXISTING  # noqa: E402
 
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
 WORDS = {
     "--existing": tuple(EXISTING),
     "--preserve": (*ATTRIBUTES, "all"),

@@ -97,7 +97,7 @@ def test_bash_completes(words: list[str], offered: list[str], place: Path) -> No
 
 
 def test_bash_offers_what_the_help_tells(place: Path) -> None:
-    for program in ("pverify", "psync", "prm", "pbcast", "pdbench", "pstripe", "ptar", "pwalk"):
+    for program in ("pverify", "psync", "prm", "pbcast", "pdbench", "pstripe", "ptar", "pwalk", "pchmod"):
         assert "--json" in in_bash(place, "--", program=program)
     assert "--create" in in_bash(place, "--cr", program="pverify")
     assert in_bash(place, "--cr", program="prm") == []

@@ -73,6 +73,7 @@ def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
     [
         "bin/pbcast",
         "bin/pcopy",
+        "bin/pchmod",
         "bin/pdbench",
         "bin/prm",
         "bin/pstripe",
@@ -100,7 +101,9 @@ def test_the_script_for_packages_knows_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"], ["-I"]])
-@pytest.mark.parametrize("name", ["pcopy", "psync", "prm", "pstripe", "ptar", "pverify", "pbcast", "pdbench", "pwalk"])
+@pytest.mark.parametrize(
+    "name", ["pcopy", "psync", "prm", "pstripe", "ptar", "pverify", "pbcast", "pdbench", "pwalk", "pchmod"]
+)
 def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ROOT / "bin" / name)

@@ -46,6 +46,7 @@ PROGRAMS = {
     "verify",
     "verifies",
     "pbcast",
+    "pchmod",
     "pdbench",
     "pwalk",
 }
@@ -241,7 +242,7 @@ def test_no_source_file_is_two_things() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk"]
+    "command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"]
 )
 def test_version_imports_nothing_heavy(command: str) -> None:
     program = (

@@ -111,7 +111,7 @@ def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
 def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
     """``--show-config`` lists them for each program, also those that are not set, but an option's other names."""
     told = set()
-    for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk"):
+    for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"):
         shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout
         told |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
     keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))

@@ -1,6 +1,8 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
 complete -c prm -l yes -d 'do not ask'
 complete -c prm -s f -l force -d 'do not ask, and a PATH that is not there is no error'
+complete -c prm -l from -r -F -d 'what FILE lists is removed, and nothing else'
+complete -c prm -s 0 -l null -d 'the paths in --from end with a NUL, as find -print0 writes them'
 complete -c prm -l dry-run -d 'list what would be removed, and tell how much'
 complete -c prm -s r -s R -l recursive -d 'no effect'
 complete -c prm -l exclude -r -f -d 'leave out what matches'

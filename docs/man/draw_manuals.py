@@ -30,6 +30,7 @@ from pcopy import __version__  # noqa: E402
 from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
 from pcopy.cli.job_options import MAY_CHANGE  # noqa: E402
 from pcopy.cli.pbcast import PBCAST  # noqa: E402
+from pcopy.cli.pchmod import PCHMOD  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
@@ -41,7 +42,7 @@ from pcopy.cli.pverify import PVERIFY  # noqa: E402
 from pcopy.cli.pwalk import PWALK  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK)
+PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")

@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 
     from pcopy.cli.mistakes import Unknown
 
-PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk")
+PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod")
 """Programs, each of which may have a mapping of its own in a file."""
 
 BY_HAND = frozenset(
     (
         *("help", "version", "config", "show-config", "resume", "jobs", "discard", "control"),
         *("dry-run", "yes", "force", "delete", "delete-all", "mirror", "signature", "create", "files-from"),
-        *("from0", "compare", "output", "null", "compress", "decompress"),
+        *("from0", "compare", "output", "null", "compress", "decompress", "from"),
     )
 )
 """Options that no file sets."""
 
 BY_HAND_OF: Mapping[str, Collection[str]] = {
+    "pchmod": {"mode", "reference", "owner", "group", "acl-from"},
     "pdbench": {"svg"},
     "pcopy": {"manifest"},
     "psync": {"manifest"},

@@ -93,6 +93,30 @@ OF_PRM = Unknown(
     },
 )
 
+_A_MODE = "is a mode of chmod: write who it is for, as in a-w, or --mode=-w"
+
+OF_PCHMOD = Unknown(
+    "pchmod",
+    {
+        **dict.fromkeys(("-r", "-w", "-x", "-X", "-s", "-t", "-rwx", "-rx", "-rw", "-wx"), _A_MODE),
+        **dict.fromkeys(("-c", "--changes"), "write -vv; the summary counts what was changed"),
+        **dict.fromkeys(("-f", "--silent"), "write -q; errors are always shown"),
+        **dict.fromkeys(
+            ("-h", "--no-dereference"), "the owner of a link in a tree is its own by default; leave it out"
+        ),
+        **dict.fromkeys(("-H", "-L", "-P", "--dereference"), "links in a tree are never followed; leave it out"),
+        **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "name what is to be changed; leave it out"),
+        **dict.fromkeys(("-m", "--modify", "-M", "--modify-file"), "write setfacl -Rm, or --acl-from FILE"),
+        **dict.fromkeys(
+            ("--set", "--set-file", "--restore"), "give one item the ACL by setfacl, and write --acl-from it"
+        ),
+        **dict.fromkeys(("-b", "-k", "-d", "--remove-all"), "write setfacl -R with that option, or --acl-from FILE"),
+        **dict.fromkeys(("-u", "--user"), "write --owner USER"),
+        "-g": "write --group GROUP",
+        "-i": "pchmod asks nothing; leave it out, or write --dry-run",
+    },
+)
+
 OF_PSTRIPE = Unknown(
     "pstripe",
     {

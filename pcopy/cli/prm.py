@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Prm(TreeProgram):
-    letters = "frRqvh"
+    letters = "frRqvh0"
     unknown = OF_PRM
     removes = True
-    usage = "prm [options] PATH..."
+    usage = "prm [options] PATH...\n       prm [options] --from FILE [PATH]"
     description = """\
 Removes files, links and whole directory trees. A symbolic link is removed
 itself; other file systems that are mounted below PATH stay.
@@ -31,6 +31,7 @@ examples:
   prm --dry-run /scratch/run7
   prm /scratch/run7
   prm --yes -n 4 /scratch/run7 /scratch/run8
+  find /scratch -mtime +90 -print0 | prm --yes -0 --from -
   mpiexec -n 16 prm --yes /scratch/run9
 
 exit status:
@@ -54,6 +55,7 @@ exit status:
         add = parser.add_argument_group("what is removed").add_argument
         add("--yes", action="store_true", help="do not ask (needed where nobody can be asked)")
         add("-f", "--force", action="store_true", help="do not ask, and a PATH that is not there is no error")
+        self.add_from(add, "removed")
         add("--dry-run", action="store_true", help="list what would be removed, and tell how much; change nothing")
         self.add_recursive(add, "removed")
         add_filters(parser, done="removed", older="only what has not changed since, directories included")

@@ -35,6 +35,10 @@ def prm() -> None:
     _end_with("prm")
 
 
+def pchmod() -> None:
+    _end_with("pchmod")
+
+
 def _end_with(program: str) -> None:
     """Runs what ``pcopy.cli`` has in the module of that name, and never returns."""
     leave_at_once(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,14 @@ class TreeProgram(Program):
         """For the habit: ``done`` is what is done to trees."""
         add("-r", "-R", "--recursive", action="store_true", help=f"no effect: trees are {done} by default")
 
+    def add_from(self, add: Any, done: str) -> None:
+        """The options that name a list of what is ``done``."""
+        add("--from", metavar="FILE", dest="listing", default=None,
+            help=f"what FILE lists is {done}, and nothing else (-: standard input): a path on each line, or a listing "
+            "that pwalk has saved")  # fmt: skip
+        add("-0", "--null", dest="nul", action="store_true",
+            help="the paths in --from end with a NUL, as find -print0 writes them")  # fmt: skip
+
     def add_how(self, parser: ArgumentParser, work: str, *, limits: bool = True) -> Any:
         """The options that say how it works; ``work`` is what its processes do. Returns their group."""
         how = parser.add_argument_group("how it works")
@@ -51,7 +60,13 @@ class TreeProgram(Program):
         """What the options of all these tools mean; raises ``Refused``. ``done`` is what is done to ``paths``."""
         from pcopy.tools.arguments import TreeArguments
 
-        self._refuse_paths(paths, done)
+        listing = getattr(values, "listing", None)
+        if listing is None:
+            if getattr(values, "nul", False):
+                raise Refused(f"-0 says how the paths in --from end: give that, too; see {self.name} --help")
+            self._refuse_paths(paths, done)
+        else:
+            self._check_list(values, listing, paths)
         refuse_what_names_no_file(values, *(name for name in ("errors", "log") if name in values), directories=False)
         return TreeArguments(
             paths,
@@ -63,7 +78,19 @@ class TreeProgram(Program):
             select=select_of(values, paths, removes=self.removes),
             telling=telling_of(values),
             oplimit=getattr(values, "oplimit", 0),
+            listing=b"" if listing is None else os.fsencode(listing),
+            nul=getattr(values, "nul", False),
         )
+
+    def _check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
+        """Raises ``Refused`` for what does not go with a list."""
+        if not listing:
+            raise Refused("--from: the empty string names no file; write - for standard input")
+        if len(paths) > 1 or b"" in paths:
+            raise Refused("--from lists what is taken: name at most one directory, in which all that is listed lies")
+        words = ("patterns", "newer_than", "older_than", "larger_than", "smaller_than")
+        if any(getattr(values, word) not in (None, []) for word in words):
+            raise Refused("--from lists what is taken: leave out filters, or choose by them when the list is made")
 
     def _refuse_paths(self, paths: Sequence[bytes], done: str) -> None:
         if not paths:

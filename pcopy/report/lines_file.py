@@ -26,13 +26,15 @@ def path_values(path: bytes) -> dict[str, str]:
 
 def item_json(item: ItemLine) -> str:
     """One JSON object on one line (docs/formats/log.md)."""
-    values = {
+    values: dict[str, object] = {
         "action": item.action,
         **path_values(item.path),
         "type": item.type or None,
         "bytes": item.bytes,
         "seconds": round(item.seconds, 6),
     }
+    if item.change:
+        values["change"] = item.change
     return json.dumps(values)
 
 

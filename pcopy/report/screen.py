@@ -173,7 +173,7 @@ class Screen:
             for each in items if self.shows_items else ():
                 if each.action != Action.FAIL:
                     for item in each.each():
-                        self._print(f"{item.action} {shown(item.path)}")
+                        self._print(str(item))
             if self._files.get(LOG) is not None:
                 from pcopy.report.lines_file import items_json
 

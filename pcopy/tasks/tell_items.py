@@ -26,7 +26,7 @@ class TellItems(Again, code=71, doing="telling what was done"):
     ``pcopy.tasks.base.itemized.Itemized``."""
 
     teller: int
-    batches: tuple[tuple[int, bytes, bytes, bytes, bytes, bytes], ...]
+    batches: tuple[tuple[int, bytes, bytes, bytes, bytes, bytes, bytes], ...]
 
     def run(self, rank: Rank, result: Result) -> None:
         items = [Itemized(*each) for each in self.batches]

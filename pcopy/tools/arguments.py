@@ -118,6 +118,9 @@ class TreeArguments(NamedTuple):
     select: Select = Select()
     telling: Telling = Telling()
     oplimit: int = 0
+    listing: bytes = b""
+    """The file of ``--from``, or empty: then ``paths`` are not taken, and one at most is there, in which all lies."""
+    nul: bool = False
 
 
 class RemoveArguments(NamedTuple):
@@ -206,6 +209,23 @@ class WalkArguments(NamedTuple):
     listed_nul: bool = False
     force: bool = False
     now: int = 0
+
+
+class ChangeArguments(NamedTuple):
+    """A command line, understood; ``change`` as in ``Options``."""
+
+    tree: TreeArguments
+    change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
+
+    @property
+    def names_owner(self) -> bool:
+        """Do items get another owner or group?"""
+        return self.change[1:3] != (-1, -1)
+
+    @property
+    def is_owner_alone(self) -> bool:
+        """Do they get nothing else?"""
+        return self.names_owner and not (self.change[0] or self.change[3])
 
 
 def asked_for(arguments: CopyArguments) -> dict[str, Any]:

@@ -209,6 +209,28 @@ class RepeatableDirector(JobDirector):
         return errors.STOPPED if halted is not None else super()._status(sums, halted)
 
 
+class LevelsDirector(RepeatableDirector):
+    """Of a tool that takes lists (``--from``). After the first phase there is one for each level of directories that
+    wait for what is in them, the deepest first."""
+
+    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        from pcopy.tasks.listed.deepest_first import HandOutLevel
+
+        return super().first_tasks(phase) if phase == 0 else [Spawn(phase, encode(HandOutLevel()), 0, owner=0)]
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        from pcopy.tasks.listed.deepest_first import DeepestFirst
+
+        return None if self._rank.own(DeepestFirst).is_empty else phase + 1
+
+
+def listed_task(told: int) -> Spawn:
+    """The first one of a list that tells so many bytes of each item."""
+    from pcopy.tasks.listed.hand_out import HandOut
+
+    return Spawn(0, encode(HandOut(told)), SCAN_COST, True, 0)
+
+
 class CopyDirector(JobDirector):
     """Nothing is deleted unless all is there that is to be copied, and none of it if it is more than may be."""
 

@@ -6,8 +6,9 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pcopy.engine.task import Spawn
 from pcopy.errors import STOPPED, Refused
@@ -19,16 +20,20 @@ from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Root, Totals, mount_codes
+from pcopy.tasks.base.job import Job, Root, Totals, mount_codes
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.remove.listed import ListedRemoval
 from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
-from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.director import LevelsDirector, listed_task
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 from pcopy.units import show_seconds
+
+if TYPE_CHECKING:
+    from pcopy.jobs.listed import PathList
 
 _NAMED = 5
 """Paths that the question names."""
@@ -46,10 +51,12 @@ def _removed(totals: Totals) -> Done:
 STAGES: Stages = {"remove": Stage(_removed, scans=True)}
 
 
-class RemoveDirector(RepeatableDirector):
-    """One phase, which begins with the paths."""
+class RemoveDirector(LevelsDirector):
+    """The first phase begins with the paths, or goes through the list."""
 
     def _root_task(self, number: int) -> Spawn:
+        if self._job.listed:
+            return listed_task(self._job.options.told)
         root = self._job.roots[number]
         identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
         place = Place(number, b"", identity, NOWHERE, False, False)
@@ -68,9 +75,13 @@ class Removal(Tool):
     done = "removed"
     durable_before: tuple[int, ...] = ()
     director = RemoveDirector
+    visitor = staticmethod(ListedRemoval)
 
     def phase_name(self, phase: int) -> str:
         return "remove"
+
+    def first_counts(self, job: Job) -> list[int]:
+        return list(Totals(unscanned=int(bool(job.listed))))
 
 
 REMOVAL = Removal()
@@ -83,10 +94,15 @@ class RemovePreparation(TreePreparation):
         """Asks, if it has to; raises ``Refused``."""
         super().__init__(arguments.tree)
         around = _directories_around_us()
-        roots = self.roots(lambda path: _root(path, around), missing_is_fine=arguments.missing_is_fine)
-        self.make_job(roots, copies=True, one_file_system=True)
+        missing_is_fine = arguments.missing_is_fine
+        if self.tree.listing:
+            roots = self.listed(_check_listed(os.getcwdb()))
+        else:
+            roots = self.roots(lambda path: _root(path, around), missing_is_fine=missing_is_fine)
+        self.make_job(roots, copies=True, one_file_system=not self.tree.listing, missing_is_fine=missing_is_fine)
         if roots and not arguments.yes and not self.tree.dry_run:
-            _ask(roots, "what the filters choose in " if self.tree.select.anything else "")
+            part = "what the filters choose in " if self.tree.select.anything else ""
+            _ask(_named(roots, part) if self.list is None else _listed(self.list))
             self.began = time.monotonic()
 
     def is_listed(self, items: Itemized) -> bool:
@@ -155,14 +171,35 @@ def _root(path: bytes, around: dict[tuple[int, int], str]) -> Root:
     return Root(directory, directory, name, name, bare, bare, _identity(above), _identity(above))
 
 
-def _ask(roots: Sequence[Root], part: str) -> None:
-    """Raises ``Refused`` unless the user says yes; ``part`` of them is to be removed, empty: all."""
-    if not sys.stdin.isatty():
-        raise Refused("nobody can be asked, since standard input is no terminal; --yes removes without a question")
+def _check_listed(here: bytes) -> Callable[[bytes], str]:
+    """Refuses the working directory ``here``, and all above it."""
+
+    def check(path: bytes) -> str:
+        if path == here:
+            return "is the working directory, which is never removed; leave it out (find -mindepth 1)"
+        is_above = here.startswith(path + b"/")
+        return "is a directory above the working directory, which is never removed" if is_above else ""
+
+    return check
+
+
+def _named(roots: Sequence[Root], part: str) -> str:
+    """``part`` of them is to be removed, empty: all."""
     names = ", ".join(shown(root.source_shown) for root in roots[:_NAMED])
     more = f" and {len(roots) - _NAMED:,} more" if len(roots) > _NAMED else ""
     whole = "" if part else f", and all that is in {'it' if len(roots) == 1 else 'them'}"
-    sys.stderr.write(f"prm: remove {part}{names}{more}{whole}? [y/N] ")
+    return f"{part}{names}{more}{whole}"
+
+
+def _listed(paths: PathList) -> str:
+    return f"{counted(paths.number, 'path', 'paths')} in {shown(paths.root.source_shown)} that --from lists"
+
+
+def _ask(what: str) -> None:
+    """Raises ``Refused`` unless the user says yes."""
+    if not sys.stdin.isatty():
+        raise Refused("nobody can be asked, since standard input is no terminal; --yes removes without a question")
+    sys.stderr.write(f"prm: remove {what}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("nothing was removed")

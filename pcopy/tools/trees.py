@@ -9,11 +9,12 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
+from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import source_of
+from pcopy.jobs.spool import spool_in
 from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
@@ -23,6 +24,9 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
 from pcopy.tools.arguments import TreeArguments
 from pcopy.tools.outputs import check_told
+
+if TYPE_CHECKING:
+    from pcopy.jobs.listed import PathList
 
 
 class TreePreparation(Preparation):
@@ -41,6 +45,8 @@ class TreePreparation(Preparation):
         super().__init__(tree.ranks, tree.in_flight, telling)
         self.tree = tree
         self._missing: list[Failure] = []
+        self.list: PathList | None = None
+        """What ``--from`` lists."""
 
     def roots(
         self, root_of: Callable[[bytes], Root], *, missing_is_fine: bool = False, once: bool = True
@@ -58,12 +64,25 @@ class TreePreparation(Preparation):
                 found.setdefault((root.source_id, root.item) if once else len(found), root)
         return tuple(found.values())
 
+    def listed(self, check: Callable[[bytes], str] = lambda path: "") -> tuple[Root, ...]:
+        """The directory below which all lies that ``--from`` lists; ``check`` as for ``read_list``. Raises
+        ``Refused``."""
+        from pcopy.jobs.listed import read_list
+
+        tree = self.tree
+        within = os.path.realpath(tree.paths[0]) if tree.paths else None
+        if within is not None and not os.path.isdir(within):
+            raise Refused(f"{shown(tree.paths[0])}: is no directory, in which what --from lists could lie")
+        spool = spool_in(b"")
+        self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check)
+        return () if self.list is None else (self.list.root,)
+
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
         """The job, of these ``roots``; ``options`` are fields of ``Options`` beside those that all these tools have.
 
         Raises ``Refused``.
         """
-        check_told(self.telling, roots, f"is {self.done}")
+        check_told(self.telling, () if self.list else roots, f"is {self.done}")
         tree = self.tree
         common = Options(
             max_errors=tree.max_errors,
@@ -75,6 +94,11 @@ class TreePreparation(Preparation):
             itemize=self.telling.itemizes or self.lists,
         )
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
+        if self.list is not None:
+            from pcopy.jobs.files_from import path_of
+
+            told = self.job.options._replace(told=self.list.told)
+            self.job = self.job._replace(listed=path_of(self.list.file), options=told)
         self.began = time.monotonic()
 
     @property
@@ -157,5 +181,5 @@ class _Listing(InFront):
 
     def items(self, items: Sequence[Itemized]) -> None:
         for each in filter(self._is_listed, items):
-            sys.stdout.write("".join(f"{item.action} {shown(item.path)}\n" for item in each.each()))
+            sys.stdout.write("".join(f"{item}\n" for item in each.each()))
         super().items(items)

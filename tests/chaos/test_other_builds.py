@@ -14,6 +14,8 @@ from pcopy.tasks.base.codec import load_later
 from pcopy.tasks.base.kind import FORMAT, KINDS
 from pcopy.tasks.bench import measure  # noqa: F401 (as runner)
 from pcopy.tasks.broadcast import send  # noqa: F401 (as runner)
+from pcopy.tasks.change import change_tree  # noqa: F401 (as runner)
+from pcopy.tasks.listed import deepest_first, hand_out  # noqa: F401 (as runner)
 from pcopy.tasks.remove import remove_tree  # noqa: F401 (as runner)
 from pcopy.tasks.stripe import look_at_layouts  # noqa: F401 (as runner)
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
@@ -141,6 +143,13 @@ KNOWN: dict[int, tuple[str, str]] = {
     164: ("Passed", "child number"),
     165: ("CheckDirectory", "directory needed"),
     167: ("SyncTarget", ""),
+    110: ("HandOut", "told start"),
+    111: ("VisitListed", "paths told"),
+    112: ("TellLater", "place names rows"),
+    113: ("HandOutLevel", ""),
+    114: ("VisitLater", "place names rows"),
+    115: ("ChangeNames", "place names kinds inodes"),
+    116: ("ChangeTree", "place"),
     120: ("CompareDirs", "place names inodes others"),
     121: ("CompareNames", "place names once_more"),
     122: ("CompareFiles", "place names bits inodes others"),

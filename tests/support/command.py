@@ -31,6 +31,7 @@ SLOW = Path(__file__).with_name("slow.c")
 
 RUN = {
     "pbcast": ("-c", "from pcopy.cli.script import pbcast; pbcast()"),
+    "pchmod": ("-c", "from pcopy.cli.script import pchmod; pchmod()"),
     "pcopy": ("-m", "pcopy"),
     "pdbench": ("-c", "from pcopy.cli.script import pdbench; pdbench()"),
     "prm": ("-c", "from pcopy.cli.script import prm; prm()"),

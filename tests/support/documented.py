@@ -22,6 +22,7 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 from pcopy.cli.pbcast import PBCAST
+from pcopy.cli.pchmod import PCHMOD
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.pdbench import PDBENCH
 from pcopy.cli.prm import PRM
@@ -37,6 +38,7 @@ PROGRAMS: dict[str, Program] = {
     "pbcast": PBCAST,
     "pdbench": PDBENCH,
     "pwalk": PWALK,
+    "pchmod": PCHMOD,
     "pcopy": PCOPY,
     "prm": PRM,
     "pstripe": PSTRIPE,

@@ -20,6 +20,9 @@ import pcopy.tasks.archive.sync_archive
 import pcopy.tasks.archive.unpack
 import pcopy.tasks.bench.measure
 import pcopy.tasks.broadcast.send
+import pcopy.tasks.change.change_tree
+import pcopy.tasks.listed.deepest_first
+import pcopy.tasks.listed.hand_out
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
 import pcopy.tasks.stripe.look_at_layouts
@@ -46,7 +49,7 @@ NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name)
 TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are no UTF-8
 
 
-OF_OTHERS = ("archive", "bench", "broadcast", "stripe", "walk")
+OF_OTHERS = ("archive", "bench", "broadcast", "change", "stripe", "walk")
 """Folders of tasks that only other programs than pcopy run."""
 
 

@@ -1,9 +1,9 @@
 """Batches: one step that a kernel does with many items of one directory, and the columns that it gives back.
 
 Each kind of batch is one step, so that whoever asks can choose rows in between: ``List`` what there is, ``Stat`` it,
-``Decide`` what becomes of it, ``Compare`` attributes, ``Copy`` it; ``Read`` files for their digests, ``Remove`` what
-exists. A directory is an open descriptor, and every name is looked up in it, following no symbolic link unless it is
-told to.
+``Decide`` what becomes of it, ``Compare`` attributes, ``Copy`` it; ``Read`` files for their digests, ``Mend`` or
+``Remove`` what exists. A directory is an open descriptor, and every name is looked up in it, following no symbolic link
+unless it is told to.
 
 A result has one row for each row of its batch, in the same order.
 """
@@ -21,6 +21,9 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.named import NamedTuple
 
 Result = TypeVar("Result")
+
+KEEP = 0xFFFFFFFF
+"""A mode, owner or group that is not wanted: -1, as chown(2) has it."""
 
 NAMES_AT_ONCE = 2048
 """So many names of a directory are listed at once."""
@@ -133,6 +136,12 @@ class Stated(Judged):
 class Removed(Judged):
     """What has gone, or could not be removed. ``seen`` has the sizes (``SIZE``) of regular files, and else zeros, where
     the batch has inodes."""
+
+    seen: Rows
+
+
+class Mended(Judged):
+    """What was changed. ``seen`` has the modes as they were, and the sizes of regular files (``MODE | SIZE``)."""
 
     seen: Rows
 
@@ -304,6 +313,32 @@ class Remove(OfNames[Removed]):
     """
 
     rows: Rows
+
+
+class Mend(OfNames[Judged]):
+    """Items that get other owners, groups and modes, in this order; a symbolic link is changed itself.
+
+    What is not the item of ``rows`` (``MODE``, perhaps ``INODE`` and ``DEVICE``) is to be decided ``ANEW``. ``wanted``
+    has ``MODE | OWNER | GROUP``, each ``KEEP`` where what is there stays. ``acls``: an access ACL that all get, and a
+    default ACL for directories, as extended attributes have them; None where they stay, an empty default ACL is none.
+    """
+
+    rows: Rows
+    wanted: Rows
+    acls: tuple[bytes, bytes] | None = None
+
+
+class MendPlain(OfNames[Mended]):
+    """Items that are no directories: all get the owner ``uid``, the group ``gid`` (``KEEP``: as they are), and of their
+    permission bits ``modes`` makes others, a column ("H") with a row for each of 4096. ``SKIPPED``: nothing differs.
+
+    What is a directory, or not the item of ``rows`` (``INODE``), is to be decided ``ANEW``.
+    """
+
+    rows: Rows
+    modes: array[int]
+    uid: int = KEEP
+    gid: int = KEEP
 
 
 class Compare(OfNames[Judged]):

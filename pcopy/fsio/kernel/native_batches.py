@@ -19,6 +19,9 @@ from pcopy.fsio.kernel.batches import (
     Copy,
     Digests,
     Judged,
+    Mend,
+    Mended,
+    MendPlain,
     Read,
     ReadBack,
     Remove,
@@ -27,7 +30,21 @@ from pcopy.fsio.kernel.batches import (
     Stated,
     Trial,
 )
-from pcopy.fsio.kernel.columns import COLUMNS, DEVICE, OPERATIONS, SIZE, VERSION, Code, Marks, Rows, Verdicts, numbers
+from pcopy.fsio.kernel.columns import (
+    COLUMNS,
+    DEVICE,
+    GROUP,
+    MODE,
+    OPERATIONS,
+    OWNER,
+    SIZE,
+    VERSION,
+    Code,
+    Marks,
+    Rows,
+    Verdicts,
+    numbers,
+)
 from pcopy.fsio.kernel.copy_rows import Copying
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.kernel.item_rows import Comparing, Reading, Removing, Stating
@@ -39,6 +56,9 @@ _ffi, _lib = _native.ffi, _native.lib
 
 DEFERRED = int(_lib.PK_DEFERRED)
 """The code of a row that C has not done."""
+
+ALL_MODES = 4096
+"""All that permission bits can be."""
 
 _POINTERS = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 _COLUMNS = [(name, _POINTERS[typecode], bit) for name, typecode, bit, _ in COLUMNS]
@@ -194,16 +214,10 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
             rows = InC(_lib.PK_REMOVE, batch, removed, lambda: Removing(batch, removed))
             rows.columns(rows.batch.given, batch.rows)
             rows.columns(rows.batch.found, removed.seen)
+        case Mend() | MendPlain():
+            rows = _mending(batch)
         case Compare():
-            judged = Judged(Verdicts(len(batch)))
-            rows = InC(_lib.PK_SAME, batch, judged, lambda: Comparing(settings, batch, judged))
-            rows.batch.target = batch.target
-            if batch.new_names:
-                rows.batch.new_names, rows.batch.new_names_size = (
-                    rows.pointer("char[]", batch.new_names),
-                    len(batch.new_names),
-                )
-            rows.batch.flags = flags_of(settings)
+            rows = _comparing(settings, batch)
         case Trial():
             tried = Judged(Verdicts(len(batch)))
             rows = InC(_lib.PK_TRY, batch, tried, _nothing_deferred)
@@ -218,3 +232,36 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
 
 def _nothing_deferred() -> Work:
     raise AssertionError("no trial is deferred to the kernel in Python")
+
+
+def _mending(batch: Mend | MendPlain) -> InC:
+    from pcopy.fsio.kernel.mend_rows import MendPlainRows, MendRows  # no copy needs it
+
+    if isinstance(batch, Mend):
+        mended = Judged(Verdicts(len(batch)))
+        rows = InC(_lib.PK_MEND, batch, mended, lambda: MendRows(batch, mended))
+        rows.columns(rows.batch.given, batch.rows, MODE)
+        rows.columns(rows.batch.wanted, batch.wanted, MODE | OWNER | GROUP)
+        if batch.acls is not None:
+            rows.defer_all()
+        return rows
+    plain = Mended(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
+    rows = InC(_lib.PK_MEND_PLAIN, batch, plain, lambda: MendPlainRows(batch, plain))
+    rows.columns(rows.batch.given, batch.rows)
+    rows.columns(rows.batch.found, plain.seen)
+    rows.batch.uid, rows.batch.gid = batch.uid, batch.gid
+    if len(batch.modes) != ALL_MODES:
+        raise ValueError(f"there are {len(batch.modes)} modes")
+    rows.batch.modes = rows.pointer("uint16_t[]", batch.modes)
+    return rows
+
+
+def _comparing(settings: Settings, batch: Compare) -> InC:
+    judged = Judged(Verdicts(len(batch)))
+    rows = InC(_lib.PK_SAME, batch, judged, lambda: Comparing(settings, batch, judged))
+    rows.batch.target = batch.target
+    if batch.new_names:
+        rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+        rows.batch.new_names_size = len(batch.new_names)
+    rows.batch.flags = flags_of(settings)
+    return rows

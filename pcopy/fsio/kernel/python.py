@@ -16,6 +16,8 @@ from pcopy.fsio.kernel.batches import (
     Decided,
     Judged,
     List,
+    Mend,
+    MendPlain,
     Read,
     Remove,
     Stat,
@@ -160,6 +162,10 @@ class PythonKernel:
                 work, step = Reading(settings, batch, size), FILES_AT_ONCE
             case Remove():
                 work, step = Removing(batch), FILES_AT_ONCE
+            case Mend() | MendPlain():
+                from pcopy.fsio.kernel.mend_rows import mending  # no copy needs it
+
+                work, step = mending(batch), FILES_AT_ONCE
             case Compare():
                 work, step = Comparing(settings, batch), NAMES_AT_ONCE
             case Trial():

@@ -52,11 +52,20 @@ class NobodyAsks:
 
     is_wanted = False
 
-    def did(self, action: Action, place: Place, name: bytes, kind: bytes, size: int = 0, nanoseconds: int = 0) -> None:
+    def did(
+        self,
+        action: Action,
+        place: Place,
+        name: bytes,
+        kind: bytes,
+        size: int = 0,
+        nanoseconds: int = 0,
+        change: str = "",
+    ) -> None:
         """An item is settled (the name ``b""``: the directory itself), which is counted elsewhere.
 
         ``kind`` is its type byte, empty where none is known. For so many ``nanoseconds`` it was copied; 0 where nobody
-        has measured that.
+        has measured that. ``change``: what of it was changed, in ASCII; of one action all items tell it, or none.
         """
 
     def did_files(

@@ -30,6 +30,8 @@ LATER = {
     23: "pcopy.tasks.directories.copy_listed",
     **dict.fromkeys((41, 42), "pcopy.tasks.verify.verify_items"),
     **dict.fromkeys((80, 81, 83), "pcopy.tasks.remove.remove_tree"),
+    **dict.fromkeys((110, 111), "pcopy.tasks.listed.hand_out"),
+    **dict.fromkeys((112, 113, 114), "pcopy.tasks.listed.deepest_first"),
     **dict.fromkeys((84, 85), "pcopy.tasks.remove.delete_extra"),
     **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
     **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),

@@ -14,6 +14,7 @@ from pcopy.named import NamedTuple
 from pcopy.signature.items import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
 from pcopy.tasks.base.actions import HARD_LINK, Action, NobodyAsks
 from pcopy.tasks.base.values import Place
+from pcopy.text import shown
 
 ITEMS_AT_ONCE = 1024
 """Items of one note at most, so that rank 0 looks up from its work."""
@@ -45,6 +46,8 @@ class Itemized(NamedTuple):
     kinds: bytes
     sizes: bytes
     nanoseconds: bytes
+    changes: bytes = b""
+    """What was changed of each, a line each in ASCII; empty where that is not told of any."""
 
     def path_of(self, row: int) -> bytes:
         """Of one of them."""
@@ -56,18 +59,26 @@ class Itemized(NamedTuple):
 
     def each(self) -> Iterator[ItemLine]:
         numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
-        for name, kind, (size, took) in zip(self.names.split(b"/"), self.kinds, numbers, strict=True):
-            yield ItemLine(WORDS[self.action], self._path(name), TYPES.get(bytes((kind,)), ""), size, took / 10**9)
+        changes = self.changes.decode("ascii").split("\n") if self.changes else [""] * len(self.kinds)
+        columns = zip(self.names.split(b"/"), self.kinds, numbers, changes, strict=True)
+        for name, kind, (size, took), change in columns:
+            kind_told = TYPES.get(bytes((kind,)), "")
+            yield ItemLine(WORDS[self.action], self._path(name), kind_told, size, took / 10**9, change)
 
 
 class ItemLine(NamedTuple):
-    """One item, for a sink: the word for what was done, its path, type (empty: not known), bytes, and seconds."""
+    """One item, for a sink: the word for what was done, its path, type (empty: not known), bytes, and seconds; and what
+    was changed of it, if that is told."""
 
     action: str
     path: bytes
     type: str
     bytes: int
     seconds: float
+    change: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.action, self.change, shown(self.path))))
 
 
 class _Columns:
@@ -76,6 +87,7 @@ class _Columns:
         self.kinds = bytearray()
         self.sizes = array("Q")
         self.nanoseconds = array("Q")
+        self.changes: list[str] = []
 
 
 class Shows(Protocol):
@@ -96,17 +108,28 @@ class Itemizer(NobodyAsks):
         self._rank = rank
         self._found: dict[tuple[int, bytes], _Columns] = {}
 
-    def did(self, action: Action, place: Place, name: bytes, kind: bytes, size: int = 0, nanoseconds: int = 0) -> None:
+    def did(
+        self,
+        action: Action,
+        place: Place,
+        name: bytes,
+        kind: bytes,
+        size: int = 0,
+        nanoseconds: int = 0,
+        change: str = "",
+    ) -> None:
         """An item is settled (the name ``b""``: the directory itself), which is counted elsewhere.
 
         ``kind`` is its type byte, empty where none is known. For so many ``nanoseconds`` it was copied; 0 where nobody
-        has measured that.
+        has measured that. ``change``: what of it was changed, in ASCII; of one action all items tell it, or none.
         """
         columns, name = self._columns(action, place, name)
         columns.names.append(name)
         columns.kinds += kind or b"\0"
         columns.sizes.append(size)
         columns.nanoseconds.append(nanoseconds)
+        if change:
+            columns.changes.append(change)
 
     def did_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
@@ -138,4 +161,5 @@ class Itemizer(NobodyAsks):
                     bytes(columns.kinds[part]),
                     columns.sizes[part].tobytes(),
                     columns.nanoseconds[part].tobytes(),
+                    "\n".join(columns.changes[part]).encode("ascii"),
                 )

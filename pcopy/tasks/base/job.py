@@ -99,6 +99,13 @@ class Options(NamedTuple):
     max_delete: int = -1
     delete_all: bool = False
     backup: bytes = b""
+    told: int = 0
+    """Bytes that the list of a tool which changes what is there tells of each item (``pcopy.jobs.listed``)."""
+    missing_is_fine: bool = False
+    """Is a path that was listed, and is not there, no failure?"""
+    change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
+    """What items get that are changed in place: a mode as chmod(1) has it, owner, group (-1: as they are), an access
+    ACL and a default ACL as ``pcopy.fsio.kernel.batches.Mend`` has them."""
     compare: int = 0
     """The properties by which two trees are compared side by side (``pcopy.tasks.compare.properties``)."""
     archive: bytes = b""

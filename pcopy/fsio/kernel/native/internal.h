@@ -103,6 +103,8 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 void pk_release_directories(pk_batch *batch);
 /* Looks at so many names (`left`), which are joined in `names`, in an open directory of the source. -1: one can't be
  * looked at, or there is no memory. */

@@ -14,6 +14,8 @@
 #define PK_SYNC 7
 #define PK_SAME 8
 #define PK_TRY 9
+#define PK_MEND 10
+#define PK_MEND_PLAIN 11
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -107,7 +109,7 @@ typedef struct pk_batch {
     const char *names, *new_names, *temporaries; /* joined by slashes; new_names may be NULL */
     size_t names_size, new_names_size, temporaries_size;
     const uint8_t *plans;
-    pk_columns given, found;
+    pk_columns given, found, wanted; /* a wanted mode, owner or group of 0xffffffff: the present one stays */
     pk_verdicts verdicts;
     uint8_t *digests;
     uint64_t *made;
@@ -116,6 +118,8 @@ typedef struct pk_batch {
     const pk_tree *tree;
     pk_directory *directories;
     const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more */
+    const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
+    uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */
     /* The kernel's own. */

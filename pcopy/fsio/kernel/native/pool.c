@@ -16,6 +16,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_STAT] = pk_stat_row, [PK_COPY] = pk_copy_row, [PK_READ] = pk_read_row,
     [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
     [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
+    [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)

@@ -1,0 +1,168 @@
+"""The command ``pchmod``: changes modes, owners and ACLs of trees with many processes at once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pcopy.cli.argument_types import parse_owner, taking
+from pcopy.cli.filter_options import add_filters
+from pcopy.cli.mistakes import OF_PCHMOD
+from pcopy.cli.program import add_told
+from pcopy.cli.tree_program import TreeProgram
+from pcopy.errors import Refused
+from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from pcopy.launch.tool import Command
+    from pcopy.tools.arguments import ChangeArguments
+
+_NOBODY = (-1, -1)
+
+
+class Pchmod(TreeProgram):
+    letters = "Rqvh0"
+    unknown = OF_PCHMOD
+    usage = """\
+pchmod [options] MODE PATH...
+       pchmod [options] --owner USER[:GROUP] PATH...
+       pchmod [options] --from FILE MODE [PATH]"""
+    description = """\
+Gives files and whole directory trees other modes, owners, groups and ACLs, as
+chmod -R, chown -hR and setfacl -R do. Only what differs is changed. Symbolic
+links in a tree are not followed: they have no mode, and their owner is their own.
+"""
+    examples = """\
+examples:
+  pchmod u=rwX,go=rX /data/run7
+  pchmod --dry-run g+w /data/run7
+  pchmod --owner alice:physics /data/run7
+  pchmod --group physics g+rwX,o= /data/run7
+  mpiexec -n 16 pchmod --acl-from /data/run6 /data/run7
+
+exit status:
+  0 all is as it should be; 1 something failed; 2 refused, nothing was changed;
+  70 internal error; 75 stopped early: the same command goes on
+"""
+
+    def command(self) -> Command:
+        from pcopy.launch.tool import Command
+        from pcopy.tools.change import CHANGE, ChangePreparation
+
+        return Command(CHANGE, lambda words: self.parse(words, ChangePreparation))
+
+    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ChangeArguments:
+        from pcopy.tools.arguments import ChangeArguments
+
+        owner, group = values.owner
+        group = values.group if values.group >= 0 else group
+        mode, paths = _mode_and_paths(values, paths)
+        access, default = _acls_of(values.acl_from)
+        if access and mode:
+            raise Refused("--acl-from gives the permissions, too: leave MODE out")
+        return ChangeArguments(self.tree_of(values, paths, "changed"), (mode, owner, group, access, default))
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("what is changed").add_argument
+        add("--mode", metavar="MODE", default=None,
+            help="the mode, as in chmod (u+rwX,go-w; 0750), where it does not stand before PATH")  # fmt: skip
+        add("--reference", metavar="FILE", default=None, help="the mode of FILE, as in chmod")
+        add("--owner", metavar="USER[:GROUP]", type=taking(parse_owner), default=_NOBODY,
+            help="the owner (a name or a number), and perhaps the group, as in chown")  # fmt: skip
+        add("--group", metavar="GROUP", type=taking(_group), default=-1, help="the group (a name or a number)")
+        add("--acl-from", metavar="FILE", default=None,
+            help="the ACL of FILE; directories get its default ACL, too, if it is one")  # fmt: skip
+        self.add_from(add, "changed")
+        add("--dry-run", action="store_true", help="list what would be changed, and how; change nothing")
+        add("-R", "--recursive", action="store_true", help="no effect: trees are changed by default")
+        add_filters(parser, done="changed")
+        self.add_how(parser, "change")
+        add_told(parser, items=True)
+
+
+class _Meant(NamedTuple):
+    """A mode, and the paths that get it."""
+
+    mode: str
+    paths: tuple[bytes, ...]
+
+
+def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
+    """Raises ``Refused``. Beside an owner or an ACL the first word is a mode only if it can be nothing else."""
+    if values.mode is not None and values.reference is not None:
+        raise Refused("--mode and --reference both say which mode: leave one out")
+    if values.reference is not None:
+        return _Meant(f"{stat.S_IMODE(_status_of('--reference', values.reference).st_mode):05o}", paths)
+    if values.mode is not None:
+        if not _is_mode(values.mode):
+            raise Refused(f"--mode {shown(os.fsencode(values.mode))}: is no mode; write one as chmod takes it")
+        return _Meant(values.mode, paths)
+    asks_for_more = values.owner != _NOBODY or values.group >= 0 or values.acl_from is not None
+    first = os.fsdecode(paths[0]) if paths else ""
+    if not asks_for_more:
+        if not paths:
+            raise Refused("MODE and PATH expected; see pchmod --help")
+        if not _is_mode(first):
+            raise Refused(f"{shown(paths[0])}: is no mode; write MODE first, as in pchmod u+rwX PATH, or --owner USER")
+        return _Meant(first, paths[1:])
+    if not _is_mode(first):
+        return _Meant("", paths)
+    if os.path.lexists(paths[0]):
+        name = shown(paths[0])
+        raise Refused(f"{name}: is a mode, and a path that is there; write --mode {name} or ./{name}")
+    return _Meant(first, paths[1:])
+
+
+def _is_mode(text: str) -> bool:
+    from pcopy.fsio.modes import parse_mode
+
+    try:
+        parse_mode(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _status_of(option: str, file: str) -> os.stat_result:
+    path = os.fsencode(file)
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise Refused(f"{option} {shown(path)}: {error.strerror}; name a file that is there") from None
+
+
+def _acls_of(file: str | None) -> tuple[bytes, bytes]:
+    """The access ACL of a file, and the default ACL, as extended attributes have them; empty where none is wanted.
+
+    Raises ``Refused``.
+    """
+    if file is None:
+        return b"", b""
+    import errno
+
+    from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+    from pcopy.tasks.change.intent import acl_of
+
+    status = _status_of("--acl-from", file)
+    found = {ACCESS_ACL: acl_of(status.st_mode), DEFAULT_ACL: b""}
+    for name in found:
+        try:
+            found[name] = os.getxattr(file, name)
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                why = f"cannot be asked for its ACL: {error.strerror}"
+                raise Refused(f"--acl-from {shown(os.fsencode(file))}: {why}") from None
+    return found[ACCESS_ACL], found[DEFAULT_ACL]
+
+
+def _group(text: str) -> int:
+    """Raises ``ValueError``."""
+    return parse_owner(f":{text}")[1]
+
+
+PCHMOD = Pchmod()
+main = PCHMOD.main

@@ -1,0 +1,148 @@
+"""The list of ``--from``: read once, and brought into the order of a walk, for tools that change what is there.
+
+All paths lie below one directory, which no symbolic link leads to: the last one that leads to all of them. Each is
+ended by a NUL; what a saved listing tells of the item follows (``pcopy.tasks.listed.hand_out.LISTED``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from itertools import takewhile
+from typing import BinaryIO
+
+from pcopy.errors import HINDRANCES, Refused, hindrance
+from pcopy.fsio.close import let_go
+from pcopy.fsio.kernel.columns import FIRST, LAST
+from pcopy.jobs.meant import meant
+from pcopy.named import NamedTuple
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.base.job import Root
+from pcopy.tasks.listed.hand_out import DEVICE, INODE, LISTED, MTIME, SIZE
+from pcopy.text import shown
+from pcopy.walk.saved_listing import Recorded, SavedListing, from_root
+
+_BUDGET = 64 << 20
+"""Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
+_END = b"\0"
+
+
+class PathList(NamedTuple):
+    """The ``root`` below which all lies, the ``file`` (without a name), so many bytes ``told`` of each item, and how
+    many items there are."""
+
+    root: Root
+    file: BinaryIO
+    told: int
+    number: int
+
+
+def read_list(
+    file: bytes, open_spool: Callable[[], BinaryIO], *, nul: bool, within: bytes | None, check: Callable[[bytes], str]
+) -> PathList | None:
+    """What the user's ``file`` lists; None if that is nothing. Raises ``Refused``, naming file and line.
+
+    ``within``: the directory in which all have to lie, and in which paths of a plain list start; None: these start in
+    the working directory. ``check`` says why a path from the root may not be listed, or nothing.
+    """
+    sorter = ExternalSorter(open_spool, _BUDGET)
+    with closing(sorter), SavedListing(file, "--from", nul=nul, meant=meant) as listing:
+        start = listing.directory or (os.getcwdb() if within is None else within)
+        common: bytes | None = None
+        is_absolute = False
+        try:
+            for number, line, known in listing:
+                is_absolute = is_absolute or line.startswith(b"/")
+                path = from_root(start, line)
+                parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+                why = _why_not(parts, within) or check(b"/" + b"/".join(parts))
+                if why:
+                    raise listing.refused(number, f"{shown(line)} {why}")
+                above = b"".join(part + _END for part in parts[:-1])
+                common = above if common is None else _common(common, above)
+                sorter.add(_END.join(parts), b"" if known is None else _told(known))
+            if common is None:
+                return None
+            identity, base = _directory(b"/" + common[:-1].replace(_END, b"/"), listing.name)
+            written = open_spool()
+            listed = _written(sorter, written, len(base.strip(b"/") + b"/") if base != b"/" else 0)
+        except HINDRANCES as error:
+            raise Refused(f"{listing.name}: {hindrance(error)}") from None
+        called = _called(base, is_absolute)
+        root = Root(base, base, b"", b"", called, called, identity, identity)
+        return PathList(root, written, LISTED.size if listing.is_saved else 0, listed)
+
+
+def _why_not(parts: list[bytes], within: bytes | None) -> str:
+    if not parts:
+        return "is the root directory; list what is in it"
+    if b".." in parts:
+        return "leads upwards; list paths without .."
+    if within is not None and not (b"/" + b"/".join(parts)).startswith(within.rstrip(b"/") + b"/"):
+        return f"does not lie in {shown(within)}"
+    return ""
+
+
+def _common(one: bytes, other: bytes) -> bytes:
+    """Of two sequences of names, each ended by a NUL, the beginning that both have."""
+    if other.startswith(one):
+        return one
+    names = zip(one.split(_END), other.split(_END), strict=False)
+    return b"".join(name + _END for name, _ in takewhile(lambda both: both[0] == both[1] != b"", names))
+
+
+def _told(known: Recorded) -> bytes:
+    fields = (known.inode, INODE), (known.device, DEVICE), (known.size, SIZE), (known.mtime_ns, MTIME)
+    bits = sum(bit for value, bit in fields if value is not None)
+    mtime = min(max(known.mtime_ns or 0, FIRST), LAST)
+    return LISTED.pack(bits, known.type, known.inode or 0, known.device or 0, known.size or 0, mtime)
+
+
+def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int) -> int:
+    """Each path once, without so many bytes at its beginning; returns their number."""
+    last, number = None, 0
+    for key, told in sorter.sorted():
+        if key != last:
+            written.write(key[skipped:].replace(_END, b"/") + _END + told)
+            last, number = key, number + 1
+    written.flush()
+    return number
+
+
+def _directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
+    """The identity of a directory that no symbolic link leads to, and its path: of what is not there, that of the one
+    above. Raises ``Refused``."""
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    at, reached = os.open(b"/", flags | os.O_DIRECTORY), b""
+    try:
+        for part in filter(None, path.split(b"/")):
+            try:
+                below = os.open(part, flags, dir_fd=at)
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    break
+                raise Refused(f"{name}: {shown(reached + b'/' + part)}: {error.strerror}") from None
+            mode = os.fstat(below).st_mode
+            if not stat.S_ISDIR(mode):
+                let_go(below)
+                if stat.S_ISLNK(mode):
+                    link = shown(reached + b"/" + part)
+                    raise Refused(f"{name}: all paths lead through {link}, a symbolic link; list what it leads to")
+                break
+            let_go(at)
+            at, reached = below, reached + b"/" + part
+        status = os.fstat(at)
+        return (status.st_dev, status.st_ino), reached or b"/"
+    finally:
+        let_go(at)
+
+
+def _called(base: bytes, is_absolute: bool) -> bytes:
+    """What users are shown."""
+    here = os.getcwdb()
+    if is_absolute or not (base + b"/").startswith(here.rstrip(b"/") + b"/"):
+        return base
+    return base[len(here) :].lstrip(b"/") or b"."

@@ -1,0 +1,1 @@
+"""Modes, owners and ACLs of items that are there."""

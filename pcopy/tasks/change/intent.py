@@ -1,0 +1,192 @@
+"""What each item is to get, in columns: from what a scan has told of it, and what the user wants (``Options.change``).
+
+Rules:
+- Only what differs is changed.
+- chown(2) takes the set-id bits of what is no directory away. The mode that is wanted is made of what it leaves.
+- A symbolic link has no mode and no ACL; its owner is its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+
+from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+from pcopy.fsio.attributes import NO_ATTRIBUTES
+from pcopy.fsio.kernel.batches import KEEP
+from pcopy.fsio.kernel.columns import GROUP, MODE, OWNER, Rows
+from pcopy.fsio.kernel.mend_rows import after_chown
+from pcopy.fsio.modes import ModeChange, changed, parse_mode
+from pcopy.fsio.nodes import handle_of
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+from pcopy.fsio.problem import Problem
+from pcopy.named import NamedTuple
+from pcopy.tasks.base.rank import Rank
+
+_ACL_VERSION = struct.Struct("<I")
+_ACL_ENTRY = struct.Struct("<HHI")
+_USER, _GROUP, _MASK, _OTHER = 0x01, 0x04, 0x10, 0x20
+"""Tags of entries that have no name (acl(5), <linux/posix_acl.h>)."""
+_NOBODY = 0xFFFFFFFF
+"""The user or group of such an entry."""
+
+
+def acl_of(mode: int) -> bytes:
+    """The ACL that says what a mode does, as an extended attribute has it."""
+    entries = ((_USER, mode >> 6 & 7), (_GROUP, mode >> 3 & 7), (_OTHER, mode & 7))
+    return _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(tag, bits, _NOBODY) for tag, bits in entries)
+
+
+def mode_of(acl: bytes) -> int:
+    """The permission bits that go with an access ACL."""
+    entries = _ACL_ENTRY.iter_unpack(acl[_ACL_VERSION.size :])
+    bits: dict[int, int] = {tag: permissions for tag, permissions, _ in entries}
+    return bits[_USER] << 6 | bits.get(_MASK, bits[_GROUP]) << 3 | bits[_OTHER]
+
+
+class _Modes(dict[int, int]):
+    """The bits that an item gets which has a certain ``st_mode``: ``KEEP`` if it has them."""
+
+    def __init__(self, actions: tuple[ModeChange, ...], umask: int, *, owned: bool) -> None:
+        """``owned``: it gets another owner or group before."""
+        super().__init__()
+        self._actions, self._umask, self._owned = actions, umask, owned
+
+    def __missing__(self, mode: int) -> int:
+        left = after_chown(mode) if self._owned else mode
+        is_link = stat.S_ISLNK(mode)
+        bits = stat.S_IMODE(left) if is_link else changed(left, self._actions, self._umask)
+        wanted: int = KEEP if bits == stat.S_IMODE(left) else bits
+        self[mode] = wanted
+        return wanted
+
+
+class Differing(NamedTuple):
+    """The ``rows`` that are to be changed, and what each of them gets: ``wanted`` as in ``Mend``."""
+
+    rows: Sequence[int]
+    wanted: Rows
+
+    def without(self, others: Iterable[int]) -> Differing:
+        """The same, but for ``others``, which stay."""
+        stay = {*others}
+        places = [place for place, row in enumerate(self.rows) if row not in stay]
+        return Differing([self.rows[place] for place in places], self.wanted.chosen(places)) if stay else self
+
+
+def without(rows: Sequence[int], others: Collection[int]) -> Sequence[int]:
+    """``rows``, but for ``others``."""
+    return [row for row in rows if row not in others] if others else rows
+
+
+class Intent:
+    """The job's; a rank has one."""
+
+    def __init__(self, rank: Rank) -> None:
+        mode, self._uid, self._gid, access, self._default = rank.options.change
+        self.acls = (access, self._default) if access else None
+        actions = parse_mode(mode) if mode else ()
+        umask = rank.options.umask
+        self._plain = _Modes(actions, umask, owned=False)
+        self._owned = _Modes(actions, umask, owned=True)
+        self._is_free = capable(CAP_DAC_OVERRIDE)
+        self.uid, self.gid = (KEEP if each < 0 else each for each in (self._uid, self._gid))
+        self.modes = array("H", [changed(stat.S_IFREG | bits, actions, umask) for bits in range(4096)])
+        """What becomes of the permission bits of what is no directory."""
+
+    def differing(self, directory: int, names: Sequence[bytes], rows: Rows) -> Differing:
+        """Of items of an open directory, which the columns ``MODE | OWNER | GROUP`` tell of. ``names`` are asked for
+        only where ACLs are wanted. Raises ``Problem``."""
+        modes = array("I", map(self._plain.__getitem__, rows.mode))
+        others = self._others_own(rows)
+        if not others and self.acls is None:
+            if modes.count(KEEP) == len(modes):
+                return Differing((), Rows(0, MODE | OWNER | GROUP))
+            if KEEP not in modes:
+                return Differing(range(len(modes)), self._wanted(modes, {}))
+        for row in others:
+            modes[row] = self._owned[rows.mode[row]]
+        lacking = self._without_acls(directory, names, rows)
+        differing = [row for row, mode in enumerate(modes) if mode != KEEP or row in others or row in lacking]
+        owners = {place: others[row] for place, row in enumerate(differing) if row in others}
+        return Differing(differing, self._wanted(array("I", [modes[row] for row in differing]), owners))
+
+    def _others_own(self, rows: Rows) -> dict[int, tuple[int, int]]:
+        """The rows with another owner or group, and what these get."""
+        uid, gid, number = self._uid, self._gid, len(rows)
+        is_owned = uid < 0 or rows.uid.count(uid) == number
+        is_grouped = gid < 0 or rows.gid.count(gid) == number
+        if is_owned and is_grouped:
+            return {}
+        return {
+            row: (KEEP if uid in (-1, owner) else uid, KEEP if gid in (-1, group) else gid)
+            for row, (owner, group) in enumerate(zip(rows.uid, rows.gid, strict=True))
+            if uid not in (-1, owner) or gid not in (-1, group)
+        }
+
+    def _wanted(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> Rows:
+        wanted = Rows(0, MODE | OWNER | GROUP)
+        wanted.number, wanted.mode = len(modes), modes
+        wanted.uid = array("I", [KEEP]) * len(modes)
+        wanted.gid = array("I", [KEEP]) * len(modes)
+        for row, (uid, gid) in owners.items():
+            wanted.uid[row], wanted.gid[row] = uid, gid
+        return wanted
+
+    def _without_acls(self, directory: int, names: Sequence[bytes], rows: Rows) -> set[int]:
+        """Those that have other ACLs than are wanted; raises ``Problem``."""
+        if self.acls is None:
+            return set()
+        above = handle_of(directory)
+        lacking = set()
+        for row, name in enumerate(names):
+            mode, path = rows.mode[row], b"/".join((above, name))
+            if not stat.S_ISLNK(mode) and not self._has_acls(path, mode):
+                lacking.add(row)
+        return lacking
+
+    def _has_acls(self, path: bytes, mode: int) -> bool:
+        assert self.acls is not None
+        access, default = self.acls
+        if (_attribute(path, ACCESS_ACL) or acl_of(mode)) != access:
+            return False
+        return not stat.S_ISDIR(mode) or _attribute(path, DEFAULT_ACL) == default
+
+    def bits(self, mode: int, wanted: int) -> int:
+        """The permission bits that an item has in the end which had ``mode`` and is to get ``wanted`` (or KEEP)."""
+        if self.acls is not None and not stat.S_ISLNK(mode):
+            return (stat.S_IMODE(mode) if wanted == KEEP else wanted) & ~0o777 | mode_of(self.acls[0])
+        return stat.S_IMODE(mode) if wanted == KEEP else wanted
+
+    def closes(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
+        """Would a directory be closed to us by that, or might it be?"""
+        if self._is_free:
+            return False
+        is_taken = bool(mode & 0o500 & ~self.bits(mode, wanted)) and owner == os.geteuid()
+        return is_taken or new_owner not in (KEEP, owner)
+
+
+def _attribute(path: bytes, name: str) -> bytes:
+    """Empty where there is none; raises ``Problem``."""
+    try:
+        return os.getxattr(path, name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOENT, *NO_ATTRIBUTES):
+            return b""
+        raise Problem.of(f"getxattr {name}", error) from error
+
+
+def told(row: Rows, at: int, bits: int, uid: int, gid: int) -> str:
+    """What changes of an item: its mode, its owner and group, as numbers."""
+    parts = []
+    if stat.S_IMODE(row.mode[at]) != bits:
+        parts.append(f"{stat.S_IMODE(row.mode[at]):04o} -> {bits:04o}")
+    before = row.uid[at], row.gid[at]
+    after = tuple(old if new == KEEP else new for old, new in zip(before, (uid, gid), strict=True))
+    if before != after:
+        parts.append(f"{before[0]}:{before[1]} -> {after[0]}:{after[1]}")
+    return " ".join(parts) or "ACL"

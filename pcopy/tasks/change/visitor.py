@@ -1,0 +1,267 @@
+"""The visitor of a change: what differs from what is wanted is changed in batches, and directories are entered."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.batches import Listed, Mend, MendPlain
+from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE, type_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.change.change_tree import ChangeTree
+from pcopy.tasks.change.intent import Differing, Intent, told, without
+from pcopy.tasks.listed.deepest_first import tell_later
+from pcopy.walk.visitor import Found
+
+_PLAIN = b"fl"
+"""What the directory itself tells enough of, as it lists it."""
+_REPLACED = "another item has taken its name since it was found: it stays as it is"
+
+
+class ChangeVisitor:
+    """A ``Visitor`` of all kinds of items. An item counts as its kind once it is as it should be, and as mended if it
+    was changed for that."""
+
+    links_apart = False
+
+    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+        self._rank = rank
+        self._result = result
+        self._place = place
+        self.device = rank.source_device(place)
+        self._intent = rank.own(Intent)
+        self._selected = rank.own(Selected)
+        self._is_listed = bool(rank.job.listed)
+        self._is_path = not (place.path or self._is_listed)
+        """Are these the PATHs of the command line?"""
+        self._below_path = place.path.partition(b"/")[2]
+        self._items: list[tuple[Found, Sequence[int]]] = []
+
+    def failed(self, name: bytes, problem: Problem) -> None:
+        """What has gone by itself was never there, unless somebody has named it."""
+        is_named = self._is_path or self._is_listed
+        if problem.errno == errno.ENOENT and not is_named:
+            return
+        self._result.count(counts.FOUND)
+        if not is_named and self._selected.excludes_in_any_case(os.path.join(self._below_path, name)):
+            self._leave(1)
+        else:
+            self._fail(name, problem)
+
+    def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
+        self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
+
+    def _leave(self, items: int) -> None:
+        """So many are not selected."""
+        self._result.count(counts.SKIPPED, items)
+        self._result.count(counts.EXCLUDED, items)
+
+    def chosen(self, found: Found) -> Iterable[int]:
+        there = len(found) - len(found.problems)
+        self._result.count(counts.FOUND, there)
+        if not self._selected.anything:
+            return range(len(found))
+        if self._is_path:
+            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.mtime
+            takes = self._selected.takes_item
+            rows = [
+                row
+                for row, mode in enumerate(modes)
+                if stat.S_ISDIR(mode) or row in found.problems or takes(mode, sizes[row], times[row])
+            ]
+        else:
+            rows = self._selected.rows(self._below_path, found)
+        self._leave(there - sum(row not in found.problems for row in rows))
+        return rows
+
+    def directories(self, found: Found, rows: Sequence[int]) -> None:
+        self._items.append((found, rows))
+
+    small_files = large_files = nodes = linked = directories
+
+    def settle(self) -> Steps:
+        for found, rows in self._items:
+            packed, columns = found.packed, found.rows
+            if len(rows) < len(found):
+                packed, columns = pack_names(map(found.names.__getitem__, rows)), columns.chosen(rows)
+            self._result.count(counts.FOUND_BYTES, _size_of(columns))
+            if any(map(stat.S_ISDIR, {*columns.mode})):
+                yield from self._change_directories(found.directory, packed, columns)
+            else:
+                yield from self._change(found.directory, packed, columns)
+
+    def finish(self) -> None:
+        """What was handed over is as it should be, or has failed."""
+
+    def _change_directories(self, directory: int, packed: bytes, rows: Rows) -> Steps:
+        """And what is in them, if they were not listed. (There may be other items beside them.)"""
+        names = unpack_names(packed)
+        if not self._is_listed:
+            self._enter(names, rows)
+        select = self._selected.select
+        stay = select.by_size or select.by_age  # which say nothing of directories
+        yield from self._change(directory, packed, rows, stay=bool(stay), closes=self._closes)
+
+    def _enter(self, names: Sequence[bytes], rows: Rows) -> None:
+        mount, entered = self._place.source_id.mount, 0
+        for row, mode in enumerate(rows.mode):
+            if stat.S_ISDIR(mode):
+                identity = Identity(mount, rows.inode[row]) if rows.device[row] == self.device else NOWHERE
+                path = os.path.join(self._place.path, names[row])
+                below = Place(self._place.root, path, identity, NOWHERE, False, False)
+                self._result.spawn(ChangeTree(below), SCAN_COST, expands=True)
+                entered += 1
+        self._result.count(counts.UNSCANNED, entered)
+
+    def _closes(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
+        return stat.S_ISDIR(rows.mode[row]) and self._intent.closes(rows.mode[row], rows.uid[row], mode, uid)
+
+    @property
+    def changes_at_once(self) -> bool:
+        """May items be changed by what a listing tells of them?"""
+        is_told = self._result.items.is_wanted or self._rank.options.dry_run
+        return not (is_told or self._selected.anything or self._intent.acls)
+
+    def change_plain(self, directory: int, listed: Listed) -> Stepwise[bytes]:
+        """Changes files and symbolic links by the inodes that the directory tells; returns the other names.
+
+        So does one that is another item by now.
+        """
+        intent, packed, others = self._intent, listed.names, list[bytes]()
+        rows = Rows(0, INODE)
+        rows.number, rows.inode = len(listed.kinds), listed.inodes
+        if listed.kinds.translate(None, _PLAIN):
+            names = unpack_names(packed)
+            plain = [row for row, kind in enumerate(listed.kinds) if kind in _PLAIN]
+            if not plain:
+                return packed
+            others = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _PLAIN]
+            packed, rows = pack_names(names[row] for row in plain), rows.chosen(plain)
+        batch = MendPlain(directory, packed, rows, intent.modes, intent.uid, intent.gid)
+        mended = yield from waited(self._rank.kernel, self._rank.kernel.submit(batch))
+        codes = mended.verdicts.codes
+        done, unchanged = codes.count(Code.DONE), codes.count(Code.SKIPPED)
+        seen = mended.seen
+        if done + unchanged < len(rows):
+            names = unpack_names(packed)
+            for row, code in enumerate(codes):
+                if code == Code.ANEW:
+                    others.append(names[row])
+                elif code not in (Code.DONE, Code.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT:
+                    self._result.count(counts.FOUND)
+                    self._fail(names[row], mended.verdicts.problem(row))
+            seen = seen.chosen([row for row, code in enumerate(codes) if code in (Code.DONE, Code.SKIPPED)])
+        self._result.count(counts.FOUND, done + unchanged)
+        self._result.count(counts.FOUND_BYTES, sum(seen.size))
+        self._result.count(counts.MENDED, done)
+        self._count(seen)
+        return pack_names(others)
+
+    def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
+        """Directories that all is done in: fills ``LaterVisitor``."""
+        yield from self._change(directory, names, rows)
+
+    def _change(
+        self,
+        directory: int,
+        packed: bytes,
+        rows: Rows,
+        *,
+        stay: bool = False,
+        closes: Callable[[Rows, int, int, int], bool] | None = None,
+    ) -> Steps:
+        """Changes what differs; directories ``stay``, or wait if the change ``closes`` them."""
+        names = unpack_names(packed)
+        try:
+            differing = self._intent.differing(directory, names, rows)
+        except Problem as problem:
+            for name in names:
+                self._fail(name, problem)
+            return
+        if stay:
+            differing = differing.without(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
+        waiting: list[int] = []
+        if closes is not None:
+            columns = zip(differing.rows, differing.wanted.mode, differing.wanted.uid, strict=True)
+            waiting = [row for row, mode, uid in columns if closes(rows, row, mode, uid)]
+        if waiting:
+            differing = differing.without(waiting)
+            tell_later(self._result, self._place, [names[row] for row in waiting], rows.chosen(waiting))
+        failed = yield from self._mend(directory, packed, rows, differing)
+        done = without(range(len(rows)), {*waiting, *failed})
+        self._count(rows if len(done) == len(rows) else rows.chosen(done))
+        if self._result.items.is_wanted:
+            self._tell(names, rows, differing, {*done})
+
+    def _mend(self, directory: int, packed: bytes, rows: Rows, differing: Differing) -> Stepwise[set[int]]:
+        """The rows that were not changed, and should be."""
+        if not differing.rows:
+            return set()
+        if self._rank.options.dry_run:
+            self._result.count(counts.MENDED, len(differing.rows))
+            return set()
+        if len(differing.rows) < len(rows):
+            names = unpack_names(packed)
+            packed, rows = pack_names(names[row] for row in differing.rows), rows.chosen(differing.rows)
+        batch = Mend(directory, packed, rows, differing.wanted, self._intent.acls)
+        verdicts = (yield from waited(self._rank.kernel, self._rank.kernel.submit(batch))).verdicts
+        done = len(verdicts.rows(Code.DONE))
+        self._result.count(counts.MENDED, done)
+        if done == len(rows):
+            return set()
+        names, failed = unpack_names(packed), set[int]()
+        for row, code in enumerate(verdicts.codes):
+            if code != Code.DONE:
+                failed.add(differing.rows[row])
+                problem = Problem("stat", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+                size = rows.size[row] if rows.size and stat.S_ISREG(rows.mode[row]) else 0
+                self._not_changed(names[row], problem, size)
+        return failed
+
+    def _not_changed(self, name: bytes, problem: Problem, size: int) -> None:
+        if problem.errno == errno.ENOENT and not (self._is_path or self._is_listed):
+            self._result.count(counts.FOUND, -1)
+            self._result.count(counts.FOUND_BYTES, -size)
+        else:
+            self._fail(name, problem, size)
+
+    def _count(self, rows: Rows) -> None:
+        for mode, number in Counter(rows.mode).items():
+            self._result.count(counts.of_kind(type_of(mode)), number)
+        self._result.count(counts.BYTES, _size_of(rows))
+
+    def _tell(self, names: Sequence[bytes], rows: Rows, differing: Differing, done: set[int]) -> None:
+        wanted = differing.wanted
+        changes = {
+            row: told(rows, row, self._intent.bits(rows.mode[row], mode), uid, gid)
+            for row, mode, uid, gid in zip(differing.rows, wanted.mode, wanted.uid, wanted.gid, strict=True)
+        }
+        for row in done:
+            kind = type_of(rows.mode[row]) or SOCKET
+            size = rows.size[row] if kind == FILE and rows.size else 0
+            action = Action.META if row in changes else Action.SKIP
+            self._result.items.did(action, self._place, names[row], kind, size, change=changes.get(row, ""))
+
+
+def _size_of(rows: Rows) -> int:
+    """The bytes of regular files."""
+    if not rows.size:
+        return 0
+    if all(map(stat.S_ISREG, {*rows.mode})):
+        return sum(rows.size)
+    return sum(size for size, mode in zip(rows.size, rows.mode, strict=True) if stat.S_ISREG(mode))

@@ -1,0 +1,1 @@
+"""Items that a list names, and directories that wait for what is in them."""

@@ -1,0 +1,155 @@
+"""HandOut and VisitListed: what a list names is handed to the visitor, by any rank, and nothing else.
+
+Rank 0 goes through the list (``pcopy.jobs.listed``), which is in the order of a walk, and hands out batches of paths.
+An item of a saved listing must still be the one that was listed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from typing import BinaryIO
+
+from pcopy.fsio.kernel.batches import Stat
+from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Rows, pack_names
+from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.walk.listing import NAMES_AT_ONCE
+from pcopy.walk.visitor import LOOKED_AT, Found, hand_over
+
+LISTED = struct.Struct("=BIQQQq")
+"""What a saved listing tells of an item: which of the others it tells, type, inode, device, size and mtime."""
+INODE, DEVICE, SIZE, MTIME = 1, 2, 4, 8
+"""Bits of its first field. The type is always told; size and mtime say nothing of directories."""
+
+OTHER = "it is another one than was listed, or was changed since: it stays"
+
+_LONG = 0.05
+"""Seconds after which the rest of the list waits for the rank's other tasks."""
+_BLOCK = 1 << 16
+"""Bytes of the list that are read at once."""
+
+
+class HandOut(Kind, code=110, doing="going through the list of", is_note=False):
+    """The paths of the list from ``start`` on, in bytes; ``told``: as many bytes after each tell of the item."""
+
+    told: int
+    start: int = 0
+    is_found_anew = True
+
+    def about(self) -> tuple[Place, bytes]:
+        return Place(0, b"", NOWHERE, NOWHERE, False, False), b""
+
+    def home(self, ranks: int) -> int:
+        return 0
+
+    def run(self, rank: Rank, result: Result) -> None:
+        until, at = time.monotonic() + _LONG, self.start
+        paths: list[bytes] = []
+        told: list[bytes] = []
+        try:
+            with open(rank.job.listed, "rb") as file:
+                for path, item in _records(file, self.start, self.told):
+                    paths.append(path)
+                    told.append(item)
+                    at += len(path) + 1 + self.told
+                    if len(paths) == NAMES_AT_ONCE:
+                        _spawn(result, paths, told)
+                        if time.monotonic() > until or rank.stop_reason is not None:
+                            result.spawn(self._replace(start=at))
+                            return
+        except OSError as error:
+            rank.stop(f"the list of --from cannot be read: {error.strerror}")
+        _spawn(result, paths, told)
+        result.count(counts.UNSCANNED, -1)
+
+
+def _records(file: BinaryIO, start: int, told: int) -> Iterator[tuple[bytes, bytes]]:
+    file.seek(start)
+    rest = b""
+    while block := file.read(_BLOCK):
+        rest += block
+        at = 0
+        while (end := rest.find(b"\0", at)) >= 0 and end + 1 + told <= len(rest):
+            yield rest[at:end], rest[end + 1 : end + 1 + told]
+            at = end + 1 + told
+        rest = rest[at:]
+
+
+def _spawn(result: Result, paths: list[bytes], told: list[bytes]) -> None:
+    if paths:
+        result.spawn(VisitListed(b"\0".join(paths), b"".join(told)), len(paths) * CALL_COST)
+        paths.clear()
+        told.clear()
+
+
+class VisitListed(Kind, code=111, doing="visiting what is listed in", is_note=False):
+    """Hands the items ``paths`` (each below the root, joined by NULs) to the visitor. ``told``: a ``LISTED`` for each,
+    or nothing."""
+
+    paths: bytes
+    told: bytes
+    is_found_anew = True
+
+    def about(self) -> tuple[Place, bytes]:
+        return Place(0, os.path.dirname(self.paths.partition(b"\0")[0]), NOWHERE, NOWHERE, False, False), b""
+
+    @property
+    def effort(self) -> int:
+        return 2 * (self.paths.count(b"\0") + 1)
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        paths = self.paths.split(b"\0")
+        row = 0
+        for directory, group in groupby(paths, os.path.dirname):
+            names = [*map(os.path.basename, group)]
+            told = self.told[row * LISTED.size : (row + len(names)) * LISTED.size]
+            row += len(names)
+            yield from _visit(rank, result, directory, names, told)
+
+
+def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: bytes) -> Steps:
+    """``names`` of a directory."""
+    place = Place(0, path, NOWHERE, NOWHERE, False, False)
+    try:
+        place = place._replace(source_id=rank.sources[0].identity(path))
+        directory = rank.open_source(place)
+        visitor = rank.visitor(rank, result, place, 0)
+    except Problem as problem:
+        for name in () if problem.changed and rank.options.missing_is_fine else names:
+            result.count(counts.FOUND)
+            result.fail(place, name, problem, retry=Tried.NEVER)
+        return
+    packed = pack_names(names)
+    ticket = rank.kernel.submit(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
+    stated = yield from waited(rank.kernel, ticket)
+    verdicts, rows = stated.verdicts, stated.rows
+    problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != Code.DONE}
+    for row, item in enumerate(LISTED.iter_unpack(told)):
+        if row not in problems and not _is_listed(rows, row, item):
+            problems[row] = Problem("stat", 0, on_source=True, text=OTHER)
+    hand_over(Found(directory, packed, rows, problems), visitor)
+    yield from visitor.settle()
+    visitor.finish()
+
+
+def _is_listed(rows: Rows, row: int, item: tuple[int, ...]) -> bool:
+    """Is it still the item that was listed?"""
+    known, kind, inode, device, size, mtime = item
+    mode = rows.mode[row]
+    if stat.S_IFMT(mode) != kind:
+        return False
+    if (known & INODE and rows.inode[row] != inode) or (known & DEVICE and rows.device[row] != device):
+        return False
+    if stat.S_ISDIR(mode):
+        return True
+    return not ((known & SIZE and rows.size[row] != size) or (known & MTIME and rows.mtime[row] != mtime))

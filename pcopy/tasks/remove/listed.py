@@ -1,0 +1,69 @@
+"""The visitor of a removal by a list: what is listed goes, and nothing else.
+
+A directory goes last, the deepest first, if nothing is in it any more; else it stays, and is no failure of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from pcopy.fsio.kernel.columns import Rows, unpack_names
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import DIRECTORY
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.listed.deepest_first import tell_later
+from pcopy.tasks.remove.removal_counts import only_looks
+from pcopy.tasks.remove.visitor import OTHER_DEVICE, RemoveVisitor, problem_of, remove_batch
+from pcopy.walk.visitor import Found
+
+_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+class ListedRemoval(RemoveVisitor):
+    """Fills ``LaterVisitor``."""
+
+    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+        """Raises ``Problem`` if the directory can't be opened."""
+        directory = rank.open_source(place)
+        super().__init__(rank, result, place, directory, status_of(directory).st_dev)
+
+    def failed(self, name: bytes, problem: Problem) -> None:
+        if problem.errno != errno.ENOENT or not self._rank.options.missing_is_fine:
+            self._tally.found()
+            self._fail(name, problem)
+
+    def chosen(self, found: Found) -> Sequence[int]:
+        return range(len(found))
+
+    def directories(self, found: Found, rows: Sequence[int]) -> None:
+        self._tally.found(len(rows))
+        here = [row for row in rows if found.rows.device[row] == self.device]
+        for row in {*rows}.difference(here):
+            self._fail(found.names[row], Problem("stat", 0, text=OTHER_DEVICE))
+        if here:
+            tell_later(self._result, self._place, [found.names[row] for row in here], found.rows.chosen(here))
+
+    def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
+        """Removes those directories that are empty by now. (A dry run takes them all to be.)"""
+        gone = [*range(len(rows))]
+        each = unpack_names(names)
+        if not only_looks(self._rank):
+            verdicts = (yield from remove_batch(self._rank, directory, names, rows)).verdicts
+            problems = {row: problem for row in gone if (problem := problem_of(verdicts, row)) is not None}
+            gone = [row for row in gone if row not in problems]
+            for row, problem in problems.items():
+                if problem.errno in _NOT_EMPTY:
+                    self._tally.stays()
+                elif problem.errno == errno.ENOENT:
+                    self._tally.found(-1)
+                else:
+                    self._fail(each[row], problem)
+        self._tally.gone([counts.DIRECTORIES] * len(gone))
+        kinds, sizes = [DIRECTORY] * len(gone), [0] * len(gone)
+        self._tally.tell(self._place, [each[row] for row in gone], kinds, sizes)

@@ -1,0 +1,131 @@
+"""``pchmod`` as a tool, which each rank knows; on rank 0: what is changed, what is refused, what is told at the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from pcopy.engine.task import Spawn
+from pcopy.errors import STOPPED, Refused
+from pcopy.fsio.identity import Identity
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Tool
+from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.report.streams import tell
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import Job, Root, Totals, mount_codes
+from pcopy.tasks.base.rank import SCAN_COST
+from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.change.change_tree import ChangeNames
+from pcopy.tasks.change.visitor import ChangeVisitor
+from pcopy.text import counted, shown
+from pcopy.tools.arguments import ChangeArguments
+from pcopy.tools.director import LevelsDirector, listed_task
+from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.tools.trees import TreePreparation
+from pcopy.units import show_seconds
+
+_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
+"""Counters that ``--json`` shows, by their names in ``Totals``."""
+
+
+def _changed(totals: Totals) -> Done:
+    items = totals.copied + totals.skipped + totals.failed
+    return Done(items, totals.found, totals.bytes, totals.found_bytes, totals.bytes, totals.unscanned == 0)
+
+
+STAGES: Stages = {"change": Stage(_changed, scans=True)}
+
+
+class ChangeDirector(LevelsDirector):
+    """The first phase begins with the paths."""
+
+    def _root_task(self, number: int) -> Spawn:
+        if self._job.listed:
+            return listed_task(self._job.options.told)
+        root = self._job.roots[number]
+        identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
+        place = Place(number, b"", identity, NOWHERE, False, False)
+        return Spawn(0, encode(ChangeNames(place, root.item)), SCAN_COST, True)
+
+
+class ModeChanger(Tool):
+    """Items that are as they should be are counted where a copy counts what it has copied, and as mended those that
+    were changed for it."""
+
+    name = "pchmod"
+    writes = False  # no names are made
+    unfinished = STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    done = "as it should be"
+    durable_before: tuple[int, ...] = ()
+    director = ChangeDirector
+    visitor = staticmethod(ChangeVisitor)
+
+    def phase_name(self, phase: int) -> str:
+        return "change"
+
+    def first_counts(self, job: Job) -> list[int]:
+        return list(Totals(unscanned=int(bool(job.listed))))
+
+
+CHANGE = ModeChanger()
+
+
+class ChangePreparation(TreePreparation):
+    program, done, incomplete = "pchmod", "changed", "not everything is as it should be"
+
+    def __init__(self, arguments: ChangeArguments) -> None:
+        """Raises ``Refused``; nothing is touched."""
+        super().__init__(arguments.tree)
+        umask = os.umask(0)
+        os.umask(umask)
+        is_listed = bool(self.tree.listing)
+        roots = self.listed() if is_listed else self.roots(lambda path: _root(path, arguments))
+        self.make_job(roots, copies=False, change=arguments.change, umask=umask)
+
+    def is_listed(self, items: Itemized) -> bool:
+        return items.action == Action.META
+
+    def tell_how_to_go_on(self) -> None:
+        tell("pchmod", "the same command goes on: what is as it should be is left alone")
+
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        totals = ended.totals
+        changed = "would be changed" if self.tree.dry_run else "changed"
+        yield from sums_lines(totals, "as wanted", "left")
+        yield f"  {totals.mended:,} {changed}, {totals.copied - totals.mended:,} unchanged"
+        rate = totals.copied / seconds if seconds > 0 else 0.0
+        yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
+
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        totals = ended.totals
+        values = summary_values(totals, _COUNTED, seconds, ranks, ended.status)
+        unchanged = totals.copied - totals.mended
+        return {**values, "changed": totals.mended, "unchanged": unchanged, "dry_run": self.tree.dry_run}
+
+
+def _root(path: bytes, arguments: ChangeArguments) -> Root:
+    """``path`` in its directory; raises ``Refused``, and ``OSError`` if it is not there."""
+    bare = path.rstrip(b"/") or b"/"
+    status = os.lstat(bare)
+    if stat.S_ISLNK(status.st_mode) and not (path == bare and arguments.is_owner_alone):
+        if path == bare and arguments.names_owner:
+            text = "is a symbolic link: its owner is changed without MODE, and what it leads to by the path of that"
+            raise Refused(f"{shown(path)}: {text}")
+        bare = os.path.realpath(bare)
+        status = os.stat(bare)
+    if path.endswith(b"/") and not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    parent, name = os.path.split(bare)
+    if name in (b"", b".", b".."):
+        parent, name = bare, b"."
+    directory = os.path.realpath(parent or b".")
+    above = os.stat(directory)
+    identity = above.st_dev, above.st_ino
+    return Root(directory, directory, name, name, path, path, identity, identity)

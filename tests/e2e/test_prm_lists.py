@@ -1,0 +1,156 @@
+"""``prm --from`` removes what is listed, as ``xargs rm -d`` does with the deepest first, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.extent import seed
+from tests.support.trees import random_tree
+from tests.support.users import is_root
+
+
+def prm(*arguments: Argument, given: bytes | None = None, **options: Any) -> Completed:
+    """``given`` comes from standard input."""
+    if given is None:
+        return pcopy(*arguments, **options, program="prm")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(given)
+        file.flush()
+        return pcopy(*arguments, **options, program="prm", wrap=("sh", "-c", f'exec "$@" < {file.name}', "sh"))
+
+
+def items(tree: Path) -> list[bytes]:
+    found = subprocess.run(["find", ".", "-mindepth", "1", "-print0"], cwd=tree, check=True, capture_output=True)
+    return sorted(found.stdout.split(b"\0")[:-1])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_as_xargs_rm(area: Path, ranks: int) -> None:
+    random_tree(area / "one", seed(), files=500, largest=100, privileged=is_root())
+    (area / "one/outside").symlink_to(area)
+    subprocess.run(["cp", "-a", area / "one", area / "two"], check=True)
+    chosen = items(area / "one")
+    whole = next(name for name in chosen if (area / "one" / os.fsdecode(name)).is_dir())
+    below = [name for name in chosen if name == whole or name.startswith(whole + b"/")]
+    listed = {*random.Random(seed()).sample(chosen, len(chosen) * 2 // 3), *below}
+    deepest_first = b"\0".join(sorted(listed, reverse=True))
+    subprocess.run(
+        ["xargs", "-0", "rm", "-df"], input=deepest_first, cwd=area / "one", check=False, capture_output=True
+    )
+    (area / "list").write_bytes(b"\0".join([*listed, b"./" + whole, b""]))
+    run = prm("--yes", "--json", "-0", "--from", area / "list", cwd=area / "two", ranks=ranks)
+    assert run.returncode == 0 and not run.stderr, show(run)
+    assert items(area / "one") == items(area / "two")
+    told = json.loads(run.stdout)
+    assert told["found"] == len(listed) == told["removed"] + told["not_empty"]
+    assert told["removed"] == len(chosen) - len(items(area / "one"))
+
+
+def build(tree: Path) -> None:
+    for name in ("a/b/1", "a/2", "c/3", "keep/4"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(name.encode())
+
+
+def given(*paths: str) -> dict[str, Any]:
+    return {"given": "".join(f"{path}\n" for path in paths).encode()}
+
+
+def test_the_list_may_come_from_a_pipe(area: Path) -> None:
+    build(area / "tree")
+    run = prm("--yes", "--from", "-", area / "tree", ranks=2, **given("a/b/1", "a", "a/b", f"{area}/tree/c/3", ""))
+    assert run.returncode == 0, show(run)
+    assert items(area / "tree") == [b"./a", b"./a/2", b"./c", b"./keep", b"./keep/4"]
+    run = prm("--from", "-", ranks=1, cwd=area / "tree", **given("keep/4"))
+    assert run.returncode == 2 and b"nobody can be asked" in run.stderr and (area / "tree/keep/4").exists()
+    run = prm("--dry-run", "--from", "-", ranks=2, cwd=area / "tree", **given("c", "keep/4"))
+    assert run.stdout.startswith(b"delete ./keep/4\ndelete ./c\n2 found = 2 would be removed"), show(run)
+    assert (area / "tree/keep/4").exists()
+    run = prm("--json", "--from", "-", ranks=1, **given())
+    assert run.returncode == 0 and json.loads(run.stdout)["found"] == 0
+
+
+def test_what_is_not_there(area: Path) -> None:
+    build(area / "tree")
+    words: Sequence[str] = ("missing", "a/b/missing", "a/2/below", "c/3")
+    run = prm("--yes", "--json", "--from", "-", cwd=area / "tree", ranks=2, **given(*words))
+    assert run.returncode == 1 and json.loads(run.stdout)["failed"] == 3, show(run)
+    assert not (area / "tree/c/3").exists()
+    run = prm("-f", "--json", "--from", "-", cwd=area / "tree", ranks=2, **given("missing", "x/y/z"))
+    assert run.returncode == 0 and not run.stderr, show(run)
+    run = prm("-f", "--json", "--from", "-", cwd=area / "tree", ranks=2, **given("x/y/z"))
+    assert run.returncode == 0 and json.loads(run.stdout)["found"] == 0, show(run)
+
+
+def test_a_saved_listing_is_compared(area: Path) -> None:
+    tree = area / "tree"
+    build(tree)
+    for name in ("same", "longer", "later", "moved", "link", "typed"):
+        (tree / name).write_text("text")
+    lines: list[dict[str, Any]] = [{"format": "pcopy listing", "version": 1, "directory_b64": "L3RtcA=="}]
+    for name in ("same", "longer", "later", "moved", "link", "typed", "a", "a/2", "keep/4"):
+        there = (tree / name).lstat()
+        kind = "directory" if name == "a" else "fifo" if name == "typed" else "file"
+        known = {"inode": there.st_ino, "device": there.st_dev, "size": there.st_size, "mtime_ns": there.st_mtime_ns}
+        lines.append({"path": f"{tree}/{name}", "type": kind, **(known if name != "keep/4" else {})})
+    (tree / "longer").write_text("longer")
+    os.utime(tree / "longer", ns=(0, lines[2]["mtime_ns"]))
+    os.utime(tree / "later", ns=(0, 0))
+    (tree / "moved").rename(tree / "aside")
+    (tree / "moved").write_text("text")
+    os.utime(tree / "moved", ns=(0, lines[4]["mtime_ns"]))
+    (tree / "link").unlink()
+    (tree / "link").symlink_to(tree / "aside")
+    (tree / "a/new").touch()
+    (tree / "keep/4").write_text("of this nothing is known")
+    (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = prm("--yes", "--json", "--from", area / "list", ranks=2)
+    told = json.loads(run.stdout)
+    assert run.returncode == 1 and (told["removed"], told["not_empty"], told["failed"]) == (3, 1, 5), show(run)
+    for name in ("longer", "later", "moved", "link", "typed"):
+        assert f"{tree}/{name}: stat: it is another one than was listed, or was changed since".encode() in run.stderr
+        assert os.path.lexists(tree / name)
+    assert not (tree / "same").exists() and not (tree / "a/2").exists() and not (tree / "keep/4").exists()
+
+
+REFUSED = (
+    (["tree/a", "."], "line 2: . is the working directory, which is never removed"),
+    (["tree", "../.."], "line 2: ../.. is a directory above the working directory"),
+    (["/"], "line 1: / is the root directory"),
+    (["tree/a/../c"], "line 1: tree/a/../c leads upwards"),
+    (["link/b/1", "link/2"], "tree/link, a symbolic link; list what it leads to"),
+    (["tree/a\0"], "holds a NUL; write -0"),
+)
+
+
+@pytest.mark.parametrize(("paths", "why"), REFUSED)
+def test_what_is_refused(area: Path, paths: list[str], why: str) -> None:
+    build(area / "tree/tree")
+    (area / "tree/link").symlink_to("tree/a")
+    before = items(area)
+    run = prm("--yes", "--from", "-", cwd=area / "tree", ranks=1, **given(*paths))
+    assert run.returncode == 2 and b"prm: --from standard input: " in run.stderr, show(run)
+    assert why.encode() in run.stderr, show(run)
+    assert items(area) == before
+
+
+def test_nothing_behind_a_link_goes(area: Path) -> None:
+    build(area / "outside")
+    (area / "tree").mkdir()
+    (area / "tree/link").symlink_to("../outside")
+    (area / "tree/file").touch()
+    run = prm("--yes", "--from", "-", cwd=area / "tree", ranks=2, **given("link/a/2", "file", "link/keep"))
+    assert run.returncode == 1 and run.stderr.count(b"\n") == 2, show(run)
+    assert items(area / "tree") == [b"./link"] and (area / "outside/a/2").exists()
+    outside = prm("--yes", "--from", "-", area / "tree", ranks=1, **given(f"{area}/outside/a/2"))
+    assert outside.returncode == 2 and b"does not lie in" in outside.stderr
