@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from zlib import adler32
 
 from pcopy.archive.acl_text import to_text
 from pcopy.archive.member import BLOCK, FILE, Member, filled_up
@@ -88,9 +89,14 @@ def _ustar(member: Member, stored: int, seconds: int) -> bytes:
         seconds if 0 <= seconds <= _MOST_SIZE else 0,
     )
     end, end_sum = _owner(member.user, member.group, member.device)
-    total = sum(name) + sum(numbers) + 8 * 32 + member.kind[0] + sum(link) + end_sum
+    total = _sum(name) + _sum(numbers) + 8 * 32 + member.kind[0] + _sum(link) + end_sum
     name, link = name.ljust(_NAME_BYTES, b"\0"), link.ljust(_NAME_BYTES, b"\0")
     return b"".join((name, numbers, b"%06o\0 " % total, member.kind, link, end))
+
+
+def _sum(field: bytes) -> int:
+    """Of the bytes of a short field: an Adler-32 has it, and 1, in its lower half."""
+    return (adler32(field) & 0xFFFF) - 1
 
 
 @lru_cache(4096)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from itertools import takewhile
 
 from pcopy.named import NamedTuple
 
@@ -17,21 +18,25 @@ SUFFIX = b".idx"
 MAGIC, VERSION = b"#pcopy-tar-index", 1
 MOST_BYTES = 1 << 30
 """Of an index: that of the largest archive is far smaller."""
+_FRAME = re.compile(rb"frame ([0-9]{1,10}) ([0-9]{1,10})")
 _LINE = re.compile(rb"[0-9]{1,19}")
 
 
 class Index(NamedTuple):
     """Of an archive of ``size`` bytes that was last changed at ``mtime`` (nanoseconds since 1970): ``points`` are
-    offsets of members in their order, the first of which is 0; the last member ends at ``end``."""
+    offsets of members in their order, the first of which is 0; the last member ends at ``end``. ``frames`` are the
+    sizes of the parts of an archive that is made of parts and has no table of its own: compressed, and before."""
 
     size: int
     mtime: int
     points: Sequence[int]
     end: int
+    frames: Sequence[tuple[int, int]] = ()
 
 
 def packed(index: Index) -> bytes:
     lines = [b"%b %d %d %d" % (MAGIC, VERSION, index.size, index.mtime)]
+    lines += [b"frame %d %d" % (compressed, size) for compressed, size in index.frames]
     lines += [b"%d" % point for point in index.points]
     lines += [b"end %d" % index.end, b""]
     return b"\n".join(lines)
@@ -49,6 +54,11 @@ def unpacked(text: bytes, size: int, mtime: int) -> Index:
         raise ValueError("the archive has changed since it was made")
     if len(lines) < 2 or lines[-1] or not lines[-2].startswith(b"end ") or not _LINE.fullmatch(lines[-2][4:]):
         raise ValueError("it has no end")
+    matches = [*takewhile(bool, map(_FRAME.fullmatch, lines))]
+    frames = [(int(found[1]), int(found[2])) for found in matches if found]
+    lines = lines[len(frames) :]
+    if frames and sum(compressed for compressed, _ in frames) != size:
+        raise ValueError("its parts are not those of the archive")
     if not all(map(_LINE.fullmatch, lines[:-2])):
         raise ValueError("it holds what is no offset")
     points, end = array("Q", map(int, lines[:-2])), int(lines[-2][4:])
@@ -59,4 +69,4 @@ def unpacked(text: bytes, size: int, mtime: int) -> Index:
         at = point
     if points and points[0] != 0:
         raise ValueError("its offsets are out of order")
-    return Index(size, mtime, points, end)
+    return Index(size, mtime, points, end, frames)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pcopy.archive.member import BLOCK, filled_up
-from pcopy.archive.reader import Read
+from pcopy.archive.reader import Read, is_header
 from pcopy.archive.records import parsed_records
 
 WINDOW = 256 << 10
@@ -61,7 +61,7 @@ class _Skimming:
             if len(block) < BLOCK or block == _ZEROS:
                 return None
             kind, size = block[156], _octal(block[124:136])
-            if kind not in _PLAIN or size < 0 or not _is_right(block):
+            if kind not in _PLAIN or size < 0 or not is_header(block):
                 raise _Unclear
             if kind not in _BEFORE:
                 size = size if size_in_pax < 0 else size_in_pax
@@ -87,8 +87,3 @@ def _octal(field: bytes) -> int:
         return int(field.strip(b" \0") or b"0", 8)
     except ValueError:
         return int.from_bytes(field[1:], "big") if field[:1] == b"\x80" else -1
-
-
-def _is_right(block: bytes) -> bool:
-    field = block[148:156]
-    return _octal(field) == sum(block) - sum(field) + 256

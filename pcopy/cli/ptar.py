@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Ptar(Program):
-    letters = "cxtvfqhpS"
+    letters = "cxtvfzqhpS"
     unknown = OF_PTAR
     usage = """\
 ptar -c -f ARCHIVE [options] PATH...
@@ -160,6 +160,10 @@ exit status:
         add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
+        add("-z", "--gzip", "--gunzip", action="store_const", const="gzip", dest="compress_as", default="",
+            help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t see it by itself")  # fmt: skip
+        add("--zstd", action="store_const", const="zstd", dest="compress_as",
+            help="-c: compress with zstd, in frames that many processes make and unpack at once")  # fmt: skip
         for letters, words in (("-p", "--preserve-permissions"), ("-S", "--sparse")):
             add(letters, words, action="store_true", help="no effect: that is the default")
         for word in ("--acls", "--xattrs", "--same-owner"):
@@ -182,7 +186,6 @@ exit status:
             help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
         add_termination(how)
         add_told(parser, items=True)
-        parser.set_defaults(compress_as="")
 
 
 _OLD_LETTERS = "cxtvfpSzqh"
@@ -205,7 +208,7 @@ def _modes_in(words: Sequence[str]) -> str:
 
 def _refuse_useless(values: Namespace, mode: str) -> None:
     """Raises ``Refused`` for options that the mode does not know."""
-    only = {"create": ("signature", "compress_as"), "extract": ("strip_components",)}
+    only = {"create": ("signature",), "extract": ("strip_components",)}
     for other, names in only.items():
         for name in names if other != mode else ():
             if getattr(values, name):

@@ -25,6 +25,7 @@ from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.replacing import replacing
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.arrange import Placement, PlacePieces, TellPieces
+from pcopy.tasks.archive.frames import Frames, check_compression
 from pcopy.tasks.archive.gather import DescribeRoot, Gathering
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
@@ -148,6 +149,7 @@ class ArchivePreparation(Preparation):
             numeric_owner=arguments.numeric_owner,
         )
         check_outputs(roots, options, arguments.telling, copies=False)
+        check_compression(options.compress_as, options.block_size if signs else 0)
         own = tuple(_own(roots, (archive, archive + SUFFIX)))
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, own=own)
 
@@ -165,13 +167,18 @@ class ArchivePreparation(Preparation):
         archive, layout, options = rank.own(ArchiveFile), rank.own(Placement), self.job.options
         name = os.path.basename(options.archive)
         try:
+            if options.compress_as:
+                frames = rank.own(Frames)
+                frames.end(layout.end)
+                if options.sync:
+                    archive.sync()
             status = archive.commit(name, 0o666 & ~options.umask)
             if options.sync:
                 sync_directory(rank.descriptors[0].target)
         except Problem as problem:
             self._remarks.append(f"{shown(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
             return STOPPED
-        self._write_index(layout, status)
+        self._write_index(rank, layout, status)
         if not rank.signs or totals.failed:
             if rank.signs:
                 self._remarks.append("no signature is written, since items failed")
@@ -185,12 +192,13 @@ class ArchivePreparation(Preparation):
             self._remarks.append(trouble)
         return INCOMPLETE if trouble else OK
 
-    def _write_index(self, layout: Placement, status: os.stat_result) -> None:
+    def _write_index(self, rank: Rank, layout: Placement, status: os.stat_result) -> None:
         """Where there is more than one part to find; an older index goes in any case."""
         path = self.job.options.archive + SUFFIX
         try:
-            if len(layout.points) > 1:
-                index = Index(status.st_size, status.st_mtime_ns, layout.points, layout.end)
+            if len(layout.points) > 1 or self.job.options.compress_as == "gzip":
+                frames = rank.own(Frames).placed if self.job.options.compress_as == "gzip" else ()
+                index = Index(status.st_size, status.st_mtime_ns, layout.points, layout.end, frames)
                 with replacing(path, self.job.options.umask, self.job.writer) as stream:
                     stream.write(packed(index))
             elif stat.S_ISREG(os.lstat(path).st_mode):

@@ -7,13 +7,13 @@ import os
 import stat
 import sys
 import time
-from functools import partial
 
 from pcopy.archive.member import DIRECTORY, LINK, SYMLINK, Member
 from pcopy.archive.reader import Damage, members
 from pcopy.errors import INCOMPLETE, OK
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import Problem
 from pcopy.report.streams import tell
+from pcopy.tasks.archive.contents import Contents
 from pcopy.tasks.archive.found_members import is_below
 from pcopy.tasks.archive.opened import number_of, open_archive
 from pcopy.text import shown
@@ -29,7 +29,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
     number = wrong = 0
     descriptor = open_archive(path)
     try:
-        for each in members(partial(_read, descriptor), number_of):
+        for each in members(Contents(descriptor, path).read, number_of):
             if isinstance(each, Damage):
                 wrong += 1
                 tell("ptar", f"{shown(path)}: at byte {each.offset:,}: {each.text}")
@@ -56,11 +56,6 @@ def list_archive(arguments: ArchiveArguments) -> int:
         tell("ptar", f"{shown(path)}: holds nothing of these names: {', '.join(map(shown, arguments.paths))}")
     sys.stdout.flush()
     return INCOMPLETE if wrong else OK
-
-
-def _read(descriptor: int, offset: int, size: int) -> bytes:
-    with failing("read", on_source=True):
-        return os.pread(descriptor, size, offset)
 
 
 def _takes(selection: Selection, member: Member) -> bool:

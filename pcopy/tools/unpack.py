@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
+from pcopy.tasks.archive.contents import Contents
 from pcopy.tasks.archive.finish_members import SealMembers
 from pcopy.tasks.archive.found_members import ReadHeaders
 from pcopy.tasks.archive.phases import FINISH, LINKS, LINKS_AGAIN, SEAL, SYNC, UNPACK
@@ -147,15 +149,22 @@ def archive_to_read(path: bytes) -> bytes:
     """Its path from the root; raises ``Refused`` unless it can be read at any place."""
     try:
         mode = os.stat(path).st_mode
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         advice = meant(path) or "check the name, and its mode"
         raise Refused(f"{shown(path)}: {error.strerror}; {advice}") from None
-    if stat.S_ISDIR(mode):
-        raise Refused(f"{shown(path)}: is a directory; name the archive's file")
-    if not stat.S_ISREG(mode):
-        raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
-    return os.path.realpath(path)
+    real = os.path.realpath(path)
+    try:
+        if stat.S_ISDIR(mode):
+            raise Refused(f"{shown(path)}: is a directory; name the archive's file")
+        if not stat.S_ISREG(mode):
+            raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
+        Contents(descriptor, real)
+    except Problem as problem:
+        raise Refused(f"{shown(path)}: cannot be read: {problem.strerror}") from None
+    finally:
+        os.close(descriptor)
+    return real
 
 
 def _target(path: bytes) -> Root:

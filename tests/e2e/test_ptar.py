@@ -171,6 +171,44 @@ def test_a_signature_proves_what_was_unpacked(tree: Path, place: Path, tmp_path:
     assert pverify(signature, place / "tree").returncode == 1
 
 
+@pytest.mark.parametrize("how", ["--zstd", "--gzip"])
+def test_compressed_archives_are_read_by_all(how: str, tree: Path, archive: Path, place: Path, tmp_path: Path) -> None:
+    """What is compressed is the very archive; parts are made by any rank, and stand in order."""
+    made, again, signature = tmp_path / "a.tar.x", tmp_path / "b.tar.x", tmp_path / "a.sig"
+    words: list[Argument] = ["--signature", signature, "-C", tree.parent, "tree"]
+    assert ptar("-c", how, "-f", made, *words, ranks=2).returncode == 0
+    assert ptar("-c", how, "-f", again, *words, ranks=1).returncode == 0
+    assert made.read_bytes() == again.read_bytes()
+    program = how.lstrip("-")
+    unpacked = subprocess.run([program, "-dc"], stdin=made.open("rb"), check=True, capture_output=True).stdout
+    assert unpacked == archive.read_bytes()
+    run("tar", how, "-tf", made, cwd=tmp_path)
+    by_ptar(made, place)
+    assert differences(tree, place / "tree", atimes=False) == []
+    assert pverify(signature, place / "tree").returncode == 0
+    assert ptar("-tf", made).stdout == ptar("-tf", archive).stdout
+    data = bytearray(made.read_bytes())
+    data[len(data) // 2] ^= 1
+    made.write_bytes(data)
+    if how == "--zstd":
+        done = ptar("-xf", made, "-C", place, ranks=2)
+        assert done.returncode == 1, show(done)
+        assert b"damaged" in done.stderr
+    else:
+        (tmp_path / "a.tar.x.idx").unlink()
+        done = ptar("-xf", made, "-C", place)
+        assert (done.returncode, b"gzip -dc " in done.stderr) == (2, True), show(done)
+
+
+def test_a_stream_of_another_program_is_refused_with_what_to_write(archive: Path, tmp_path: Path) -> None:
+    for program in ("zstd", "gzip", "xz"):
+        with (tmp_path / program).open("wb") as made:
+            subprocess.run([program, "-c", archive], check=True, stdout=made, stderr=subprocess.DEVNULL)
+        done = ptar("-xf", tmp_path / program, "-C", tmp_path)
+        assert done.returncode == 2, show(done)
+        assert f"{program} -dc ".encode() in done.stderr
+
+
 def test_lists_as_tar_does(archive: Path) -> None:
     done = ptar("-tvf", archive, env={"TZ": "UTC"})
     told = subprocess.run(["tar", "-tvf", archive], check=True, capture_output=True, env={**os.environ, "TZ": "UTC"})
@@ -379,6 +417,7 @@ def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> No
         (["-cf", "/dev/null", tree], b"is no regular file"),
         (["-cf", "a", "--signature", "s", tree, tree], b"describes one PATH"),
         (["-cjf", "a", tree], b"-j in -cjf: use tar"),
+        (["-c", "--zstd", "-f", "a", "--block-size", "64M", "--signature", "s", tree], b"--block-size: blocks"),
         (["-xf", "nowhere"], b"nowhere: No such file"),
         (["-xf", archive, "-C", "nowhere"], b"nowhere: No such file"),
         (["-xf", archive, "--signature", "s"], b"--signature goes with -c"),

@@ -16,7 +16,8 @@ from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter, KeyValue
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import directory_in, size_in
+from pcopy.tasks.archive.described import described_in, directory_in, size_in
+from pcopy.tasks.archive.frames import FRAME_BYTES, frame_chunk
 from pcopy.tasks.archive.gather import Laid
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.base.kind import Kind, Note, Steps
@@ -39,10 +40,10 @@ class PieceOfArchive(NamedTuple):
 
 
 def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[PieceOfArchive]:
-    """``across``: a piece may hold what is in several directories."""
+    """``across``: a piece may hold what is in several directories, and a large file makes one alone."""
     first, directory, size, values = b"", b"", 0, list[bytes]()
     for key, value in records:
-        is_full = len(values) >= PIECE_MEMBERS or size >= PIECE_BYTES
+        is_full = len(values) >= PIECE_MEMBERS or size >= PIECE_BYTES or (across and size_in(value) > FRAME_BYTES)
         if values and (is_full or not (across or key.startswith(directory))):
             yield PieceOfArchive(first, size, values)
             size, values = 0, []
@@ -161,6 +162,17 @@ class Offsets:
 
 
 def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
-    found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
+    """Frames of a compressed archive are numbered."""
+    is_compressed = bool(rank.options.compress_as)
+    found = pieces(rank.own(Laid).members.sorted(), across=is_compressed)
+    number = 0 if is_compressed else -1
     for offset, piece in zip(offsets, found, strict=True):
-        yield WriteMembers(offset, piece.size, marshal.dumps(piece.values))
+        yield WriteMembers(offset, piece.size, marshal.dumps(piece.values), number)
+        if is_compressed:
+            number += frames_of(rank, piece)
+
+
+def frames_of(rank: Rank, piece: PieceOfArchive) -> int:
+    if piece.size <= FRAME_BYTES or len(piece.values) > 1:
+        return 1
+    return max(1, -(-described_in(piece.values[0]).member.size // frame_chunk(rank)))

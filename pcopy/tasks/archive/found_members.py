@@ -74,7 +74,7 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
         archive = rank.own(OpenArchive)
         known = None
         try:
-            known = archive.index()
+            known = archive.contents.index()
         except ValueError as error:
             result.notices.append(f"{shown(rank.options.archive + SUFFIX)}: is not used: {error}")
         except Problem as problem:
@@ -96,9 +96,8 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
                     start, number = offset, 0
                 if not number % _ITEMS_PER_SLICE:
                     yield None
-        except Problem as problem:
-            rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
-            return
+        except Problem:  # whoever reads what follows tells of it
+            pass
         result.spawn(ReadSpan(start, TO_THE_END), SPAN_BYTES)
 
 

@@ -1,6 +1,6 @@
 """The visitor of a job that makes an archive, and how what it finds comes to the owners of directories.
 
-``MembersNote`` brings what was described; names of one inode meet first (``LinkNamesNote``, ``GroupLinkNames``): the
+``MembersNote`` brings what was described; names of one inode meet first (``GroupLinkNames``): the
 first of them in the order of the archive is the file, the others are links to it.
 """
 
@@ -121,7 +121,7 @@ class Gathering(Finding):
         for owner, records in self._records.items():
             self._result.spawn(MembersNote(marshal.dumps(records)), owner=owner)
         for owner, records in self._names.items():
-            self._result.spawn(LinkNamesNote(marshal.dumps(records)), owner=owner)
+            self._result.spawn(MembersNote(marshal.dumps(records), True), owner=owner)
         super().finish()
 
 
@@ -140,28 +140,20 @@ class Laid:
 
 
 class MembersNote(Note, code=130, doing="gathering members"):
-    """Described items, packed, for the rank that lays them out."""
+    """Described items, packed, for the rank that lays them out. ``linked``: they are names of inodes with several,
+    whose keys begin with the inode; the rank brings these together first."""
 
     records: bytes
-
-    def run(self, rank: Rank, result: Result) -> None:
-        members = rank.own(Laid).members
-        for record in marshal.loads(self.records):
-            members.add(*record)
-
-
-class LinkNamesNote(Note, code=131, doing="noting names of inodes"):
-    """The same, of inodes with several names; the keys begin with the inode."""
-
-    records: bytes
+    linked: bool = False
 
     def run(self, rank: Rank, result: Result) -> None:
         laid = rank.own(Laid)
-        if not laid.has_names:
+        if self.linked and not laid.has_names:
             laid.has_names = True
             result.spawn(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
+        sorter = laid.names if self.linked else laid.members
         for record in marshal.loads(self.records):
-            laid.names.add(*record)
+            sorter.add(*record)
 
 
 class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from pcopy.archive.acl_text import Lookup
-from pcopy.archive.index import MOST_BYTES, SUFFIX, Index, unpacked
 from pcopy.archive.member import Member
+from pcopy.errors import Refused
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import changed, failing
-from pcopy.fsio.source import status_of
+from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.tasks.archive.contents import Contents
 from pcopy.tasks.base.rank import Rank
 
 
 class OpenArchive:
-    """Of one rank; it is opened when it is first asked for, and has to be the one that rank 0 has seen."""
+    """Of one rank; it is opened when it is first asked for."""
 
     def __init__(self, rank: Rank) -> None:
         self._path = rank.options.archive
-        self._descriptor = -1
+        self._contents: Contents | None = None
 
     @property
-    def descriptor(self) -> int:
+    def contents(self) -> Contents:
         """Raises ``Problem``."""
-        if self._descriptor < 0:
-            self._descriptor = open_archive(self._path)
-        return self._descriptor
+        if self._contents is None:
+            descriptor = open_archive(self._path)
+            try:
+                self._contents = Contents(descriptor, self._path)
+            except Refused as refused:  # which rank 0 has found out before; it was replaced since
+                os.close(descriptor)
+                raise Problem("open", 0, on_source=True, text=str(refused)) from None
+        return self._contents
+
+    @property
+    def plain_descriptor(self) -> int:
+        """-1 if it is compressed. Raises ``Problem``."""
+        return self.contents.descriptor if self.contents.is_plain else -1
 
     def read(self, offset: int, size: int) -> bytes:
         """As ``pcopy.archive.reader.Read``; raises ``Problem``."""
-        with failing("read", on_source=True):
-            return patiently(partial(os.pread, self.descriptor, size, offset))
+        return self.contents.read(offset, size)
 
     def read_all(self, offset: int, size: int) -> bytes:
         """So many bytes; raises ``Problem`` if there are fewer."""
@@ -44,24 +52,10 @@ class OpenArchive:
             data += more
         return data
 
-    def index(self) -> Index | None:
-        """The one beside it, if there is one; raises ``ValueError`` if it does not fit, and ``Problem``."""
-        status = status_of(self.descriptor, on_source=True)
-        try:
-            beside = os.open(self._path + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        with open(beside, "rb") as stream:
-            try:
-                text = stream.read(MOST_BYTES)
-            except OSError as error:
-                raise ValueError(error.strerror) from None
-        return unpacked(text, status.st_size, status.st_mtime_ns)
-
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._contents is not None:
+            os.close(self._contents.descriptor)
+            self._contents = None
 
 
 def open_archive(path: bytes) -> int:

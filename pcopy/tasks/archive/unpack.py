@@ -212,8 +212,8 @@ def _filled(archive: OpenArchive, window: ReadAhead, each: ToUnpack, target: int
 
 
 def _copied(archive: OpenArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:
-    source = archive.descriptor
-    while length:
+    source = archive.plain_descriptor
+    while length and source >= 0:
         try:
             moved = os.copy_file_range(source, target, min(KERNEL_PIECE, length), at, offset)
         except OSError:  # to read and write finds out whose fault it is

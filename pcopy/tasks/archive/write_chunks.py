@@ -9,7 +9,8 @@ import os
 from collections.abc import Iterator
 from functools import partial
 
-from pcopy.archive.member import Extents
+from pcopy.archive.headers import header_of, stored_size
+from pcopy.archive.member import Extents, filled_up
 from pcopy.fsio.close import close_read
 from pcopy.fsio.contents import cut_short, lent_buffer
 from pcopy.fsio.identity import Identity
@@ -21,6 +22,7 @@ from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.frames import Frames, frame_chunk
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Kind, Note, Steps
@@ -34,21 +36,24 @@ KERNEL_PIECE = 8 << 20
 _NONE = Identity(-1, -1)
 
 
-def begin_chunks(rank: Rank, result: Result, described: Described, value: bytes, at: int) -> None:
-    """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time."""
+def begin_chunks(rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1) -> None:
+    """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time. ``number``: the
+    frame that the member begins with in a compressed archive; its header is a part of that."""
     size = described.member.size
-    chunk = rank.chunk(size) if rank.splits(size) else size
-    parts = -(-size // chunk)
+    chunk = frame_chunk(rank) if number >= 0 else rank.chunk(size) if rank.splits(size) else size
+    parts = max(1, -(-size // chunk))
     rank.own(ArchivedFiles).open(at, ArchivedFile(described, [b""] * parts), parts, result)
     for part in range(parts):
         start = part * chunk
         end = min(start + chunk, size)
-        result.spawn(WriteChunk(value, at, start, end, part, rank.number), end - start)
+        frame = number + part if number >= 0 else -1
+        result.spawn(WriteChunk(value, at, start, end, part, rank.number, frame), end - start)
 
 
 class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     """The bytes from ``start`` to ``end`` of a file whose contents begin at ``at`` of the archive; ``value`` is of a
-    record of ``Described``. The rank ``teller`` has written its header."""
+    record of ``Described``. The rank ``teller`` has begun it. In a compressed archive they make the frame ``number``,
+    with the header in front of the first part, and what fills up the last block behind the last one."""
 
     value: bytes
     at: int
@@ -56,6 +61,7 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     end: int
     part: int
     teller: int
+    number: int
 
     def about(self) -> tuple[Place, bytes]:
         described = described_in(self.value)
@@ -64,12 +70,13 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         described, problem, root = described_in(self.value), None, b""
         hasher = rank.hasher()
+        archive = rank.own(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
         try:
             directory = rank.sources[described.root].open(described.path)
             reading = open_source(directory, described.name)
             try:
                 check_unchanged(reading, described.version)
-                for moved in throttled(self._moved(reading, rank, described, hasher), rank.throttle):
+                for moved in throttled(self._moved(reading, archive, described, hasher), rank.throttle):
                     rank.counters[counts.MOVED] += moved
                     yield None
                 check_unchanged(reading, described.version)
@@ -80,9 +87,13 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
             if not met.on_source:
                 rank.stop(f"the archive cannot be written: {met.operation}: {met.strerror}")
             problem = met.plain
+        if isinstance(archive, FrameBuffer):
+            rank.own(Frames).hand_over(self.number, archive.whole(), result)
         result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.teller)
 
-    def _moved(self, reading: int, rank: Rank, described: Described, hasher: ContentHasher | None) -> Iterator[int]:
+    def _moved(
+        self, reading: int, archive: ArchiveFile | FrameBuffer, described: Described, hasher: ContentHasher | None
+    ) -> Iterator[int]:
         """Bytes as they move; holes are only digested."""
         member, position, at = described.member, self.start, self.at
         extents: Extents = ((0, member.size),) if member.extents is None else member.extents
@@ -91,7 +102,7 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
             if start < end:
                 if hasher is not None:
                     hasher.zeros(start - position)
-                yield from _copied(reading, rank.own(ArchiveFile), start, end, at + start - first, hasher)
+                yield from _copied(reading, archive, start, end, at + start - first, hasher)
                 position = end
             at += length
         if hasher is not None:
@@ -99,10 +110,10 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
 
 
 def _copied(
-    reading: int, archive: ArchiveFile, start: int, end: int, at: int, hasher: ContentHasher | None
+    reading: int, archive: ArchiveFile | FrameBuffer, start: int, end: int, at: int, hasher: ContentHasher | None
 ) -> Iterator[int]:
     """The bytes from ``start`` to ``end`` go to ``at`` of the archive; raises ``Problem``."""
-    if hasher is None:
+    if hasher is None and isinstance(archive, ArchiveFile):
         target = archive.descriptor
         archive.has_written = True
         while start < end:
@@ -127,6 +138,27 @@ def _copied(
             archive.write(buffer[:got], at)
             start, at = start + got, at + got
             yield got
+
+
+class FrameBuffer:
+    """The contents of a frame: a part of a large file, from ``start`` to ``end``, with what belongs to it."""
+
+    def __init__(self, described: Described, start: int, end: int) -> None:
+        member = described.member
+        self._parts: list[bytes] = [header_of(member)] if not start else []
+        extents: Extents = ((0, member.size),) if member.extents is None else member.extents
+        self._size = sum(max(0, min(first + length, end) - max(first, start)) for first, length in extents)
+        self._filling = filled_up(stored_size(member)) - stored_size(member) if end == member.size else 0
+        self._got = 0
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """They come in order."""
+        self._parts.append(bytes(data))
+        self._got += len(data)
+
+    def whole(self) -> bytes:
+        """What is missing is zeros."""
+        return b"".join((*self._parts, bytes(self._size - self._got + self._filling)))
 
 
 class ArchivedFile:

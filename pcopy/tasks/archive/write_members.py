@@ -20,6 +20,7 @@ from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_of
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.frames import FRAME_BYTES, Frames
 from pcopy.tasks.archive.write_chunks import begin_chunks, done
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
@@ -36,51 +37,68 @@ _QUICK = FLAGS | os.O_NOATIME
 
 
 class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
-    """Those of one piece, which begins at ``offset`` of the archive; ``values`` are of records of ``Described``."""
+    """Those of one piece, which begins at ``offset`` of the archive; ``values`` are of records of ``Described``. In a
+    compressed archive the piece is the frame ``number`` (else -1), and a large file that frame and those after it."""
 
     offset: int
     size: int
     values: bytes
+    number: int
 
     def about(self) -> tuple[Place, bytes]:
         root, path, name = marshal.loads(memoryview(marshal.loads(self.values)[0])[8:])[:3]
         return Place(root, path, _NONE, NOWHERE, False, False), name
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        archive, writing = rank.own(ArchiveFile), PieceWriter(rank, result)
-        gathered: list[bytes] = []
-        start = at = self.offset
+        writer = PieceWriter(rank, result)
         try:
-            for value in marshal.loads(self.values):
-                described = described_in(value)
-                member = described.member
-                header = header_of(member)
-                gathered.append(header)
-                at += len(header)
-                if member.kind == FILE and member.size:
-                    stored = stored_size(member)
-                    if stored > SMALL_FILE or member.extents is not None:
-                        begin_chunks(rank, result, described, value, at)
-                        archive.write(b"".join(gathered), start)
-                        gathered = []
-                        start = at = at + filled_up(stored)
-                    else:
-                        contents = writing.small_file(described)
-                        gathered.append(contents)
-                        at += len(contents)
-                else:
-                    writing.other(described)
-                if at - start >= BUFFER:
-                    archive.write(b"".join(gathered), start)
-                    gathered, start = [], at
+            values = marshal.loads(self.values)
+            if self.number < 0:
+                yield from self._write(rank, result, writer, values)
+            elif len(values) == 1 and self.size > FRAME_BYTES:
+                described = described_in(values[0])
+                begin_chunks(rank, result, described, values[0], self.offset, number=self.number)
+            else:
+                members = []
+                for value in values:
+                    members += writer.member(described_in(value))
                     yield None
-            archive.write(b"".join(gathered), start)
+                data = b"".join(members)
+                self._check(rank, len(data))
+                rank.own(Frames).hand_over(self.number, data, result)
         except Problem as problem:
             rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
             return
-        if at != self.offset + self.size:
-            rank.stop(f"a piece of the archive has {at - self.offset:,} bytes, and {self.size:,} were laid out")
-        writing.end()
+        writer.end()
+
+    def _write(self, rank: Rank, result: Result, writer: PieceWriter, values: list[bytes]) -> Steps:
+        archive = rank.own(ArchiveFile)
+        gathered: list[bytes] = []
+        start = at = self.offset
+        for value in values:
+            described = described_in(value)
+            member = described.member
+            if member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None):
+                header = header_of(member)
+                at += len(header)
+                begin_chunks(rank, result, described, value, at)
+                archive.write(b"".join((*gathered, header)), start)
+                gathered = []
+                start = at = at + filled_up(stored_size(member))
+                continue
+            for part in writer.member(described):
+                gathered.append(part)
+                at += len(part)
+            if at - start >= BUFFER:
+                archive.write(b"".join(gathered), start)
+                gathered, start = [], at
+                yield None
+        archive.write(b"".join(gathered), start)
+        self._check(rank, at - self.offset)
+
+    def _check(self, rank: Rank, size: int) -> None:
+        if size != self.size:
+            rank.stop(f"a piece of the archive has {size:,} bytes, and {self.size:,} were laid out")
 
 
 class PieceWriter:
@@ -101,22 +119,42 @@ class PieceWriter:
             self._result.count(counts.HARDLINKS, self._links)
         self._rank.counters[counts.MOVED] += self._bytes
 
+    def member(self, described: Described) -> list[bytes]:
+        """Its header, and its contents, if it has some."""
+        header = header_of(described.member)
+        if described.member.kind == FILE and described.member.size:
+            return [header, self.small_file(described)]
+        self.other(described)
+        return [header]
+
     def small_file(self, described: Described) -> bytes:
         """Its contents, filled up; if it has changed, or can't be read, it has failed."""
-        size = described.member.size
+        size, stored = described.member.size, stored_size(described.member)
         try:
             data = self._read(described)
         except Problem as problem:
             place = self._at(described)
             self._result.fail(place, described.name, problem, size, retry=Tried.NEVER)
-            data = bytes(size)
+            data = bytes(stored)
         else:
             self._bytes += size
             if self._each:
-                self._done(described, self._rank.hashing.whole(data) if self._rank.digests else b"")
+                self._done(described, self._digest(described, data) if self._rank.digests else b"")
             else:
                 self._files += 1
-        return data.ljust(filled_up(size), b"\0")
+        return data.ljust(filled_up(stored), b"\0")
+
+    def _digest(self, described: Described, data: bytes) -> bytes:
+        member, hashing = described.member, self._rank.hashing
+        if member.extents is None:
+            return hashing.whole(data)
+        hasher, at, position = hashing.hasher(), 0, 0
+        for start, length in member.extents:
+            hasher.zeros(start - position)
+            hasher.update(data[at : at + length])
+            at, position = at + length, start + length
+        hasher.zeros(member.size - position)
+        return hashing.file(hasher)
 
     def _read(self, described: Described) -> bytes:
         """Raises ``Problem``, also if it is not what was found."""
@@ -130,9 +168,13 @@ class PieceWriter:
         except OSError:
             descriptor = open_source(self._directory, name)
         try:
-            data = os.read(descriptor, size)
-            while len(data) < size and (more := os.read(descriptor, size - len(data))):
-                data += more
+            if described.member.extents is None:
+                data = os.read(descriptor, size)
+                while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                    data += more
+            else:
+                size = stored_size(described.member)
+                data = b"".join(os.pread(descriptor, length, at) for at, length in described.member.extents)
             if Version.of(status_of(descriptor, on_source=True)) != described.version or len(data) < size:
                 raise changed("read", "the file changed while it was archived")
         except OSError as error:

@@ -1,0 +1,129 @@
+"""The contents of an archive, whether it is compressed or not, from any offset.
+
+A compressed archive is read at many places at once, and so it has to tell where its parts are: by the table of zstd's
+seekable format, or for gzip by the index beside it. Others are for programs that read from the beginning to the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections import OrderedDict
+from functools import partial
+
+from pcopy.archive.index import MOST_BYTES, SUFFIX, Index, unpacked
+from pcopy.errors import Refused
+from pcopy.fsio.patience import patiently
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.seekable_zstd import LARGEST_FRAME, Frame, SeekTable, read_frame
+from pcopy.fsio.source import status_of
+from pcopy.text import for_shell, shown
+
+KEPT = 3
+"""Parts that are kept as they were unpacked: members of a directory stand beside each other."""
+
+_ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
+_OTHERS = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
+
+
+class Contents:
+    """Of an archive that is open; raises ``Problem``, and ``Refused`` for one that is compressed in another way."""
+
+    def __init__(self, descriptor: int, path: bytes) -> None:
+        self.descriptor = descriptor
+        self._path = path
+        self._table: SeekTable | None = None
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        beginning = self._pread(0, 6)
+        self._is_gzip = beginning.startswith(_GZIP)
+        size = status_of(descriptor, on_source=True).st_size
+        if beginning.startswith(_ZSTD):
+            self._table = SeekTable.read(descriptor, size)
+            if self._table is None:
+                raise self._refusal("zstd", "it has no seek table")
+        elif self._is_gzip:
+            self._table = self._from_index()
+        else:
+            for magic, program in _OTHERS.items():
+                if beginning.startswith(magic):
+                    raise self._refusal(program, "ptar reads zstd and gzip")
+
+    @property
+    def is_plain(self) -> bool:
+        """Do offsets mean bytes of the file?"""
+        return self._table is None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """As ``pcopy.archive.reader.Read``."""
+        table = self._table
+        if table is None:
+            return self._pread(offset, size)
+        parts = []
+        for number in table.frames_of(offset, size):
+            begin = table.contents_at[number]
+            parts.append(self._frame(table, number)[max(0, offset - begin) : offset + size - begin])
+        return b"".join(parts)
+
+    def _frame(self, table: SeekTable, number: int) -> bytes:
+        frame = self._kept.get(number)
+        if frame is None:
+            frame = self._gunzipped(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
+            self._kept[number] = frame
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return frame
+
+    def _gunzipped(self, table: SeekTable, number: int) -> bytes:
+        at, size = table.at[number], table.contents_at[number + 1] - table.contents_at[number]
+        unzip = zlib.decompressobj(wbits=31)
+        try:
+            data = unzip.decompress(self._pread(at, table.at[number + 1] - at), size + 1)
+        except zlib.error as error:
+            raise _damaged(at, str(error)) from error
+        if len(data) != size or not unzip.eof or unzip.unused_data:
+            raise _damaged(at, "it does not hold as many bytes as the index says")
+        return data
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        with failing("read", on_source=True):
+            data = patiently(partial(os.pread, self.descriptor, size, offset))
+            while (
+                data and len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data)))
+            ):
+                data += more
+        return data
+
+    def index(self) -> Index | None:
+        """The one beside it, if there is one; raises ``ValueError`` if it does not fit, and ``Problem``."""
+        status = status_of(self.descriptor, on_source=True)
+        try:
+            beside = os.open(self._path + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with open(beside, "rb") as stream:
+            try:
+                text = stream.read(MOST_BYTES)
+            except OSError as error:
+                raise ValueError(error.strerror) from None
+        return unpacked(text, status.st_size, status.st_mtime_ns)
+
+    def _from_index(self) -> SeekTable:
+        try:
+            index = self.index()
+        except ValueError as error:
+            raise self._refusal("gzip", f"its index does not fit: {error}") from None
+        if index is None or not index.frames:
+            raise self._refusal("gzip", "there is no index beside it that tells where its parts are")
+        if any(size > LARGEST_FRAME for _, size in index.frames):
+            raise self._refusal("gzip", "its parts are too large")
+        return SeekTable.of([Frame(*each) for each in index.frames])
+
+    def _refusal(self, program: str, why: str) -> Refused:
+        way = f"{program} -dc {for_shell(self._path)} | tar -x"
+        return Refused(f"{shown(self._path)}: cannot be read at many places at once: {why}; write {way}")
+
+
+def _damaged(at: int, why: str) -> Problem:
+    text = f"the part that begins at byte {at} is damaged: {why}"
+    return Problem("decompress", errno.EBADMSG, on_source=True, text=text)
