@@ -13,7 +13,7 @@ from pcopy.archive.reader import Damage, members
 from pcopy.errors import INCOMPLETE, OK
 from pcopy.fsio.problem import Problem
 from pcopy.report.streams import tell
-from pcopy.tasks.archive.contents import Contents
+from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.found_members import is_below
 from pcopy.tasks.archive.opened import number_of, open_archive
 from pcopy.text import shown
@@ -29,7 +29,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
     number = wrong = 0
     descriptor = open_archive(path)
     try:
-        for each in members(Contents(descriptor, path).read, number_of):
+        for each in members(ArchiveContents(descriptor, path).read, number_of):
             if isinstance(each, Damage):
                 wrong += 1
                 tell("ptar", f"{shown(path)}: at byte {each.offset:,}: {each.text}")

@@ -18,7 +18,7 @@ from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
-from pcopy.tasks.archive.contents import Contents
+from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.finish_members import SealMembers
 from pcopy.tasks.archive.found_members import ReadHeaders
 from pcopy.tasks.archive.phases import FINISH, LINKS, LINKS_AGAIN, SEAL, SYNC, UNPACK
@@ -159,7 +159,7 @@ def archive_to_read(path: bytes) -> bytes:
             raise Refused(f"{shown(path)}: is a directory; name the archive's file")
         if not stat.S_ISREG(mode):
             raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
-        Contents(descriptor, real)
+        ArchiveContents(descriptor, real)
     except Problem as problem:
         raise Refused(f"{shown(path)}: cannot be read: {problem.strerror}") from None
     finally:

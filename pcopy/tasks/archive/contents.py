@@ -27,7 +27,7 @@ _ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 _OTHERS = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 
 
-class Contents:
+class ArchiveContents:
     """Of an archive that is open; raises ``Problem``, and ``Refused`` for one that is compressed in another way."""
 
     def __init__(self, descriptor: int, path: bytes) -> None:

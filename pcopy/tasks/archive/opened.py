@@ -10,7 +10,7 @@ from pcopy.archive.member import Member
 from pcopy.errors import Refused
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.problem import Problem, changed, failing
-from pcopy.tasks.archive.contents import Contents
+from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.base.rank import Rank
 
 
@@ -19,15 +19,15 @@ class OpenArchive:
 
     def __init__(self, rank: Rank) -> None:
         self._path = rank.options.archive
-        self._contents: Contents | None = None
+        self._contents: ArchiveContents | None = None
 
     @property
-    def contents(self) -> Contents:
+    def contents(self) -> ArchiveContents:
         """Raises ``Problem``."""
         if self._contents is None:
             descriptor = open_archive(self._path)
             try:
-                self._contents = Contents(descriptor, self._path)
+                self._contents = ArchiveContents(descriptor, self._path)
             except Refused as refused:  # which rank 0 has found out before; it was replaced since
                 os.close(descriptor)
                 raise Problem("open", 0, on_source=True, text=str(refused)) from None
