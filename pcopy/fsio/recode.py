@@ -67,7 +67,7 @@ def write_contents(target: int, data: bytes, at: int, *, sparse: bool) -> None:
     begin = now = 0
     while now < len(data):
         after = min(now + _BLOCK - (at + now) % _BLOCK, len(data))
-        if data[now:after] == _ZEROS[: after - now]:
+        if not data[now] and data[now:after] == _ZEROS[: after - now]:
             write_all(target, memoryview(data)[begin:now], at + begin)
             begin = after
         now = after

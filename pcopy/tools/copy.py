@@ -66,6 +66,10 @@ class Copy(Tool):
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         discard_all(rank, since)
+        if rank.options.recodes:
+            from pcopy.tasks.recode import recode_file
+
+            recode_file.discard_all(rank, since)
         with suppress(OSError):  # a spool may have no room: what was dropped is not known then
             for task in forgotten:
                 decode(task.payload).discard(rank, since)

@@ -13,10 +13,11 @@ import pytest
 
 from tests.chaos.unfinished import stopped
 from tests.support.command import Argument, Completed, pcopy, pverify, show, succeed, summary
-from tests.support.faults import Fault
+from tests.support.faults import Fault, slowed
 from tests.support.files import write
 from tests.support.filesystems import mounted
 from tests.support.oracle import changes, differences, snapshot
+from tests.support.processes import background, wait_for_temporary
 from tests.support.walk import temporaries
 
 MIB = 1 << 20
@@ -258,6 +259,17 @@ def test_a_job_that_is_ended_begins_the_file_anew(area: Path, number: int) -> No
     for path in (area / "source").iterdir():
         assert unpacked(area / f"packed/{path.name}.zst") == path.read_bytes()
     assert temporaries(os.fsencode(area / "packed")) == []
+
+
+def test_a_job_that_keeps_nothing_leaves_nothing(area: Path) -> None:
+    write(area / "source/large", mixed(20 * MIB))
+    words = ("--compress", "zstd", *SMALL_PARTS, "--checkpoint", "none", area / "source", area / "packed")
+    with background(*words, ranks=2, wrap=slowed("pwrite64", 150)) as run:
+        wait_for_temporary(run, os.fsencode(area / "packed"))
+        run.send_signal(signal.SIGTERM)
+        run.process.communicate(timeout=20)
+        assert run.process.returncode == 128 + signal.SIGTERM
+    assert [path for path in (area / "packed").rglob("*") if path.is_file()] == []
 
 
 def test_the_destination_is_full(area: Path) -> None:

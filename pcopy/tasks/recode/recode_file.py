@@ -313,3 +313,12 @@ def _discard(rank: Rank, file: OpenFile) -> None:
     """Removes the temporary file, if its directory is still there."""
     with suppress(Problem):  # the directory itself has gone or was replaced, which fails its items on its own
         remove(rank.open_target(file.item.place), file.temporary)
+
+
+def discard_all(rank: Rank, since: int = 1) -> None:
+    """Removes what an early stop leaves behind, if the run ``since``, or a later one, has made it."""
+    recoded = rank.own(Recoded)
+    for temporary, (opened, _) in recoded.items():
+        if made_by(temporary)[0] >= since:
+            _discard(rank, opened.file)
+    recoded.clear()
