@@ -57,13 +57,12 @@ static int is_still_found(const pk_batch *batch, uint32_t row, int reading)
 /* Are there others who may write in its directory, so that its name may lead to anything by now? */
 static int others_may_exchange(pk_batch *batch)
 {
-    pk_work *work = batch->work;
-    int known = atomic_load_explicit(&work->others_may, memory_order_relaxed);
+    int known = atomic_load_explicit(&batch->work->others_may, memory_order_relaxed);
     if (!known) {
         struct stat directory;
         const int failed = fstat(batch->directory, &directory);
         known = failed || others_may_write(directory.st_uid, directory.st_mode, geteuid()) ? 1 : -1;
-        atomic_store_explicit(&work->others_may, known, memory_order_relaxed);
+        atomic_store_explicit(&batch->work->others_may, known, memory_order_relaxed);
     }
     return known > 0;
 }
