@@ -1,8 +1,9 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
 complete -c pwalk -l from -r -F -d 'instead of walking take what FILE lists'
-complete -c pwalk -s 0 -l from0 -d 'paths of --from end with a NUL'
+complete -c pwalk -s 0 -l null -d 'the paths in --from end with a NUL, as -print0 writes them'
 complete -c pwalk -s o -l output -r -F -d 'write the list to FILE instead'
 complete -c pwalk -l summary -d 'instead of a list tell how much there is'
+complete -c pwalk -l page -r -F -d 'write the summary to FILE, too, as a page with pictures'
 complete -c pwalk -l json-lines -d 'print JSON lines, as in a FILE that ends in .jsonl'
 complete -c pwalk -l print0 -d 'end each path with a NUL instead of a newline, as -print0'
 complete -c pwalk -l fields -r -f -d 'what JSON lines, CSV and Parquet tell beside path and type'

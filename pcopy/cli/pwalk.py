@@ -109,6 +109,9 @@ exit status:
             self._refuse_beside_list(values, paths)
         tree = self.tree_of(values, paths or (b".",), "walked")
         outputs = tuple(map(os.fsencode, values.output))
+        values.summary = values.summary or values.page is not None
+        if values.page is not None and not values.page.endswith(".html"):
+            raise Refused(f"--page {values.page}: a page is written, and its name has to end in .html")
         if values.json and not (outputs or values.summary):
             raise Refused("--json prints a summary, and here is a list; write --json-lines, --summary, or --output")
         if values.json_lines and (values.json or values.summary):
@@ -125,8 +128,9 @@ exit status:
             nul=values.print0 or expression.nul,
             json_lines=values.json_lines,
             summary=values.summary,
+            page=os.fsencode(values.page or ""),
             listed=os.fsencode(values.listed or ""),
-            listed_nul=values.from0,
+            listed_nul=values.null,
             force=values.force,
             now=now,
         )
@@ -136,7 +140,7 @@ exit status:
         add("--from", metavar="FILE", dest="listed", default=None,
             help="instead of walking take what FILE lists: a saved listing (what that tells is not looked at again), "
             "or paths, one a line; - is standard input")  # fmt: skip
-        add("-0", "--from0", action="store_true", help="paths of --from end with a NUL")
+        add("-0", "--null", action="store_true", help="the paths in --from end with a NUL, as -print0 writes them")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
             help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "
@@ -144,6 +148,8 @@ exit status:
         add("--summary", action="store_true",
             help="instead of a list tell how much there is: by type, size, age, depth, user and group; the largest "
             "files and directories; what is unusual")  # fmt: skip
+        add("--page", metavar="FILE", default=None,
+            help="write the summary to FILE, too, as a page with pictures; its name ends in .html")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
         add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
         add("--fields", metavar="LIST", type=taking(_fields), default=None,

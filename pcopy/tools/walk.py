@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
@@ -23,6 +24,7 @@ from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.walk.sum_up import TellSums
 from pcopy.tasks.walk.walk_dirs import WalkRoot
 from pcopy.tasks.walk.walk_listed import WalkListed
+from pcopy.text import shown
 from pcopy.tools.arguments import WalkArguments
 from pcopy.tools.director import RepeatableDirector
 from pcopy.tools.summary import summary_values, sums_lines
@@ -32,6 +34,9 @@ from pcopy.units import show_seconds
 from pcopy.walk.sorting import mask_of
 from pcopy.walk.sums import WalkSums
 from pcopy.walk.walk_wish import WalkWish
+
+if TYPE_CHECKING:
+    from pcopy.report.output_file import OutputFile
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``."""
@@ -104,6 +109,7 @@ class WalkPreparation(TreePreparation):
         for target in self.targets:
             if target.path:
                 check_file(target, force=arguments.force)
+        self._page = _opened_page(arguments)
         self._sort = arguments.sort
         expression = arguments.expression
         self.wish = WalkWish(
@@ -165,9 +171,24 @@ class WalkPreparation(TreePreparation):
                 tell(self.program, outputs.trouble)
             return STOPPED
         if not self.prints:
-            return super().tell_end(ended, ranks)
+            return super().tell_end(ended._replace(status=self._write_page(ended, ranks)), ranks)
         if ended.halted is not None:
             tell(self.program, told(ended.halted))
+        return ended.status
+
+    def _write_page(self, ended: Ended, ranks: int) -> int:
+        """Returns the exit status."""
+        from pcopy.tools.walk_page import page_of
+
+        if self._page is None or ended.halted is not None:
+            return ended.status
+        values = self.summary(ended, 0.0, ranks)
+        sources = [self.wish.listed] if self.wish.listed else self.tree.paths
+        try:
+            self._page.replace(page_of(values, sources).encode(errors="backslashreplace"), durable_contents=True)
+        except OSError as error:
+            tell(self.program, f"{shown(self._page.path)}: cannot be written: {error.strerror}")
+            return INCOMPLETE
         return ended.status
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
@@ -205,6 +226,17 @@ def _targets(arguments: WalkArguments) -> list[ListTarget]:
     if targets or arguments.summary:
         return targets
     return [ListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
+
+
+def _opened_page(arguments: WalkArguments) -> OutputFile | None:
+    """The file of ``--page``, which is replaced at the end; raises ``Refused``."""
+    if not arguments.page:
+        return None
+    from pcopy.report.output_file import OutputFile
+    from pcopy.tools.walk_page import BEGINNING
+
+    check_file(ListTarget("page", arguments.page), force=arguments.force, begins=BEGINNING)
+    return OutputFile(arguments.page, arguments.tree.telling.umask)
 
 
 def _has_fields(target: ListTarget) -> bool:

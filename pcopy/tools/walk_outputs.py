@@ -55,8 +55,8 @@ def _check_parquet() -> None:
         raise Refused("Parquet needs pyarrow: pip install pyarrow; or name a file that ends in .csv or .jsonl")
 
 
-def check_file(target: ListTarget, *, force: bool) -> None:
-    """Raises ``Refused`` where something is replaced that is no older list."""
+def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
+    """Raises ``Refused`` where something is replaced that is no older list, or nothing that ``begins`` so."""
     path = target.path
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -65,7 +65,7 @@ def check_file(target: ListTarget, *, force: bool) -> None:
         return
     except OSError as error:
         raise Refused(f"{shown(path)}: is there already, and cannot be replaced: {error.strerror}") from None
-    known = _BEGINNINGS.get(target.form)
+    known = begins or _BEGINNINGS.get(target.form)
     if beginning and not force and not (known and beginning.startswith(known)):
         raise Refused(f"{shown(path)}: is there already, and may be anything; name another file, or write --force")
 

@@ -15,7 +15,7 @@ from pcopy.walk.sums import AGES, OTHERS, WalkSums
 _BAR = 40
 """Characters of the longest bar of a histogram."""
 
-_CALLED = {
+CALLED = {
     "set_id": "files with a set-user-ID or set-group-ID bit",
     "world_writable": "items that everybody may write to (directories without a sticky bit)",
     "future": "items modified in the future",
@@ -46,7 +46,7 @@ def summary_lines(sums: WalkSums) -> Iterator[str]:
     yield from _top("directories with the most entries", ((f"{n:,}", path) for n, path in sums.largest_directories))
     yield from _owners("users", sums, _user)
     yield from _owners("groups", sums, _group)
-    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in _CALLED.items() if sums.unusual[key]]
+    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in CALLED.items() if sums.unusual[key]]
     if unusual:
         yield ""
         yield "unusual:"
@@ -73,7 +73,7 @@ def summary_of(sums: WalkSums) -> dict[str, object]:
         "largest_directories": [{"path": shown(path), "entries": n} for n, path in sums.largest_directories],
         "users": _owner_values(sums, "users", _user),
         "groups": _owner_values(sums, "groups", _group),
-        "unusual": {key: sums.unusual[key] for key in _CALLED},
+        "unusual": {key: sums.unusual[key] for key in CALLED},
         "hole_bytes": sums.holes,
     }
 

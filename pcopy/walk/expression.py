@@ -43,7 +43,7 @@ ARGUMENTS = {
 
 INSTEAD = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
-    "-delete": "pwalk changes nothing; write -print0, and give that to xargs -0 rm",
+    "-delete": "pwalk changes nothing; write --output LIST.jsonl, and prm --from LIST.jsonl",
     **dict.fromkeys(("-printf", "-fprintf", "-ls", "-fls"), "write --json-lines, or --output FILE.csv"),
     **dict.fromkeys(("-fprint", "-fprint0"), "write --output FILE"),
     **dict.fromkeys(("-regex", "-iregex", "-regextype"), "write -name or -path, or filter the lines with grep"),

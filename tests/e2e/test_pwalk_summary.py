@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections import Counter
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,45 @@ def test_a_listing_is_read_again(tree: Path, area: Path) -> None:
     assert (run.returncode, sorted(run.stdout.split(b"\0"))) == (0, sorted(found.stdout.split(b"\0")))
 
 
+def test_a_page(tree: Path, area: Path) -> None:
+    """It is whole, holds names of hostile files escaped, and no script; an older one is replaced."""
+    (tree / "<script>alert(1)<").write_bytes(b"x" * 10**7)
+    for _ in range(2):
+        run = pwalk("--page", "page.html", "-q", "tree", cwd=area, ranks=2)
+        assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
+    text = (area / "page.html").read_text(encoding="utf-8")
+    files = len(printed("%p", "-type", "f", cwd=area))
+    assert f"<dt>Files</dt><dd>{files:,}" in text
+    assert "tree/&lt;script&gt;alert(1)&lt;" in text
+    assert "<script" not in text
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    assert parser.seen["svg"] >= 7
+    (area / "mine.html").write_text("mine")
+    run = pwalk("--page", "mine.html", "tree", cwd=area, ranks=1)
+    assert (run.returncode, (area / "mine.html").read_text()) == (2, "mine")
+
+
+class Balanced(HTMLParser):
+    """Which elements there are, and which are not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen[tag] += 1
+        if tag not in ("meta", "br", "hr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
 REFUSED = {
+    ("--page", "x.txt"): "its name has to end in .html",
     ("--from", "nowhere"): "--from nowhere: does not exist",
     ("--from", "list", "."): "leave one out",
     ("--from", "list", "-maxdepth", "1"): "-maxdepth: nothing is entered",

@@ -14,7 +14,7 @@ from typing import Any
 
 from pcopy.errors import INTERNAL, OK
 from pcopy.report.page import sections
-from pcopy.report.page.markup import Markup, element, joined, path
+from pcopy.report.page.markup import Child, Markup, element, joined, path
 from pcopy.text import counted
 from pcopy.units import show_seconds, show_size
 
@@ -23,6 +23,17 @@ _STYLE = Path(__file__).with_name("style.css")
 
 def page_of(values: Mapping[str, Any]) -> str:
     """The page of a report, from its values for programs."""
+    told = (
+        _heading(values), _tiles(values), sections.items(values), sections.over(values), sections.sizes(values),
+        sections.ranks(values), sections.slowest(values), sections.failures(values), sections.layouts(values),
+        sections.job(values), _foot(values),
+    )  # fmt: skip
+    title = f"{values['program']}: {_what(values)}: {values['meaning']}"
+    return document(title, *told, comment=f"{values['format']} {values['version']}")
+
+
+def document(title: str, *told: Child, comment: str) -> str:
+    """A page with this title, and what is ``told``; the ``comment`` says what it is."""
     style = _STYLE.read_text("utf-8")
     digest = b2a_base64(sha256(style.encode()).digest(), newline=False).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -32,18 +43,11 @@ def page_of(values: Mapping[str, Any]) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
-        element("title", f"{values['program']}: {_what(values)}: {values['meaning']}"),
+        element("title", title),
         element("style", Markup(style)),
     )
-    told = (
-        _heading(values), _tiles(values), sections.items(values), sections.over(values), sections.sizes(values),
-        sections.ranks(values), sections.slowest(values), sections.failures(values), sections.layouts(values),
-        sections.job(values), _foot(values),
-    )  # fmt: skip
     body = element("body", element("main", *told))
-    return (
-        f"<!doctype html>\n<!-- {values['format']} {values['version']} -->\n{element('html', head, body, lang='en')}\n"
-    )
+    return f"<!doctype html>\n<!-- {comment} -->\n{element('html', head, body, lang='en')}\n"
 
 
 def _what(values: Mapping[str, Any]) -> str:

@@ -1,0 +1,156 @@
+"""The summary of a walk as a page: one file without scripts, as that of a job's report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pcopy import __version__
+from pcopy.report.page.charts import bar, columns, figure
+from pcopy.report.page.markup import Child, Markup, element, path
+from pcopy.report.page.page import document
+from pcopy.report.page.sections import section
+from pcopy.report.page.tables import folded, table
+from pcopy.text import counted, shown
+from pcopy.units import show_size
+
+BEGINNING = b"<!doctype html>\n<!-- pcopy walk 1 -->\n"
+"""Of each page: one is replaced by a newer one."""
+
+_MANY = 12
+"""Columns from which on not each has room for its label."""
+
+Values = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def page_of(values: Values, sources: Sequence[bytes]) -> str:
+    """``values`` as ``--json`` has them, with their ``summary``; ``sources`` are what was walked."""
+    sums = values["summary"]
+    names = [path(shown(source)) for source in sources[:3]]
+    more = counted(len(sources) - 3, "further path", "further paths") if len(sources) > 3 else None
+    header = element(
+        "header",
+        element("p", "pwalk summary", class_="over"),
+        element("h1", *(each for name in names for each in (name, " ")), more),
+        element("p", f"{values['failed']:,} could not be looked at: what is in them is missing here")
+        if values["failed"]
+        else None,
+    )
+    parts = (header, _tiles(values), *_charts(sums), *_lists(sums), _unusual(sums), _foot())
+    title = "pwalk: " + ", ".join(map(shown, sources[:3]))
+    return document(title, *parts, comment="pcopy walk 1")
+
+
+def _tiles(values: Values) -> Markup:
+    sums = values["summary"]
+    types = sums["types"]
+    tiles = [
+        ("Files", f"{types.get('file', 0):,}", f"of {sum(types.values()):,} items"),
+        ("Directories", f"{types.get('directory', 0):,}", f"{types.get('symlink', 0):,} symbolic links"),
+        ("Bytes", show_size(sums["bytes"]), f"{show_size(sums['allocated'])} allocated"),
+        ("Users", f"{len(sums['users']):,}", counted(len(sums["groups"]), "group", "groups")),
+        ("Mean file", show_size(sums["bytes"] // max(1, types.get("file", 0))), "bytes per file"),
+    ]
+    boxes = [
+        element("div", element("dt", name), element("dd", value, element("small", note))) for name, value, note in tiles
+    ]
+    return element("dl", *boxes, class_="tiles")
+
+
+def _charts(sums: Values) -> list[Markup]:
+    read = {row["from_days"]: row for row in sums["read"]}
+    ages = [{**row, "read": read.get(row["from_days"], {"files": 0})["files"]} for row in sums["modified"]]
+    return [
+        _histograms("Sizes of files", "sizes", sums["sizes"], _below, (("files", False), ("bytes", True))),
+        _histograms("Ages of files", "ages", ages, _age, (("files", False), ("bytes", True), ("read", False))),
+        _histograms("Depths", "depths", sums["depths"], lambda row: f"{row['depth']}", (("items", False),)),
+        _histograms("Entries of directories", "entries", sums["entries"], _fewer, (("directories", False),)),
+    ]
+
+
+_CALLED = {
+    "files": "Files",
+    "bytes": "Bytes",
+    "read": "Files by when they were read last",
+    "items": "Items",
+    "directories": "Directories",
+}
+
+
+def _histograms(
+    title: str, mark: str, rows: Sequence[Row], called: Callable[[Row], str], units: Sequence[tuple[str, bool]]
+) -> Markup:
+    """A chart for each unit (with whether it is bytes), and one table."""
+    charts = []
+    for unit, is_size in units:
+        show = show_size if is_size else "{:,}".format
+        most = max((row[unit] for row in rows), default=0)
+        scale = element("div", element("span", show(most)), element("span", "0"), class_="scale")
+        hints = [f"{called(row)}: {show(row[unit])}" for row in rows]
+        drawing = columns([[(float(row[unit]), "a")] for row in rows], (f"{_CALLED[unit]}, {title.lower()}",), hints)
+        charts.append(figure(_CALLED[unit], drawing, (), scale, _labels([called(row) for row in rows])))
+    shows = [(unit, show_size if is_size else "{:,}".format) for unit, is_size in units]
+    listed = [(called(row), *(show(row[unit]) for unit, show in shows)) for row in rows]
+    heads = ("", *(_CALLED[unit] for unit, _ in units))
+    return section(title, mark, *charts, folded("As a table", table(heads, listed)))
+
+
+def _labels(texts: Sequence[str]) -> Markup:
+    every = -(-len(texts) // _MANY)
+    spans = [element("span", text if at % every == 0 else "") for at, text in enumerate(texts)]
+    return element("div", *spans, class_="buckets", aria_hidden="true")
+
+
+def _below(row: Row) -> str:
+    return "empty" if row["below"] == 1 else f"< {show_size(row['below'])}"
+
+
+def _fewer(row: Row) -> str:
+    return "empty" if row["below"] == 1 else f"< {row['below']:,}"
+
+
+def _age(row: Row) -> str:
+    if row["from_days"] is None:
+        return "future"
+    return f"> {row['from_days']} d" if row["to_days"] is None else f"< {row['to_days']} d"
+
+
+def _lists(sums: Values) -> list[Markup]:
+    files = [(path(row["path"]), show_size(row["bytes"])) for row in sums["largest_files"]]
+    directories = [(path(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
+    return [
+        section("Users", "users", _owners(sums["users"])),
+        section("Groups", "groups", _owners(sums["groups"])),
+        section("Largest files", "files", table(("Path", "Bytes"), files)),
+        section("Directories with the most entries", "directories", table(("Path", "Entries"), directories)),
+    ]
+
+
+def _owners(rows: Sequence[Row]) -> Markup:
+    most = max((row["allocated"] for row in rows), default=0) or 1
+    listed: list[tuple[Child, ...]] = [
+        (
+            row["name"],
+            f"{row['items']:,}",
+            show_size(row["bytes"]),
+            element("span", show_size(row["allocated"]), bar(row["allocated"] / most)),
+        )
+        for row in rows[:100]
+    ]
+    return table(("Name", "Items", "Bytes", "Allocated"), listed)
+
+
+def _unusual(sums: Values) -> Markup:
+    from pcopy.tools.walk_summary import CALLED
+
+    rows = [(CALLED[key], f"{number:,}") for key, number in sums["unusual"].items()]
+    return section(
+        "Unusual", "unusual", table(("What", "Number"), [*rows, ("in holes", show_size(sums["hole_bytes"]))])
+    )
+
+
+def _foot() -> Markup:
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return element("footer", f"Made by pwalk {__version__} at {now}. Sizes are in powers of 1024.")
