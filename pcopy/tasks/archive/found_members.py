@@ -143,6 +143,7 @@ class Sorting:
         self._selected = rank.own(Selected)
         self._wanted = rank.options.members
         self._records: defaultdict[int, list[KeyValue]] = defaultdict(list)
+        self._found = self._found_bytes = 0
 
     def damaged(self, damage: Damage) -> None:
         result = self._result
@@ -165,8 +166,8 @@ class Sorting:
             return
         if not self._is_wanted(name, path, member):
             return
-        result.count(counts.FOUND)
-        result.count(counts.FOUND_BYTES, member.size)
+        self._found += 1
+        self._found_bytes += member.size
         if not path and member.kind != DIRECTORY:
             if self._strip:
                 result.count(counts.SKIPPED)
@@ -197,6 +198,8 @@ class Sorting:
         return taken
 
     def end(self) -> None:
+        self._result.count(counts.FOUND, self._found)
+        self._result.count(counts.FOUND_BYTES, self._found_bytes)
         for owner, records in self._records.items():
             self._result.spawn(FoundNote(marshal.dumps(records)), owner=owner)
 

@@ -114,6 +114,7 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
                 yield from extracting.extract(each)
             except Problem as problem:
                 result.fail(place_of(path), each.name, problem, each.member.size, retry=Tried.NEVER)
+        extracting.end()
         if links:
             result.spawn(LinkMembers(marshal.dumps(links), 0), len(links) * CALL_COST, phase=LINKS)
 
@@ -130,6 +131,14 @@ class Extracting:
         self._archive = rank.own(OpenArchive)
         self._window = ReadAhead(self._archive)
         self._lookup = lookup_of(numeric=rank.options.numeric_owner)
+        self._files = self._bytes = 0
+
+    def end(self) -> None:
+        """Files count all at once."""
+        if self._files:
+            self._rank.succeeded()
+            self._result.count(counts.FILES, self._files)
+            self._result.count(counts.BYTES, self._bytes)
 
     def extract(self, each: ToUnpack) -> Generator[None, None, None]:
         """Raises ``Problem``; nothing of it is there then, unless that says so."""
@@ -187,6 +196,10 @@ class Extracting:
             raise Problem("extract", 0, text=f"it is there, but {each.trouble}")
         if applied.excused or applied.notices or applied.unknown:
             result.applied(place, each.name, applied)
+        if member.kind == FILE and not result.items.is_wanted:
+            self._files += 1
+            self._bytes += member.size
+            return
         kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
         result.copied(place, each.name, Known(kind, member.size, b"", NO_VERSION), alone=False)
 
