@@ -38,6 +38,7 @@ BY_HAND = frozenset(
 BY_HAND_OF: Mapping[str, Collection[str]] = {
     "pchmod": {"mode", "reference", "owner", "group", "acl-from"},
     "pdbench": {"svg"},
+    "pwalk": {"page", "summary", "json-lines", "print0"},
     "pcopy": {"manifest"},
     "psync": {"manifest"},
     "pverify": {"manifest"},
