@@ -160,7 +160,7 @@ exit status:
         add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
-        add("-z", "--gzip", "--gunzip", action="store_const", const="gzip", dest="compress_as", default="",
+        add("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
             help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t see it by itself")  # fmt: skip
         add("--zstd", action="store_const", const="zstd", dest="compress_as",
             help="-c: compress with zstd, in frames that many processes make and unpack at once")  # fmt: skip
