@@ -17,7 +17,6 @@ from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.paths import lies_in, root_read
-from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Tool
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
@@ -35,7 +34,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ArchiveArguments
-from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.director import JobDirector, RepeatableTool
 from pcopy.tools.outputs import check_outputs, write_result
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.units import show_seconds, show_size
@@ -91,15 +90,12 @@ class ArchiveDirector(JobDirector):
         return max(self._settle(self._rank, sums), INCOMPLETE if sums.failed else OK)
 
 
-class Archiving(Tool):
+class Archiving(RepeatableTool):
     name = "ptar"
     writes = True
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
-    stages = STAGES
     done = "archived"
-    durable_before: tuple[int, ...] = ()
     director = ArchiveDirector
+    first_counts = Tool.first_counts
     visitor = staticmethod(Gathering)
 
     def phase_name(self, phase: int) -> str:

@@ -13,13 +13,11 @@ from typing import Any
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.jobs.paths import root_read
-from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.output_file import OutputFile
 from pcopy.report.streams import tell
-from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Sink, Totals
 from pcopy.tasks.base.rank import Rank
@@ -28,7 +26,7 @@ from pcopy.tasks.bench.steps import Notebook, Step, Taken, Test
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import BenchArguments
 from pcopy.tools.bench_figures import advice, drawing, tables, values_of
-from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.director import RepeatableDirector, RepeatableTool
 from pcopy.tools.space import free_on
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
@@ -95,23 +93,17 @@ class BenchDirector(RepeatableDirector):
         return None
 
 
-class Benchmark(Tool):
+class Benchmark(RepeatableTool):
     """An operation counts as an item, and as copied."""
 
     name = "pdbench"
     writes = True
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
     stages = STAGES
     done = "measured"
-    durable_before: tuple[int, ...] = ()
     director = BenchDirector
 
     def phase_name(self, phase: int) -> str:
         return "measure"
-
-    def first_counts(self, job: Job) -> list[int]:
-        return [0] * counts.COUNTERS
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """Rank 0 removes the private directory, however the job has ended."""

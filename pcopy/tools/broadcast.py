@@ -11,13 +11,11 @@ from collections.abc import Iterable, Sequence
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.jobs.paths import absolute, unlookable
-from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.launcher import is_launched
-from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.streams import tell
-from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import InFront, Job, Options, Sink, Totals
 from pcopy.tasks.base.kind import Kind
@@ -26,7 +24,7 @@ from pcopy.tasks.broadcast.directory import CheckDirectory, HostDirectory, LookA
 from pcopy.tasks.broadcast.send import Send, Stream
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import BroadcastArguments
-from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.director import RepeatableDirector, RepeatableTool
 from pcopy.tools.outputs import check_told
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
@@ -86,23 +84,17 @@ class BroadcastDirector(RepeatableDirector):
         return phase + 1 if phase < last else None
 
 
-class Broadcast(Tool):
+class Broadcast(RepeatableTool):
     """An item is one file on one host."""
 
     name = "pbcast"
     writes = False  # what hosts write is not to be the same directory
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
     stages = STAGES
     done = "sent"
-    durable_before: tuple[int, ...] = ()
     director = BroadcastDirector
 
     def phase_name(self, phase: int) -> str:
         return ("open", "look", "send", "sync")[phase] if 0 <= phase <= SYNC else "send"
-
-    def first_counts(self, job: Job) -> list[int]:
-        return [0] * counts.COUNTERS
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """However the job has ended: nothing half written is left, nor what hosts were shown."""

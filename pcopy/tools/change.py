@@ -7,24 +7,19 @@ import os
 import stat
 from collections.abc import Iterator
 
-from pcopy.engine.task import Spawn
-from pcopy.errors import STOPPED, Refused
-from pcopy.fsio.identity import Identity
-from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Tool
-from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.errors import Refused
+from pcopy.launch.tool import Ended
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Job, Root, Totals, mount_codes
-from pcopy.tasks.base.rank import SCAN_COST
-from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.base.job import Root
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import ChangeNames
 from pcopy.tasks.change.visitor import ChangeVisitor
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ChangeArguments
-from pcopy.tools.director import LevelsDirector, listed_task
+from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 from pcopy.units import show_seconds
@@ -33,45 +28,24 @@ _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "ex
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
 
-def _changed(totals: Totals) -> Done:
-    items = totals.copied + totals.skipped + totals.failed
-    return Done(items, totals.found, totals.bytes, totals.found_bytes, totals.bytes, totals.unscanned == 0)
-
-
-STAGES: Stages = {"change": Stage(_changed, scans=True)}
-
-
 class ChangeDirector(LevelsDirector):
-    """The first phase begins with the paths."""
-
-    def _root_task(self, number: int) -> Spawn:
-        if self._job.listed:
-            return listed_task(self._job.options.told)
-        root = self._job.roots[number]
-        identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
-        place = Place(number, b"", identity, NOWHERE, False, False)
-        return Spawn(0, encode(ChangeNames(place, root.item)), SCAN_COST, True)
+    def first_task(self, place: Place, item: bytes) -> Kind:
+        return ChangeNames(place, item)
 
 
-class ModeChanger(Tool):
+class ModeChanger(RepeatableTool):
     """Items that are as they should be are counted where a copy counts what it has copied, and as mended those that
     were changed for it."""
 
     name = "pchmod"
     writes = False  # no names are made
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
-    stages = STAGES
+    stages = one_stage("change")
     done = "as it should be"
-    durable_before: tuple[int, ...] = ()
     director = ChangeDirector
     visitor = staticmethod(ChangeVisitor)
 
     def phase_name(self, phase: int) -> str:
         return "change"
-
-    def first_counts(self, job: Job) -> list[int]:
-        return list(Totals(unscanned=int(bool(job.listed))))
 
 
 CHANGE = ModeChanger()

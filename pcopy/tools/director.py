@@ -15,11 +15,13 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.launch.tool import Ended, Settle
+from pcopy.jobs.spool import SET_ANOTHER
+from pcopy.launch.tool import Ended, Settle, Tool
 from pcopy.launch.watch.signals import status_of
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Totals, mount_codes
+from pcopy.tasks.base.job import Job, Totals, mount_codes
+from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.spreading import owner_of
@@ -55,6 +57,28 @@ STAGES: Stages = {
     "sign": Stage(_in_place, measured=False),
 }
 """By the names of phases. What is only read is measured as what is copied."""
+
+
+def one_stage(name: str) -> Stages:
+    """Of a tool that goes through trees once, and moves nothing."""
+    return {name: Stage(_gone_through, scans=True)}
+
+
+def _gone_through(totals: Totals) -> Done:
+    return _in_place(totals)._replace(moved=totals.bytes, final=totals.unscanned == 0)
+
+
+class RepeatableTool(Tool):
+    """One that keeps no jobs: whatever has stopped it, the same command goes on."""
+
+    unfinished = errors.STOPPED
+    spool_advice = SET_ANOTHER
+    stages = STAGES
+    durable_before: tuple[int, ...] = ()
+
+    def first_counts(self, job: Job) -> list[int]:
+        """Each path counts when it is looked at; a list is to be gone through first."""
+        return list(Totals(unscanned=int(bool(job.listed))))
 
 
 def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
@@ -210,8 +234,22 @@ class RepeatableDirector(JobDirector):
 
 
 class LevelsDirector(RepeatableDirector):
-    """Of a tool that takes lists (``--from``). After the first phase there is one for each level of directories that
-    wait for what is in them, the deepest first."""
+    """Of a tool that takes lists (``--from``). The first phase begins with the paths, or goes through the list. Then
+    there is one for each level of directories that wait for what is in them, the deepest first."""
+
+    def first_task(self, place: Place, item: bytes) -> Kind:
+        """The task that goes through ``item`` of the directory ``place``."""
+        raise NotImplementedError
+
+    def _root_task(self, number: int) -> Spawn:
+        if self._job.listed:
+            from pcopy.tasks.listed.hand_out import HandOut
+
+            return Spawn(0, encode(HandOut(self._job.options.told)), SCAN_COST, True, 0)
+        root = self._job.roots[number]
+        identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
+        place = Place(number, b"", identity, NOWHERE, False, False)
+        return Spawn(0, encode(self.first_task(place, root.item)), SCAN_COST, True)
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         from pcopy.tasks.listed.deepest_first import HandOutLevel
@@ -222,13 +260,6 @@ class LevelsDirector(RepeatableDirector):
         from pcopy.tasks.listed.deepest_first import DeepestFirst
 
         return None if self._rank.own(DeepestFirst).is_empty else phase + 1
-
-
-def listed_task(told: int) -> Spawn:
-    """The first one of a list that tells so many bytes of each item."""
-    from pcopy.tasks.listed.hand_out import HandOut
-
-    return Spawn(0, encode(HandOut(told)), SCAN_COST, True, 0)
 
 
 class CopyDirector(JobDirector):

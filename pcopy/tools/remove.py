@@ -10,24 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pcopy.engine.task import Spawn
-from pcopy.errors import STOPPED, Refused
-from pcopy.fsio.identity import Identity
-from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Tool
-from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.errors import Refused
+from pcopy.launch.tool import Ended
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Job, Root, Totals, mount_codes
-from pcopy.tasks.base.rank import SCAN_COST
-from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.base.job import Root, Totals
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.remove.listed import ListedRemoval
 from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
-from pcopy.tools.director import LevelsDirector, listed_task
+from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 from pcopy.units import show_seconds
@@ -42,46 +37,24 @@ _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "ex
 """Counters that ``--json`` shows, by their names in ``Totals``; those with other names come besides."""
 
 
-def _removed(totals: Totals) -> Done:
-    items = totals.copied + totals.skipped + totals.failed
-    handled = totals.bytes + totals.failed_bytes
-    return Done(items, totals.found, handled, totals.found_bytes, totals.bytes, totals.unscanned == 0)
-
-
-STAGES: Stages = {"remove": Stage(_removed, scans=True)}
-
-
 class RemoveDirector(LevelsDirector):
-    """The first phase begins with the paths, or goes through the list."""
-
-    def _root_task(self, number: int) -> Spawn:
-        if self._job.listed:
-            return listed_task(self._job.options.told)
-        root = self._job.roots[number]
-        identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
-        place = Place(number, b"", identity, NOWHERE, False, False)
-        return Spawn(0, encode(RemoveNames(place, NOBODY, root.item)), SCAN_COST, True)
+    def first_task(self, place: Place, item: bytes) -> Kind:
+        return RemoveNames(place, NOBODY, item)
 
 
-class Removal(Tool):
+class Removal(RepeatableTool):
     """What has been removed is counted where a copy counts what it has copied, and as
     skipped the directories that stay because something in them does."""
 
     name = "prm"
     writes = False  # no names are made
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
-    stages = STAGES
+    stages = one_stage("remove")
     done = "removed"
-    durable_before: tuple[int, ...] = ()
     director = RemoveDirector
     visitor = staticmethod(ListedRemoval)
 
     def phase_name(self, phase: int) -> str:
         return "remove"
-
-    def first_counts(self, job: Job) -> list[int]:
-        return list(Totals(unscanned=int(bool(job.listed))))
 
 
 REMOVAL = Removal()

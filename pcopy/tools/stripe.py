@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from pcopy.errors import STOPPED, Refused
+from pcopy.errors import Refused
 from pcopy.fsio.layout import LUSTRE
 from pcopy.jobs.paths import root_read
-from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Tool
 from pcopy.libc import type_of_file_system
 from pcopy.lustre.layouts import told_of_count
@@ -19,7 +18,7 @@ from pcopy.tasks.stripe.change_layout import BYTES, FEWER, FILES, MORE, OST
 from pcopy.tasks.stripe.look_at_layouts import LayoutVisitor
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import StripeArguments
-from pcopy.tools.director import STAGES, RepeatableDirector
+from pcopy.tools.director import RepeatableDirector, RepeatableTool
 from pcopy.tools.summary import summary_values
 from pcopy.tools.trees import TreePreparation, topmost
 from pcopy.units import show_seconds, show_size
@@ -31,15 +30,12 @@ _BAR = 40
 """Characters of the longest bar of the histogram."""
 
 
-class Stripe(Tool):
+class Stripe(RepeatableTool):
     name = "pstripe"
     writes = False  # no names are made that stay
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
-    stages = STAGES
     done = "restriped"
-    durable_before: tuple[int, ...] = ()
     director = RepeatableDirector
+    first_counts = Tool.first_counts
     visitor = staticmethod(LayoutVisitor)
 
     def phase_name(self, phase: int) -> str:

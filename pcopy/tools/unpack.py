@@ -14,8 +14,7 @@ from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
-from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Preparation, Tool
+from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.contents import ArchiveContents
@@ -23,7 +22,6 @@ from pcopy.tasks.archive.finish_members import SealMembers
 from pcopy.tasks.archive.found_members import ReadHeaders
 from pcopy.tasks.archive.phases import FINISH, LINKS, LINKS_AGAIN, SEAL, SYNC, UNPACK
 from pcopy.tasks.archive.unpack import Unpack
-from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
@@ -31,7 +29,7 @@ from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.text import shown
 from pcopy.tools.archive import COUNTED, end_lines, umask_of_user
 from pcopy.tools.arguments import ArchiveArguments
-from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.director import JobDirector, RepeatableTool
 from pcopy.tools.outputs import check_told
 from pcopy.tools.summary import summary_values
 
@@ -74,21 +72,14 @@ class UnpackDirector(JobDirector):
         return max(self._settle(self._rank, sums), failed)
 
 
-class Unpacking(Tool):
+class Unpacking(RepeatableTool):
     name = "ptar"
     writes = True
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
-    stages = STAGES
     done = "unpacked"
-    durable_before: tuple[int, ...] = ()
     director = UnpackDirector
 
     def phase_name(self, phase: int) -> str:
         return "sync" if phase == SYNC else "copy"
-
-    def first_counts(self, job: Job) -> list[int]:
-        return [0] * counts.COUNTERS
 
 
 UNPACKING = Unpacking()

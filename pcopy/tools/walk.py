@@ -12,13 +12,11 @@ from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
 from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import absolute
-from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Tool
+from pcopy.launch.tool import Ended
 from pcopy.launch.watch.signals import told
-from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Job, Root, Sink, Totals
+from pcopy.tasks.base.job import Root, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.walk.sum_up import TellSums
@@ -26,7 +24,7 @@ from pcopy.tasks.walk.walk_dirs import WalkRoot
 from pcopy.tasks.walk.walk_listed import WalkListed
 from pcopy.text import shown
 from pcopy.tools.arguments import WalkArguments
-from pcopy.tools.director import RepeatableDirector
+from pcopy.tools.director import RepeatableDirector, RepeatableTool, one_stage
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 from pcopy.tools.walk_outputs import ListTarget, Outputs, check_file, target_of
@@ -40,14 +38,6 @@ if TYPE_CHECKING:
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``."""
-
-
-def _walked(totals: Totals) -> Done:
-    items = totals.copied + totals.skipped + totals.failed
-    return Done(items, totals.found, totals.bytes, totals.found_bytes, totals.bytes, totals.unscanned == 0)
-
-
-STAGES: Stages = {"walk": Stage(_walked, scans=True)}
 
 
 class WalkDirector(RepeatableDirector):
@@ -72,24 +62,17 @@ class WalkDirector(RepeatableDirector):
         return Spawn(int(Phase.COPY), encode(WalkRoot(number)), SCAN_COST, True, 0)
 
 
-class Walk(Tool):
+class Walk(RepeatableTool):
     """What is told counts where a copy counts what it has copied; what it leaves out as skipped."""
 
     name = "pwalk"
     writes = False
-    unfinished = STOPPED
-    spool_advice = SET_ANOTHER
-    stages = STAGES
+    stages = one_stage("walk")
     done = "listed"
-    durable_before: tuple[int, ...] = ()
     director = WalkDirector
 
     def phase_name(self, phase: int) -> str:
         return "walk"
-
-    def first_counts(self, job: Job) -> list[int]:
-        """Each path counts when it is looked at."""
-        return [0] * len(Totals._fields)
 
 
 WALK = Walk()
