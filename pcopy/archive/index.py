@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import takewhile
 
+from pcopy.archive.records import LARGEST
 from pcopy.named import NamedTuple
 
 SUFFIX = b".idx"
@@ -62,11 +63,18 @@ def unpacked(text: bytes, size: int, mtime: int) -> Index:
     if not all(map(_LINE.fullmatch, lines[:-2])):
         raise ValueError("it holds what is no offset")
     points, end = array("Q", map(int, lines[:-2])), int(lines[-2][4:])
+    if end >= LARGEST:
+        raise ValueError("it ends behind the archive")
+    _check_order(points, end)
+    return Index(size, mtime, points, end, frames)
+
+
+def _check_order(points: Sequence[int], end: int) -> None:
+    """Raises ``ValueError`` unless they cover all of the archive up to its end."""
     at = -1
     for point in points:
         if point <= at or point % 512 or point >= end:
             raise ValueError("its offsets are out of order")
         at = point
-    if points and points[0] != 0:
+    if points[0] != 0 if points else end:
         raise ValueError("its offsets are out of order")
-    return Index(size, mtime, points, end, frames)

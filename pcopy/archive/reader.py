@@ -7,12 +7,20 @@ else is raised. After a header that is none, the next one is looked for, as tar 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from zlib import adler32
 
 from pcopy.archive.acl_text import Lookup
 from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, filled_up
-from pcopy.archive.records import PaxRecords, extents_in_map, extents_in_records, parsed_records, xattrs_of
+from pcopy.archive.records import (
+    LARGEST,
+    PaxRecords,
+    extents_in_map,
+    extents_in_records,
+    parsed_records,
+    time_of,
+    xattrs_of,
+)
 from pcopy.named import NamedTuple
 
 Read = Callable[[int, int], bytes]
@@ -27,17 +35,17 @@ _ZEROS = bytes(BLOCK)
 _GLOBAL, _OWN, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"L", b"K", b"S", b"V"
 _EXTENSIONS = (_GLOBAL, _OWN, _LONG_NAME, _LONG_LINK)
 _DEVICES = (b"3", b"4")
+_CONTINUED = b"M"
 _PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
 _OTHERS = {b"\0": FILE, b"7": FILE, _OLD_SPARSE: FILE, b"D": DIRECTORY}
 _SUM = 65521
 """The lower half of an Adler-32 is the sum of all bytes and 1, modulo this: far quicker than to add them here."""
-_SECOND = 10**9
-"""In nanoseconds."""
+_OCTAL = frozenset(b"01234567")
 
 
 class FoundMember(NamedTuple):
     """A member: its first header stands at ``offset``, its contents from ``data`` on, ``stored`` bytes; the ``next``
-    header follows. ``trouble``: what of its metadata can't be had."""
+    header follows. ``trouble``: what of its metadata can't be had; ``remark``: what else is odd about it."""
 
     offset: int
     member: Member
@@ -45,6 +53,7 @@ class FoundMember(NamedTuple):
     stored: int
     next: int
     trouble: str = ""
+    remark: str = ""
 
 
 class Damage(NamedTuple):
@@ -65,15 +74,15 @@ class Cut(Exception):
 
 
 def members(
-    read: Read, lookup: Lookup, start: int = 0, end: int | None = None, known: Mapping[bytes, bytes] | None = None
+    read: Read, lookup: Lookup, start: int = 0, end: int | None = None, known: dict[bytes, bytes] | None = None
 ) -> Iterator[FoundMember | Damage]:
     """All members from ``start`` on, up to the end of the archive, or those that begin before ``end``.
 
-    ``known`` are the records of global headers before ``start``. The last one is followed by nothing, or by a
-    ``Damage`` that says that the archive is cut.
+    ``known`` are the records of global headers; those that are met are added. The last one is followed by nothing, or
+    by a ``Damage`` that says that the archive is cut.
     """
     source = Source(read)
-    shared = dict(known or {})
+    shared = {} if known is None else known
     at = start
     while end is None or at < end:
         try:
@@ -149,16 +158,26 @@ def is_header(block: bytes) -> bool:
 
 
 def number(field: bytes) -> int:
-    """In octal digits, or as GNU tar writes what is too large for these; raises ``Broken``."""
+    """In octal digits, or as GNU tar writes what is too large for these; below 2**63. Raises ``Broken``."""
     if field[:1] >= b"\x80":
         value = int.from_bytes(field, "big")
         bits = 8 * len(field)
-        return value - (1 << bits) if field[0] == 0xFF else value - (1 << (bits - 1))
+        value -= 1 << (bits if field[0] == 0xFF else bits - 1)
+        if not -LARGEST < value < LARGEST:
+            raise Broken(f"a number that is too large: {value}")
+        return value
     digits = field.strip(b" \0")
-    try:
-        return int(digits, 8) if digits else 0
-    except ValueError:
-        raise Broken(f"a field that should be a number is {field!r}") from None
+    if not _OCTAL.issuperset(digits):
+        raise Broken(f"a field that should be a number is {field!r}")
+    return int(digits, 8) if digits else 0
+
+
+def _check_size(at: int, size: int) -> None:
+    """Raises ``Broken``."""
+    if size < 0:
+        raise Broken("a member of a negative size")
+    if at + size > LARGEST - 2 * BLOCK:
+        raise Broken(f"a member of {size} bytes")
 
 
 def _text(field: bytes) -> bytes:
@@ -205,8 +224,7 @@ def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Look
     try:
         while block := _header_at(source, at, is_first=at == start):
             kind, size = block[156:157], number(block[124:136])
-            if size < 0:
-                raise Broken("a member of a negative size")
+            _check_size(at, size)
             if kind in _EXTENSIONS:
                 before.take(kind, _body(source, at + BLOCK, size), shared)
             elif kind != _VOLUME:
@@ -252,13 +270,20 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
     records = before.records
     name = records.get(b"GNU.sparse.name") or records.get(b"path") or before.name or _name_in(block)
     kind = block[156:157]
+    remark = ""
+    if kind not in _PLAIN and kind not in _OTHERS:
+        remark = f"is of a type that is not known here, {kind!r}: it is taken as a file"
+    is_part = kind == _CONTINUED
     kind = kind if kind in _PLAIN else _OTHERS.get(kind, FILE)
     if kind == FILE and name.endswith(b"/"):  # before ustar
         kind = DIRECTORY
-    data = at + BLOCK
+    data = source.after[start] = at + BLOCK
     try:
         stored = records.number(b"size", number(block[124:136])) if kind != LINK else 0
+        _check_size(at, stored)
         source.after[start] = data + filled_up(stored)
+        if is_part:
+            raise ValueError("it goes on from another volume, and a part of a file is no file")
         contents = _contents(source, head, records, StoredContents(data, stored, stored if kind == FILE else 0, None))
         xattrs, trouble = xattrs_of(records, lookup)
         member = Member(
@@ -267,7 +292,7 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
             number(block[100:108]) & 0o7777,
             records.number(b"uid", number(block[108:116])),
             records.number(b"gid", number(block[116:124])),
-            records.time(b"mtime", number(block[136:148]) * _SECOND),
+            records.time(b"mtime", time_of(number(block[136:148]))),
             contents.size,
             records.get(b"linkpath") or before.link or _text(block[157:257]),
             _device(block) if kind in _DEVICES else 0,
@@ -276,11 +301,13 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
             records.get(b"uname") or _text(block[265:297]),
             records.get(b"gname") or _text(block[297:329]),
         )
+        if b"\0" in member.link:
+            raise ValueError("its link contains a NUL")
         if min(member.uid, member.gid) < 0 or max(member.uid, member.gid) >= 1 << 32:
             raise ValueError("its owner is no number of a user")
     except (ValueError, Broken) as error:
         return Damage(start, name, str(error))
-    return FoundMember(start, member, contents.data, contents.stored, source.after.pop(start), trouble)
+    return FoundMember(start, member, contents.data, contents.stored, source.after.pop(start), trouble, remark)
 
 
 class StoredContents(NamedTuple):
@@ -358,6 +385,8 @@ def _pairs(fields: bytes) -> list[tuple[int, int]]:
 def checked(extents: Extents, size: int) -> Extents:
     """Without empty ones; raises ``ValueError`` unless they are in order, and within the file."""
     at = 0
+    if size < 0:
+        raise ValueError("it has holes, and nothing tells its size")
     for offset, length in extents:
         if offset < at or length < 0 or offset + length > size:
             raise ValueError("its map of holes contradicts itself")

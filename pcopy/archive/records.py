@@ -14,6 +14,8 @@ from pcopy.archive.acl_text import Lookup, from_text
 from pcopy.archive.member import BLOCK, Extents, filled_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
+LARGEST = 1 << 63
+"""No number reaches it: sizes, offsets and seconds are those of system calls."""
 MOST_EXTENTS = 1 << 22
 """Of one file; GNU tar writes no more than it has memory for."""
 
@@ -21,6 +23,8 @@ _ACLS = {b"SCHILY.acl.access": ACCESS_ACL, b"SCHILY.acl.default": DEFAULT_ACL}
 _XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
 _SPARSE = b"GNU.sparse."
 _TIME = re.compile(rb"(-?)(\d{1,19})(?:\.(\d*))?")
+_DIGITS = 19
+"""Of a number, at most."""
 _NUMBER = re.compile(rb"\d{1,19}")
 _MINIMAL_ACL = 3
 """Entries of an ACL that says no more than a mode."""
@@ -43,7 +47,9 @@ class PaxRecords(dict[bytes, bytes]):
             return otherwise
         if not _NUMBER.fullmatch(value):
             raise ValueError(f"its {key.decode()} is no number")
-        return int(value)
+        if (number := int(value)) >= LARGEST:
+            raise ValueError(f"its {key.decode()} is too large")
+        return number
 
     def time(self, key: bytes, otherwise: int) -> int:
         """In nanoseconds since 1970; further digits are left out."""
@@ -54,8 +60,15 @@ class PaxRecords(dict[bytes, bytes]):
         if found is None:
             raise ValueError(f"its {key.decode()} is no time")
         sign, seconds, part = found.groups(b"")
-        moment = int(seconds) * 10**9 + int(part[:9].ljust(9, b"0"))
+        moment = time_of(int(seconds)) + int(part[:9].ljust(9, b"0"))
         return -moment if sign else moment
+
+
+def time_of(seconds: int) -> int:
+    """In nanoseconds; raises ``ValueError`` for what no system call takes."""
+    if not 1 - LARGEST < seconds < LARGEST - 1:
+        raise ValueError("its time is too far away")
+    return seconds * 10**9
 
 
 def parsed_records(body: bytes) -> PaxRecords:
@@ -88,28 +101,24 @@ def parsed_records(body: bytes) -> PaxRecords:
 
 def extents_in_map(read: Callable[[int, int], bytes], stored: int) -> tuple[Extents, int]:
     """Those of GNU.sparse 1.0, at the beginning of the contents (``stored`` bytes); and the bytes that they take."""
-    text = b""
-
-    def lines(number: int) -> list[bytes]:
-        nonlocal text
-        while text.count(b"\n") < number:
-            if len(text) >= stored or not (more := read(len(text), max(BLOCK, min(len(text), 1 << 20)))):
-                raise ValueError("its map of holes has no end")
-            text += more
-        return text.split(b"\n", number)[:number]
-
-    (first,) = lines(1)
-    if not _NUMBER.fullmatch(first) or int(first) > MOST_EXTENTS:
-        raise ValueError("its map of holes has no number of entries")
-    wanted = 2 * int(first)
-    numbers = lines(wanted + 1)[1:]
-    if not all(map(_NUMBER.fullmatch, numbers)):
-        raise ValueError("its map of holes holds what is no number")
-    used = filled_up(len(first) + 1 + sum(len(each) + 1 for each in numbers))
-    if used > stored:
+    values, wanted, used, rest = list[int](), 1, 0, b""
+    while len(values) < wanted:
+        at = used + len(rest)
+        if at >= stored or not (more := read(at, max(BLOCK, min(at, 1 << 20)))):
+            raise ValueError("its map of holes has no end")
+        *lines, rest = (rest + more).split(b"\n")
+        if not values and lines:
+            if not _NUMBER.fullmatch(lines[0]) or int(lines[0]) > MOST_EXTENTS:
+                raise ValueError("its map of holes has no number of entries")
+            wanted += 2 * int(lines[0])
+        del lines[wanted - len(values) :]
+        if not all(map(_NUMBER.fullmatch, lines)) or (len(rest) > _DIGITS and len(values) + len(lines) < wanted):
+            raise ValueError("its map of holes holds what is no number")
+        values += map(int, lines)
+        used += sum(map(len, lines)) + len(lines)
+    if filled_up(used) > stored:
         raise ValueError("its map of holes is longer than its contents")
-    values = list(map(int, numbers))
-    return tuple(zip(values[::2], values[1::2], strict=True)), used
+    return tuple(zip(values[1::2], values[2::2], strict=True)), filled_up(used)
 
 
 def extents_in_records(records: PaxRecords) -> Extents:
@@ -130,15 +139,15 @@ def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, byt
     found: dict[str, bytes] = {}
     troubles: list[str] = []
     for key in keys:
-        if key.startswith(_XATTR):
-            found[_named(key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%"))] = records[key]
-        elif key.startswith(_ENCODED):
-            name = unquote_to_bytes(key[len(_ENCODED) :])
-            if _XATTR + name not in records:
-                try:
-                    found[_named(name)] = base64.b64decode(records[key] + b"=" * (-len(records[key]) % 4))
-                except ValueError:
-                    troubles.append(f"its attribute {_named(name)!r} is not in base 64")
+        try:
+            if key.startswith(_XATTR):
+                found[_named(key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%"))] = records[key]
+            elif key.startswith(_ENCODED):
+                name = unquote_to_bytes(key[len(_ENCODED) :])
+                if _XATTR + name not in records:
+                    found[_named(name)] = _decoded(name, records[key])
+        except ValueError as error:
+            troubles.append(str(error))
     for key, attribute in _ACLS.items():
         if key in records:
             try:
@@ -148,7 +157,16 @@ def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, byt
     return tuple(sorted(found.items())), "; ".join(troubles)
 
 
+def _decoded(name: bytes, value: bytes) -> bytes:
+    try:
+        return base64.b64decode(value + b"=" * (-len(value) % 4))
+    except ValueError:
+        raise ValueError(f"its attribute {_named(name)!r} is not in base 64") from None
+
+
 def _named(name: bytes) -> str:
+    if not name or b"\0" in name:
+        raise ValueError(f"an attribute is called {name!r}")
     return name.decode("utf-8", "surrogateescape")
 
 

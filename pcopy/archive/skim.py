@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pcopy.archive.member import BLOCK, filled_up
-from pcopy.archive.reader import Read, is_header
-from pcopy.archive.records import parsed_records
+from pcopy.archive.reader import MOST_RECORDS, Broken, Read, is_header, number
+from pcopy.archive.records import LARGEST, parsed_records
 
 WINDOW = 256 << 10
 """Bytes that are read at once, where members are small."""
@@ -60,11 +60,13 @@ class _Skimming:
             block = self._bytes(at, BLOCK)
             if len(block) < BLOCK or block == _ZEROS:
                 return None
-            kind, size = block[156], _octal(block[124:136])
+            kind, size = block[156], _size_of(block[124:136])
             if kind not in _PLAIN or size < 0 or not is_header(block):
                 raise _Unclear
             if kind not in _BEFORE:
                 size = size if size_in_pax < 0 else size_in_pax
+                if at + size > LARGEST - 2 * BLOCK:
+                    raise _Unclear
                 return at + BLOCK + (0 if kind == _LINK else filled_up(size))
             if kind == _PAX:
                 size_in_pax = self._size_in(at + BLOCK, size)
@@ -72,6 +74,8 @@ class _Skimming:
 
     def _size_in(self, at: int, size: int) -> int:
         """What a pax header says of the size of the contents; -1: nothing. Raises ``_Unclear``."""
+        if size > MOST_RECORDS:
+            raise _Unclear
         body = self._bytes(at, size)
         if b"size=" not in body:
             return -1
@@ -81,9 +85,9 @@ class _Skimming:
             raise _Unclear from None
 
 
-def _octal(field: bytes) -> int:
-    """-1 for what is no octal number, nor in base 256."""
+def _size_of(field: bytes) -> int:
+    """-1 for what is none."""
     try:
-        return int(field.strip(b" \0") or b"0", 8)
-    except ValueError:
-        return int.from_bytes(field[1:], "big") if field[:1] == b"\x80" else -1
+        return number(field)
+    except Broken:
+        return -1

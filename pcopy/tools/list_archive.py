@@ -35,6 +35,8 @@ def list_archive(arguments: ArchiveArguments) -> int:
                 tell("ptar", f"{shown(path)}: at byte {each.offset:,}: {each.text}")
                 continue
             member = each.member
+            if each.remark:
+                tell("ptar", f"{shown(member.name)}: {each.remark}")
             if arguments.paths and not any(is_below(member.name, wanted) for wanted in arguments.paths):
                 continue
             if selection.anything and not _takes(selection, member):

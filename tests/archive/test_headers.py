@@ -130,6 +130,7 @@ def test_an_index_that_does_not_fit_is_none() -> None:
         *(text[:at] for at in range(len(text))),
         text.replace(b" 1 ", b" 2 ", 1), text.replace(b"512", b"513"), text.replace(b"2048", b"100"),
         text.replace(b"frame 96", b"frame 97"), text.replace(b"3072", b"2048"),
+        text.replace(b"0\n512\n2048\n", b""), text.replace(b"3072", b"9223372036854775808"),
     ):  # fmt: skip
         with pytest.raises(ValueError):
             unpacked(damaged, 4096, 5)

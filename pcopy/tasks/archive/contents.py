@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import zlib
 from collections import OrderedDict
 from functools import partial
@@ -101,12 +102,20 @@ class ArchiveContents:
             beside = os.open(self._path + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
-        with open(beside, "rb") as stream:
-            try:
+        try:
+            if not stat.S_ISREG(os.fstat(beside).st_mode):
+                raise ValueError("it is no regular file")
+            with open(beside, "rb", closefd=False) as stream:
                 text = stream.read(MOST_BYTES)
-            except OSError as error:
-                raise ValueError(error.strerror) from None
-        return unpacked(text, status.st_size, status.st_mtime_ns)
+        except OSError as error:
+            raise ValueError(error.strerror) from None
+        finally:
+            os.close(beside)
+        index = unpacked(text, status.st_size, status.st_mtime_ns)
+        size = sum(size for _, size in index.frames) or (self._table.size if self._table else status.st_size)
+        if index.end > size:
+            raise ValueError("it ends behind the archive")
+        return index
 
     def _from_index(self) -> SeekTable:
         try:

@@ -114,8 +114,9 @@ class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
         archive, sorting = rank.own(OpenArchive), Sorting(rank, result)
         end = None if self.end == TO_THE_END else self.end
         at = self.start
+        known: dict[bytes, bytes] = {}
         try:
-            found = members(archive.read, number_of, self.start, end)
+            found = members(archive.read, number_of, self.start, end, known)
             for number, each in enumerate(found):
                 if isinstance(each, Damage):
                     sorting.damaged(each)
@@ -127,6 +128,9 @@ class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
                     yield None
             if end is not None and at not in (end, -1):
                 text = f"what begins at byte {self.start:,} ends at byte {at:,}, and not where the next one begins"
+                sorting.damaged(Damage(self.start, b"", text))
+            if end is not None and known:  # an index of ours has no offsets behind a global header
+                text = "a header that says something of all that follows, which the index hides: remove the index"
                 sorting.damaged(Damage(self.start, b"", text))
         except Problem as problem:
             sorting.damaged(Damage(at, b"", problem.strerror or ""))
@@ -168,6 +172,8 @@ class Sorting:
             return
         self._found += 1
         self._found_bytes += member.size
+        if found.remark:
+            result.warn(place_of(b""), path, found.remark)
         if not path and member.kind != DIRECTORY:
             if self._strip:
                 result.count(counts.SKIPPED)
