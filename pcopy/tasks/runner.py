@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pcopy.engine.driver import Outcome, Slices
 from pcopy.engine.task import ANYBODY, Spawn, Task
-from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import SyncDirectories
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import Cancelled, waited
@@ -36,7 +35,7 @@ from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.text import shown
 
 if TYPE_CHECKING:
-    from pcopy.tasks.tell_items import Unheard
+    from pcopy.tasks.base.unheard import Unheard
 
 
 def is_work(task: Task) -> bool:
@@ -67,16 +66,12 @@ class TaskRunner:
         self._last: tuple[bytes, Kind | None] = b"", None
         if rank.signs or rank.options.verify or rank.options.itemize:
             load_later()
-        self._unheard: Unheard | None = None
-        if rank.options.itemize or rank.options.compare:
-            from pcopy.tasks.tell_items import Unheard
-
-            self._unheard = rank.own(Unheard)
+        self._unheard = _unheard_of(rank)
         rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
 
     def __call__(self, task: Task) -> Slices:
         value = self._unpacked(task)
-        if self._unheard is not None and not value.is_note and not (yield from self._heard(self._unheard)):
+        if self._unheard is not None and not value.is_note and not (yield from self._unheard.heard()):
             return Outcome([Spawn(*task[1:])])
         self._rank.begin(task.phase)
         result = Result(self._rank, task.phase, task.id, value.about())
@@ -101,17 +96,6 @@ class TaskRunner:
             return Outcome([Spawn(*task[1:])])
         finally:
             self._rank.end(result.running)
-
-    def _heard(self, unheard: Unheard) -> Stepwise[bool]:
-        """Waits until rank 0 has told what this rank has done; False if the job stops meanwhile."""
-        from pcopy.tasks.tell_items import Hearing
-
-        while unheard.is_full:
-            hearing = Hearing(unheard)
-            yield hearing
-            if hearing.is_cancelled:
-                return False
-        return True
 
     def _unpacked(self, task: Task) -> Kind:
         """What it packs. It is asked for twice: whether to divide it, and then to run it."""
@@ -196,6 +180,19 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn(note, owner=0)
     rank.ended()
     return result.outcome()
+
+
+def _unheard_of(rank: Rank) -> Unheard | None:
+    """What the rank tells rank 0 that waits until it is heard; None where nobody asks."""
+    if rank.options.walk:
+        from pcopy.tasks.walk.tell_found import UnheardBytes
+
+        return rank.own(UnheardBytes)
+    if rank.options.itemize or rank.options.compare:
+        from pcopy.tasks.tell_items import UnheardItems
+
+        return rank.own(UnheardItems)
+    return None
 
 
 def _hand_on_items(result: Result, rank: Rank) -> None:

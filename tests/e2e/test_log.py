@@ -91,19 +91,20 @@ def test_a_single_file_and_several_sources(area: Path) -> None:
 HESITANT = """
 import os, sys
 from pcopy.tasks import tell_items
-tell_items.MOST_UNHEARD, tell_items.LEAST_SHARE = 8, 4
+from pcopy.tasks.base import unheard
+tell_items.UnheardItems.most, tell_items.UnheardItems.least = 8, 4
 told = tell_items.TellItems.run
 def slowly(task, rank, result):
     import time
     time.sleep(0.002)
     told(task, rank, result)
 tell_items.TellItems.run = slowly
-class Hearing(tell_items.Hearing):
-    def __init__(self, unheard):
-        super().__init__(unheard)
+class Hearing(unheard.Hearing):
+    def __init__(self, told):
+        super().__init__(told)
         with open(os.environ["WAITED"], "ab") as file:
             file.write(b"waits")
-tell_items.Hearing = Hearing
+unheard.Hearing = Hearing
 from pcopy.cli.pcopy import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -17,7 +17,7 @@ from pcopy.tasks.base.kind import Again
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.compare.properties import ONLY_A, ONLY_B, TELLS_COMMON, TYPE
-from pcopy.tasks.tell_items import Unheard, acknowledge
+from pcopy.tasks.tell_items import UnheardItems, acknowledge
 
 Told = tuple[int, bytes, bytes, bytes]
 """Items of one directory that differ alike: the bits, its path below the root, names joined by slashes, type bytes."""
@@ -98,7 +98,7 @@ class Differences:
                 continue
             some.append(told)
             number += len(told[-1])
-            rank.own(Unheard).items += len(told[-1])
+            rank.own(UnheardItems).amount += len(told[-1])
             if number >= ITEMS_AT_ONCE:
                 result.spawn(TellDifferences(rank.number, tuple(some)), owner=0)
                 some, number = [], 0

@@ -1,22 +1,17 @@
 """TellFound: rank 0 hears what other ranks have found, as bytes to be written or as columns; FoundHeard: it has heard
 so many bytes of them.
-
-A rank begins no further directory while more than its share of ``MOST_UNHEARD`` bytes are on their way: so rank 0 holds
-no more than these, however slow whoever reads is.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.columns import Rows
-from pcopy.fsio.kernel.interface import Cancelled
 from pcopy.tasks.base.kind import Again
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.unheard import Unheard, acknowledge
 from pcopy.walk.matching import Items
 
 MOST_UNHEARD = 64 << 20
@@ -70,10 +65,7 @@ class TellFound(Again, code=103, doing="telling what was found"):
     def run(self, rank: Rank, result: Result) -> None:
         size = sum(map(len, self.parts)) + sum(map(_size, self.packed))
         _hear(rank, self.parts, self.packed)
-        heard = rank.own(HeardBytes)
-        heard[self.teller] += size
-        if heard[self.teller] >= share(rank.size) // 4:
-            result.spawn(FoundHeard(heard.pop(self.teller)), owner=self.teller)
+        acknowledge(rank, result, self.teller, size, UnheardBytes, FoundHeard)
 
 
 class FoundHeard(Again, code=104, doing="going on"):
@@ -82,55 +74,11 @@ class FoundHeard(Again, code=104, doing="going on"):
     number: int
 
     def run(self, rank: Rank, result: Result) -> None:
-        rank.own(UnheardBytes).size -= self.number
+        rank.own(UnheardBytes).amount -= self.number
 
 
-class HeardBytes(Counter[int]):
-    """On rank 0: the bytes that were heard and not acknowledged yet, by rank."""
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__()
-
-
-class UnheardBytes:
-    """The bytes of this rank of which it is not known yet that rank 0 has heard them."""
-
-    def __init__(self, rank: Rank) -> None:
-        self.size = 0
-        self._most = share(rank.size)
-
-    @property
-    def is_full(self) -> bool:
-        return self.size > self._most
-
-
-class _Hearing:
-    """Fills ``pcopy.engine.ticket.Ticket``: it is done when some of it has been heard."""
-
-    def __init__(self, unheard: UnheardBytes) -> None:
-        self._unheard = unheard
-        self.is_cancelled = False
-
-    @property
-    def is_done(self) -> bool:
-        return self.is_cancelled or not self._unheard.is_full
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-def share(ranks: int) -> int:
-    return max(LEAST_SHARE, MOST_UNHEARD // ranks)
-
-
-def heard(rank: Rank) -> Stepwise[None]:
-    """Waits until rank 0 has heard most of what this rank has found; raises ``Cancelled`` if the job stops first."""
-    unheard = rank.own(UnheardBytes)
-    while unheard.is_full:
-        hearing = _Hearing(unheard)
-        yield hearing
-        if hearing.is_cancelled:
-            raise Cancelled
+class UnheardBytes(Unheard):
+    most, least = MOST_UNHEARD, LEAST_SHARE
 
 
 class Handover:
@@ -158,7 +106,7 @@ class Handover:
         if rank.number == 0:
             _hear(rank, parts, self._items)
             return
-        rank.own(UnheardBytes).size += self.size
+        rank.own(UnheardBytes).amount += self.size
         result.spawn(TellFound(rank.number, parts, tuple(self._items)), owner=0)
 
 

@@ -25,7 +25,7 @@ from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.walk.finder import Finder, kind_of
-from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, heard
+from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover
 from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.matching import Items
 
@@ -82,7 +82,6 @@ class WalkDirs(Divisible, code=101, doing="walking", is_note=False):
     least_items = 2
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        yield from heard(rank)
         walk = _Walk(rank, result, rank.own(Finder).telling)
         walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
         yield from walk.go_on()
@@ -99,7 +98,6 @@ class WalkNames(Divisible, code=102, doing="walking", is_note=False):
     least_items = 64
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        yield from heard(rank)
         walk = _Walk(rank, result, rank.own(Finder).telling)
         try:
             directory = rank.open_source(self.place)

@@ -20,7 +20,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.walk.finder import Finder, kind_of
-from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer, heard
+from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer
 from pcopy.walk.forms import BLOCK, FIELDS
 from pcopy.walk.matching import KINDS, UNKNOWN, Items
 from pcopy.walk.saved_listing import Line, Recorded, SavedListing, from_root
@@ -45,7 +45,6 @@ class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False
         return _PLACE, self.paths.partition(b"\0")[0]
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        yield from heard(rank)
         finder = rank.own(Finder)
         names: list[bytes] = []
         statuses: list[os.stat_result] = []
