@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from pcopy.tasks import runner  # noqa: F401 (makes most kinds known)
-from pcopy.tasks.base.codec import load_later
+from pcopy import tasks
 from pcopy.tasks.base.kind import FORMAT, KINDS
-from pcopy.tasks.bench import measure  # noqa: F401 (as runner)
-from pcopy.tasks.broadcast import send  # noqa: F401 (as runner)
-from pcopy.tasks.change import change_tree  # noqa: F401 (as runner)
-from pcopy.tasks.listed import deepest_first, hand_out  # noqa: F401 (as runner)
-from pcopy.tasks.remove import remove_tree  # noqa: F401 (as runner)
-from pcopy.tasks.stripe import look_at_layouts  # noqa: F401 (as runner)
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
 from tests.support.command import REPOSITORY, pcopy, show, succeed
 
-load_later()
+for module in pkgutil.walk_packages(tasks.__path__, "pcopy.tasks."):
+    import_module(module.name)  # which makes its kinds known
 
 ANOTHER_KIND = '''
 
