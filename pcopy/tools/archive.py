@@ -140,7 +140,7 @@ class ArchivePreparation(Preparation):
             bwlimit=arguments.bwlimit,
             oplimit=arguments.oplimit,
             itemize=self.telling.itemizes,
-            archive=archive,
+            archive_file=archive,
             compress_as=arguments.compress_as,
             numeric_owner=arguments.numeric_owner,
         )
@@ -161,7 +161,7 @@ class ArchivePreparation(Preparation):
     def settle(self, rank: Rank, totals: Totals) -> int:
         """The archive gets its name."""
         archive, layout, options = rank.own(ArchiveFile), rank.own(Placement), self.job.options
-        name = os.path.basename(options.archive)
+        name = os.path.basename(options.archive_file)
         try:
             if options.compress_as:
                 frames = rank.own(Frames)
@@ -190,7 +190,7 @@ class ArchivePreparation(Preparation):
 
     def _write_index(self, rank: Rank, layout: Placement, status: os.stat_result) -> None:
         """Where there is more than one part to find; an older index goes in any case."""
-        path = self.job.options.archive + SUFFIX
+        path = self.job.options.archive_file + SUFFIX
         try:
             if len(layout.points) > 1 or self.job.options.compress_as == "gzip":
                 frames = rank.own(Frames).placed if self.job.options.compress_as == "gzip" else ()
@@ -215,7 +215,7 @@ class ArchivePreparation(Preparation):
         for remark in self._remarks:
             tell("ptar", remark)
         values = summary_values(ended.totals, COUNTED, seconds, ranks, ended.status)
-        self.values = {**values, "archive": shown(self.job.options.archive), "signature": self._found}
+        self.values = {**values, "archive": shown(self.job.options.archive_file), "signature": self._found}
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK:

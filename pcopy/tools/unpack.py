@@ -103,7 +103,7 @@ class UnpackPreparation(Preparation):
             bwlimit=arguments.bwlimit,
             oplimit=arguments.oplimit,
             itemize=self.telling.itemizes,
-            archive=archive,
+            archive_file=archive,
             numeric_owner=arguments.numeric_owner,
             strip_components=arguments.strip_components,
             members=arguments.paths,
@@ -127,7 +127,7 @@ class UnpackPreparation(Preparation):
         for remark in self._remarks:
             tell("ptar", remark)
         values = summary_values(ended.totals, COUNTED, seconds, ranks, ended.status)
-        self.values = {**values, "archive": shown(self.job.options.archive)}
+        self.values = {**values, "archive": shown(self.job.options.archive_file)}
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK:

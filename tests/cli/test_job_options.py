@@ -122,6 +122,8 @@ class TestJobOptions:
             (["--block-size", "4M"], "--block-size"),
             (["--checkpoint", "d"], "--checkpoint"),
             (["--checkpoint", "none"], "--checkpoint"),
+            (["--compress", "zstd"], "--compress"),
+            (["--decompress"], "--decompress"),
         ],
     )
     def test_what_is_copied_stays_as_it_was(self, option: list[str], named: str) -> None:
@@ -136,6 +138,7 @@ class TestJobOptions:
         refused |= {"direct", "drop_cache", "fsync", "reflink"}
         refused |= {"delete", "backup", "delete_all", "mirror", "max_delete", "dry_run"}
         refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}
+        refused |= {"compress", "decompress"}
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than", "control"}
         parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version", "show_config"}

@@ -19,10 +19,14 @@ from pcopy.tasks.base.dividing import GUESS, LEAST_COST, PORTION_SECONDS, UNASKE
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import KINDS, Divisible, Kind
 from pcopy.tasks.base.values import Place
+from pcopy.tasks.change.change_tree import ChangeNames
+from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNames
+from pcopy.tasks.compare.contents import CompareFiles
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
 from pcopy.tasks.files.name_items import NameItems
+from pcopy.tasks.recode.recode_files import RecodeFiles
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.stripe.look_at_layouts import LookAtLayouts
 from pcopy.tasks.verify.read_items import ReadItems
@@ -32,7 +36,7 @@ from tests.tasks.one_rank import root_of, surroundings
 
 PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
 WIDTHS = {
-    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "took": 8,
+    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "took": 8, "bits": 1, "others": 8,
 }  # fmt: skip
 """Bytes of an item in each packed column, as the formats of the kinds say."""
 
@@ -48,7 +52,14 @@ def names(items: int, prefix: str = "n") -> bytes:
 
 def made(kind: type[Divisible], items: int) -> Divisible:
     """A task of the kind, in which each item can be told from the others in each column."""
-    values: dict[str, Any] = {"place": PLACE, "names": names(items), "attempt": 1, "counter": -1, "writer": 7}
+    values: dict[str, Any] = {
+        "place": PLACE,
+        "names": names(items),
+        "attempt": 1,
+        "counter": -1,
+        "writer": 7,
+        "once_more": True,
+    }
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")
     values["marks"] = tuple(b"m%d" % number for number in range(items))
@@ -78,7 +89,10 @@ def items_of(task: Divisible) -> list[tuple[object, ...]]:
     return [*zip(*columns, strict=True)]
 
 
-DIVISIBLE = [ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts, WalkDirs, WalkNames]
+DIVISIBLE = [
+    *(ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts, WalkDirs, WalkNames),
+    *(ChangeNames, CompareFiles, CompareDirs, CompareNames, RecodeFiles),
+]
 
 
 def test_these_kinds_can_be_divided_and_no_others() -> None:

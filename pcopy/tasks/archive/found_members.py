@@ -76,7 +76,7 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
         try:
             known = archive.contents.index()
         except ValueError as error:
-            result.notices.append(f"{shown(rank.options.archive + SUFFIX)}: is not used: {error}")
+            result.notices.append(f"{shown(rank.options.archive_file + SUFFIX)}: is not used: {error}")
         except Problem as problem:
             rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
             return

@@ -18,7 +18,7 @@ class OpenArchive:
     """Of one rank; it is opened when it is first asked for."""
 
     def __init__(self, rank: Rank) -> None:
-        self._path = rank.options.archive
+        self._path = rank.options.archive_file
         self._contents: ArchiveContents | None = None
 
     @property

@@ -108,7 +108,7 @@ class Options(NamedTuple):
     ACL and a default ACL as ``pcopy.fsio.kernel.batches.Mend`` has them."""
     compare: int = 0
     """The properties by which two trees are compared side by side (``pcopy.tasks.compare.properties``)."""
-    archive: bytes = b""
+    archive_file: bytes = b""
     """The archive that is made, or unpacked."""
     compress_as: str = ""
     numeric_owner: bool = False

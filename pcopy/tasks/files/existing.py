@@ -78,7 +78,7 @@ def mends(rank: Rank) -> bool:
 
 def owners(rank: Rank) -> int:
     """The columns that are wanted beside those of each scan, for that or for an archive: whose an item is."""
-    return OWNER | GROUP if rank.options.archive or mends(rank) else 0
+    return OWNER | GROUP if rank.options.archive_file or mends(rank) else 0
 
 
 class Existing(NamedTuple):
