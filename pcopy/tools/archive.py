@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.archive.index import SUFFIX, Index, packed
@@ -17,8 +14,7 @@ from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.paths import lies_in, root_read
-from pcopy.launch.tool import Ended, Preparation, Tool
-from pcopy.launch.watch.signals import told
+from pcopy.launch.tool import Ended, Tool
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.replacing import replacing
@@ -35,11 +31,12 @@ from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool
-from pcopy.tools.outputs import check_outputs, write_result
+from pcopy.tools.ending import SummedPreparation
+from pcopy.tools.outputs import check_outputs, umask_of_user, write_result
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.units import show_seconds, show_size
 
-COUNTED = (
+_COUNTED = (
     *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
     *("changed", "vanished", "excused", "warnings"),
 )
@@ -108,19 +105,32 @@ class Archiving(RepeatableTool):
 
 ARCHIVING = Archiving()
 
-OUTCOMES = {
-    INCOMPLETE: "incomplete: some items failed (status 1)",
-    INTERNAL: "internal error (status 70)",
-    STOPPED: "stopped early (status 75)",
-}
+
+class OfArchive(SummedPreparation):
+    """Of a job that makes an archive, or unpacks one; ``done`` is what is done to items."""
+
+    program, incomplete = "ptar", "some items failed"
+    done: str
+
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        values = summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        return {**values, "archive": shown(self.job.options.archive_file)}
+
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        totals = ended.totals
+        yield from sums_lines(totals, self.done, "left out")
+        rate = totals.bytes / seconds if seconds > 0 else 0.0
+        size, ways = show_size(totals.bytes), counted(ranks, "rank", "ranks")
+        yield f"{size} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}"
 
 
-class ArchivePreparation(Preparation):
+class ArchivePreparation(OfArchive):
+    done, stopped = "archived", "the same command makes the archive"
+
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
-        self._remarks: list[str] = []
         self._found: str | None = None
         archive = _archive_to_make(arguments.archive)
         roots = tuple(_root(path, arguments.directory, archive) for path in arguments.paths)
@@ -172,12 +182,12 @@ class ArchivePreparation(Preparation):
             if options.sync:
                 sync_directory(rank.descriptors[0].target)
         except Problem as problem:
-            self._remarks.append(f"{shown(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
+            self.remarks.append(f"{shown(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
             return STOPPED
         self._write_index(rank, layout, status)
         if not rank.signs or totals.failed:
             if rank.signs:
-                self._remarks.append("no signature is written, since items failed")
+                self.remarks.append("no signature is written, since items failed")
             return OK
         from pcopy.tasks.sign.signing import SignState
 
@@ -185,7 +195,7 @@ class ArchivePreparation(Preparation):
         self._found = sign.signatures[0][0].hex()
         trouble = write_result(self.job, sign)
         if trouble:
-            self._remarks.append(trouble)
+            self.remarks.append(trouble)
         return INCOMPLETE if trouble else OK
 
     def _write_index(self, rank: Rank, layout: Placement, status: os.stat_result) -> None:
@@ -202,37 +212,18 @@ class ArchivePreparation(Preparation):
         except FileNotFoundError:
             pass
         except (OSError, Refused) as error:
-            self._remarks.append(f"the index could not be written, and is not needed: {error}")
+            self.remarks.append(f"the index could not be written, and is not needed: {error}")
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", "the archive was not made; the same command makes it")
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
-        seconds = time.monotonic() - self.began
         if ended.halted is not None:
-            tell("ptar", told(ended.halted))
-            tell("ptar", "the archive was not made, and what was there under its name is as it was")
-        for remark in self._remarks:
-            tell("ptar", remark)
-        values = summary_values(ended.totals, COUNTED, seconds, ranks, ended.status)
-        self.values = {**values, "archive": shown(self.job.options.archive_file), "signature": self._found}
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or ended.status != OK:
-            print("\n".join(end_lines(ended, seconds, ranks, "archived", "left out")), flush=True)
-        sys.stdout.flush()
-        return ended.status
+            self.remarks.insert(0, "the archive was not made, and what was there under its name is as it was")
+        return super().tell_end(ended, ranks)
 
-
-def end_lines(ended: Ended, seconds: float, ranks: int, done: str, left: str) -> list[str]:
-    totals = ended.totals
-    lines = sums_lines(totals, done, left)
-    rate = totals.bytes / seconds if seconds > 0 else 0.0
-    size, ways = show_size(totals.bytes), counted(ranks, "rank", "ranks")
-    lines.append(f"{size} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}")
-    if ended.status != OK:
-        lines.append(OUTCOMES.get(ended.status, f"ended with status {ended.status}"))
-    return lines
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        return {**super().summary(ended, seconds, ranks), "signature": self._found}
 
 
 def _archive_to_make(path: bytes) -> bytes:
@@ -275,10 +266,3 @@ def _own(roots: Sequence[Root], paths: Iterable[bytes]) -> Iterator[tuple[int, b
                 yield number, os.path.relpath(path, root.source)
             elif root.item and path == os.path.join(root.source, root.item):
                 yield number, root.item
-
-
-def umask_of_user() -> int:
-    """The user's; it can only be read by setting it."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask

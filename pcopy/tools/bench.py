@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from pcopy.engine.task import Spawn, Task
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.jobs.paths import root_read
-from pcopy.launch.tool import Ended, Preparation
-from pcopy.launch.watch.signals import told
+from pcopy.launch.tool import Ended
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.output_file import OutputFile
 from pcopy.report.streams import tell
@@ -27,6 +23,7 @@ from pcopy.text import counted, shown
 from pcopy.tools.arguments import BenchArguments
 from pcopy.tools.bench_figures import advice, drawing, tables, values_of
 from pcopy.tools.director import RepeatableDirector, RepeatableTool
+from pcopy.tools.ending import SummedPreparation
 from pcopy.tools.space import free_on
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
@@ -36,12 +33,6 @@ OF_FILES = (Test.CREATE, Test.STAT, Test.OPEN, Test.READDIR, Test.RENAME, Test.U
 
 EMPTY_FILE = 512
 """Bytes that a file without contents may take: an inode, and its name."""
-
-_OUTCOMES = {
-    INCOMPLETE: "a measurement failed, and those after it were not made (status 1)",
-    INTERNAL: "internal error (status 70)",
-    STOPPED: "stopped early (status 75): the tables show what was measured before",
-}
 
 
 def _measured(totals: Totals) -> Done:
@@ -115,10 +106,13 @@ class Benchmark(RepeatableTool):
 BENCHMARK = Benchmark()
 
 
-class BenchPreparation(Preparation):
+class BenchPreparation(SummedPreparation):
+    program, incomplete = "pdbench", "a measurement failed, and those after it were not made"
+    stopped = "the tables show what was measured before"
+
     def __init__(self, arguments: BenchArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
-        super().__init__(arguments.ranks, 1, arguments.telling)
+        super().__init__(arguments.ranks, 1, arguments.telling, dry_run=arguments.dry_run)
         self.arguments = arguments
         root = root_read(arguments.directory, follow=True)
         if root.item:
@@ -164,7 +158,7 @@ class BenchPreparation(Preparation):
         return os.path.join(self.job.roots[0].target_shown, b".pdbench-%s" % self.job.name.encode())
 
     def sink(self, screen: Sink) -> Sink:
-        self._book = Notebook(screen, [] if self.arguments.dry_run else self.steps)
+        self._book = Notebook(screen, [] if self.dry_run else self.steps)
         return self._book
 
     def settle(self, rank: Rank, totals: Totals) -> int:
@@ -178,31 +172,27 @@ class BenchPreparation(Preparation):
         if os.path.lexists(private):
             tell("pdbench", f"{shown(self._private)} could not be removed: remove it")
 
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        taken: Sequence[Taken] = self._book.taken if self._book else ()
-        if ended.halted is not None:
-            tell("pdbench", told(ended.halted))
-        self.tell_how_to_go_on()
-        seconds = time.monotonic() - self.began
-        status = self._draw(taken, ended.status)
-        self.values = self._summary(ended, taken, seconds, ranks, status)
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif self.arguments.dry_run:
-            print(self._planned(), flush=True)
-        elif not self.telling.quiet or status != OK:
-            lines = [*tables(taken), *advice(taken)]
-            lines.append(f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}")
-            if status != OK:
-                lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
-            print("\n".join(lines), flush=True)
-        return status
+    @property
+    def _taken(self) -> Sequence[Taken]:
+        return self._book.taken if self._book else ()
 
-    def _draw(self, taken: Sequence[Taken], status: int) -> int:
-        if self._svg is None or self.arguments.dry_run:
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        self.tell_how_to_go_on()
+        return super().tell_end(ended._replace(status=self._draw(ended.status)), ranks)
+
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        if self.dry_run:
+            yield self._planned()
+            return
+        yield from tables(self._taken)
+        yield from advice(self._taken)
+        yield f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}"
+
+    def _draw(self, status: int) -> int:
+        if self._svg is None or self.dry_run:
             return status
         try:
-            self._svg.replace(drawing(taken, shown(self.job.roots[0].target_shown)).encode())
+            self._svg.replace(drawing(self._taken, shown(self.job.roots[0].target_shown)).encode())
         except OSError as error:
             tell("pdbench", f"{shown(self._svg.path)}: the picture could not be written: {error.strerror}")
             return max(status, INCOMPLETE)
@@ -210,11 +200,11 @@ class BenchPreparation(Preparation):
             self._svg.close()
         return status
 
-    def _summary(self, ended: Ended, taken: Sequence[Taken], seconds: float, ranks: int, status: int) -> dict[str, Any]:
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         return {
-            **summary_values(ended.totals, ("failed",), seconds, ranks, status),
-            "dry_run": self.arguments.dry_run,
+            **summary_values(ended.totals, ("failed",), seconds, ranks, ended.status),
+            "dry_run": self.dry_run,
             "operations": ended.totals.files,
             "bytes": ended.totals.bytes,
-            **values_of(taken),
+            **values_of(self._taken),
         }

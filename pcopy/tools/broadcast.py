@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.engine.task import Spawn, Task
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.errors import OK, Refused
 from pcopy.jobs.paths import absolute, unlookable
 from pcopy.launch.launcher import is_launched
-from pcopy.launch.tool import Ended, Preparation
-from pcopy.launch.watch.signals import told
+from pcopy.launch.tool import Ended
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import encode
@@ -25,6 +22,7 @@ from pcopy.tasks.broadcast.send import Send, Stream
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import BroadcastArguments
 from pcopy.tools.director import RepeatableDirector, RepeatableTool
+from pcopy.tools.ending import SummedPreparation
 from pcopy.tools.outputs import check_told
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
@@ -34,12 +32,6 @@ OPEN, LOOK, SEND, SYNC = range(4)
 
 _COUNTED = ("found", "files", "bytes", "skipped", "failed", "excused")
 """Counters that ``--json`` shows, by their names in ``Totals``: of all hosts together."""
-
-_OUTCOMES = {
-    INCOMPLETE: "incomplete: not every host has all files (status 1)",
-    INTERNAL: "internal error (status 70)",
-    STOPPED: "stopped early (status 75): the same command sends all again",
-}
 
 
 def _sent(totals: Totals) -> Done:
@@ -106,10 +98,13 @@ class Broadcast(RepeatableTool):
 BROADCAST = Broadcast()
 
 
-class BroadcastPreparation(Preparation):
+class BroadcastPreparation(SummedPreparation):
+    program, stopped = "pbcast", "the same command sends all again"
+
     def __init__(self, arguments: BroadcastArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
-        super().__init__(0 if is_launched(os.environ) else 1, 1, arguments.telling)
+        super().__init__(0 if is_launched(os.environ) else 1, 1, arguments.telling, dry_run=arguments.dry_run)
+        self.incomplete = f"not every host {'can take' if self.dry_run else 'has'} all files"
         self.arguments = arguments
         self._files = tuple(map(_checked, arguments.files))
         _refuse_equal_names(self._files)
@@ -131,40 +126,32 @@ class BroadcastPreparation(Preparation):
     def tell_how_to_go_on(self) -> None:
         tell("pbcast", "the same command sends all files again")
 
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        seconds = time.monotonic() - self.began
-        totals, status = ended.totals, ended.status
-        if ended.halted is not None:
-            tell("pbcast", told(ended.halted))
-        rate = round(totals.bytes / seconds) if seconds > 0 else 0
-        self.values = {
-            **summary_values(totals, _COUNTED, seconds, ranks, status),
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        return {
+            **summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status),
             "sources": len(self._files),
-            "dry_run": self.arguments.dry_run,
-            "bytes_per_second": rate,
+            "dry_run": self.dry_run,
+            "bytes_per_second": round(_rate(ended.totals, seconds)),
         }
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or status != OK or self.arguments.dry_run:
-            print("\n".join(self._lines(totals, seconds, ranks, status, rate)), flush=True)
-        return status
 
-    def _lines(self, totals: Totals, seconds: float, ranks: int, status: int, rate: int) -> Iterable[str]:
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        totals = ended.totals
         sums = [f"{totals.files:,} written", f"{totals.skipped:,} skipped", f"{totals.failed:,} failed"]
         if rest := totals.found - totals.files - totals.skipped - totals.failed:
             sums.append(f"{rest:,} not reached")
         sources = counted(len(self._files), "file", "files")
-        if self.arguments.dry_run:
+        if self.dry_run:
             hosts = counted(totals.found, "host", "hosts")
             yield f"{sources} of {show_size(self._size)} would be sent to {hosts}: {totals.failed:,} cannot take them"
             return
         yield f"{sources} to each host: {totals.found:,} begun = {' + '.join(sums)}"
-        yield (
-            f"{show_size(totals.bytes)} written in {show_seconds(seconds)}: {show_size(rate)}/s on all hosts together, "
-            f"with {counted(ranks, 'rank', 'ranks')}"
-        )
-        if status != OK:
-            yield _OUTCOMES.get(status, f"ended with status {status}")
+        rate, ways = show_size(_rate(totals, seconds)), counted(ranks, "rank", "ranks")
+        written = f"{show_size(totals.bytes)} written in {show_seconds(seconds)}"
+        yield f"{written}: {rate}/s on all hosts together, with {ways}"
+
+
+def _rate(totals: Totals, seconds: float) -> float:
+    return totals.bytes / seconds if seconds > 0 else 0.0
 
 
 def _checked(path: bytes) -> bytes:

@@ -20,6 +20,7 @@ from pcopy.tasks.change.visitor import ChangeVisitor
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ChangeArguments
 from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
+from pcopy.tools.outputs import umask_of_user
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 from pcopy.units import show_seconds
@@ -57,11 +58,9 @@ class ChangePreparation(TreePreparation):
     def __init__(self, arguments: ChangeArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.tree)
-        umask = os.umask(0)
-        os.umask(umask)
         is_listed = bool(self.tree.listing)
         roots = self.listed() if is_listed else self.roots(lambda path: _root(path, arguments))
-        self.make_job(roots, copies=False, change=arguments.change, umask=umask)
+        self.make_job(roots, copies=False, change=arguments.change, umask=umask_of_user())
 
     def is_listed(self, items: Itemized) -> bool:
         return items.action == Action.META

@@ -34,7 +34,7 @@ from pcopy.tasks.compare.tell_differences import Difference, KnownDifferences
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JobDirector
-from pcopy.tools.outputs import check_lists, check_outputs
+from pcopy.tools.outputs import check_lists, check_outputs, umask_of_user
 from pcopy.tools.selecting import nothing_selected
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
@@ -93,8 +93,6 @@ class ComparePreparation(Preparation):
             self._lists[path] = self._lists.get(path, 0) | bits_of(name)
         roots = tuple(root_read(path, follow=True) for path in arguments.paths)
         tells_common = any(bits & TELLS_COMMON for bits in self._lists.values())
-        umask = os.umask(0o077)
-        os.umask(umask)
         options = Options(
             preserve=preserve_of(self._wanted),
             modify_window=comparison.window,
@@ -103,7 +101,7 @@ class ComparePreparation(Preparation):
             sync=False,
             direct=arguments.direct,
             drop_cache=arguments.drop_cache,
-            umask=umask,
+            umask=umask_of_user(),
             select=arguments.select,
             bwlimit=arguments.bwlimit,
             oplimit=arguments.oplimit,

@@ -192,6 +192,13 @@ def _check_directory(path: bytes) -> None:
         raise Refused(f"{shown(path)}: its directory may not be written")
 
 
+def umask_of_user() -> int:
+    """With which these files are made. It can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
 def holds_more(roots: Sequence[Root]) -> bool:
     """Has the directory that several sources were copied into entries that are none of theirs? False if that is hidden.
 

@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import source_of
 from pcopy.jobs.spool import spool_in
-from pcopy.launch.tool import Ended, Preparation
-from pcopy.launch.watch.signals import told
-from pcopy.report.streams import tell
+from pcopy.launch.tool import Ended
 from pcopy.tasks.base.itemized import Itemized
 from pcopy.tasks.base.job import Failure, InFront, Job, Options, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
 from pcopy.tools.arguments import TreeArguments
+from pcopy.tools.ending import SummedPreparation
 from pcopy.tools.outputs import check_told
 
 if TYPE_CHECKING:
     from pcopy.jobs.listed import PathList
 
 
-class TreePreparation(Preparation):
+class TreePreparation(SummedPreparation):
     """A path that is not there has failed, and the others are taken all the same."""
 
     done: str
     """What is done to trees: ``removed``."""
-    incomplete: str
-    """What is told of a job of which items have failed."""
 
     def __init__(self, tree: TreeArguments) -> None:
         telling = tree.telling
         if tree.dry_run:  # standard output has the lines: they would go through a bar, and be there twice
             progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
             telling = telling._replace(verbose=min(telling.verbose, 1), progress=progress)
-        super().__init__(tree.ranks, tree.in_flight, telling)
+        super().__init__(tree.ranks, tree.in_flight, telling, dry_run=tree.dry_run)
         self.tree = tree
         self._missing: list[Failure] = []
         self.list: PathList | None = None
@@ -120,39 +115,9 @@ class TreePreparation(Preparation):
         return INCOMPLETE if self._missing else OK
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
-        seconds = time.monotonic() - self.began
         missing, totals = len(self._missing), ended.totals
-        ended = ended._replace(totals=totals._replace(found=totals.found + missing, failed=totals.failed + missing))
-        if ended.halted is not None:
-            tell(self.program, told(ended.halted))
-        self.values = self.summary(ended, seconds, ranks)
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or ended.status != OK or self.tree.dry_run:
-            lines = [*self.lines(ended, seconds, ranks)]
-            if ended.status != OK:
-                lines.append(self._outcomes.get(ended.status, f"ended with status {ended.status}"))
-            print("\n".join(lines), flush=True)
-        return ended.status
-
-    @property
-    def _outcomes(self) -> Mapping[int, str]:
-        return {
-            INCOMPLETE: f"incomplete: {self.incomplete} (status 1)",
-            INTERNAL: "internal error (status 70)",
-            STOPPED: "stopped early (status 75): the same command goes on",
-        }
-
-    program: str
-    """It stands before each line."""
-
-    @abstractmethod
-    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
-        """What ``--json`` shows."""
-
-    @abstractmethod
-    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
-        """What people are shown."""
+        totals = totals._replace(found=totals.found + missing, failed=totals.failed + missing)
+        return super().tell_end(ended._replace(totals=totals), ranks)
 
 
 def topmost(roots: Sequence[Root]) -> tuple[Root, ...]:

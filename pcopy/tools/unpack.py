@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import sys
-import time
 from collections.abc import Iterable
 
 from pcopy.engine.messages import Halt
@@ -14,8 +11,6 @@ from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
-from pcopy.launch.tool import Ended, Preparation
-from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.finish_members import SealMembers
@@ -27,11 +22,10 @@ from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.text import shown
-from pcopy.tools.archive import COUNTED, end_lines, umask_of_user
+from pcopy.tools.archive import OfArchive
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool
-from pcopy.tools.outputs import check_told
-from pcopy.tools.summary import summary_values
+from pcopy.tools.outputs import check_told, umask_of_user
 
 
 class UnpackDirector(JobDirector):
@@ -85,12 +79,13 @@ class Unpacking(RepeatableTool):
 UNPACKING = Unpacking()
 
 
-class UnpackPreparation(Preparation):
+class UnpackPreparation(OfArchive):
+    done, stopped = "unpacked", "the same command unpacks all once more"
+
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
-        self._remarks: list[str] = []
         archive = archive_to_read(arguments.archive)
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
@@ -114,26 +109,11 @@ class UnpackPreparation(Preparation):
         if totals.found or not self.arguments.paths:
             return OK
         names = ", ".join(map(shown, self.arguments.paths))
-        self._remarks.append(f"{shown(self.arguments.archive)}: holds nothing of these names: {names}")
+        self.remarks.append(f"{shown(self.arguments.archive)}: holds nothing of these names: {names}")
         return INCOMPLETE
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", "the same command unpacks all once more")
-
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        seconds = time.monotonic() - self.began
-        if ended.halted is not None:
-            tell("ptar", told(ended.halted))
-        for remark in self._remarks:
-            tell("ptar", remark)
-        values = summary_values(ended.totals, COUNTED, seconds, ranks, ended.status)
-        self.values = {**values, "archive": shown(self.job.options.archive_file)}
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or ended.status != OK:
-            print("\n".join(end_lines(ended, seconds, ranks, "unpacked", "left out")), flush=True)
-        sys.stdout.flush()
-        return ended.status
 
 
 def archive_to_read(path: bytes) -> bytes:

@@ -31,7 +31,7 @@ from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
-from pcopy.tools.outputs import check_outputs, write_result
+from pcopy.tools.outputs import check_outputs, umask_of_user, write_result
 from pcopy.tools.selecting import nothing_selected
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
@@ -104,7 +104,7 @@ class VerifyPreparation(Preparation):
             sync=False,
             direct=arguments.direct,
             drop_cache=arguments.drop_cache,
-            umask=_umask(),
+            umask=umask_of_user(),
             select=arguments.select,
             bwlimit=arguments.bwlimit,
             oplimit=arguments.oplimit,
@@ -298,10 +298,3 @@ def _as_told(arguments: VerifyArguments, options: Options, name: str, size: int,
         if asked and asked != there:
             raise Refused(f"{option} {asked}: {shown(path)} was made with {there}; leave the option out")
     return options._replace(hash=name, block_size=size)
-
-
-def _umask() -> int:
-    """The user's; it can only be read by setting it."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pcopy.engine.task import Spawn
@@ -80,6 +80,7 @@ WALK = Walk()
 
 class WalkPreparation(TreePreparation):
     program, done, incomplete = "pwalk", "walked", "not everything could be looked at"
+    stopped = "nothing was written"
 
     def __init__(self, arguments: WalkArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
@@ -192,10 +193,6 @@ class WalkPreparation(TreePreparation):
 
             values = {**values, "summary": summary_of(self._outputs.sums)}
         return values
-
-    @property
-    def _outcomes(self) -> Mapping[int, str]:
-        return {**super()._outcomes, STOPPED: "stopped early (status 75): nothing was written"}
 
 
 def _targets(arguments: WalkArguments) -> list[ListTarget]:
