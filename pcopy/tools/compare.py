@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
-import time
 from collections.abc import Iterator
 
 from pcopy.engine.messages import Halt
@@ -17,9 +15,7 @@ from pcopy.engine.task import Spawn
 from pcopy.errors import DIFFERENT, INTERNAL, OK, REFUSED, Refused
 from pcopy.fsio.identity import Identity
 from pcopy.jobs.paths import root_read
-from pcopy.launch.tool import Ended, Preparation
-from pcopy.launch.watch.signals import told
-from pcopy.report.streams import tell
+from pcopy.launch.tool import Ended
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT
 from pcopy.signature.replacing import replacing
@@ -34,8 +30,8 @@ from pcopy.tasks.compare.tell_differences import Difference, KnownDifferences
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JobDirector
+from pcopy.tools.ending import ReadPreparation
 from pcopy.tools.outputs import check_lists, check_outputs, umask_of_user
-from pcopy.tools.selecting import nothing_selected
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -77,13 +73,14 @@ class CompareDirector(JobDirector):
         return status
 
 
-class ComparePreparation(Preparation):
+class ComparePreparation(ReadPreparation):
+    unread = "compared: nothing is said of these"
+
     def __init__(self, arguments: VerifyArguments) -> None:
         """Raises ``Refused``; nothing is written."""
-        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
+        super().__init__(arguments)
         comparison = arguments.comparison
         assert comparison is not None
-        self._remarks: list[str] = []
         self._unlisted = 0
         self._numbers: dict[int, int] = {}
         self._nul = comparison.nul
@@ -117,9 +114,7 @@ class ComparePreparation(Preparation):
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        select = self.job.options.select
-        if select.anything and (nothing := nothing_selected(totals, select)):
-            self._remarks.append(nothing)
+        if self._lacks_items(totals):
             return REFUSED
         known = rank.own(KnownDifferences)
         self._numbers = {bits: number for bits, number in known.numbers.items() if bits}
@@ -162,25 +157,6 @@ class ComparePreparation(Preparation):
             return f"{shown(file)}: the list could not be written: {error.strerror}"
         self._unlisted = max(self._unlisted, left_out)
         return ""
-
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        elapsed = time.monotonic() - self.began
-        totals = ended.totals
-        if ended.halted is not None:
-            self._remarks.append(told(ended.halted))
-        elif totals.failed:
-            found = counted(totals.found, "item", "items")
-            self._remarks.append(f"{totals.failed:,} of {found} could not be compared: nothing is said of these")
-        for remark in self._remarks:
-            tell("pverify", remark)
-        self.values = self._summary(ended, elapsed, ranks)
-        if self.telling.json:
-            print(json.dumps(self.values))
-        elif not self.telling.quiet:
-            for line in self._lines(ended, elapsed):
-                print(f"pverify: {line}", file=sys.stderr)
-        sys.stdout.flush()
-        return ended.status
 
     def _lines(self, ended: Ended, elapsed: float) -> Iterator[str]:
         numbers = self._sums()

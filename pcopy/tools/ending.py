@@ -1,17 +1,25 @@
-"""How a tool that keeps no jobs tells of the end: what went wrong, then the sums as a few lines, or as JSON."""
+"""How tools that keep no jobs tell of the end: what went wrong, then the sums as a few lines, or as JSON.
+
+Of what is compared the lines go to standard error: standard output has what differs.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
 from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.screen import Telling
 from pcopy.report.streams import tell
+from pcopy.tasks.base.job import Totals
+from pcopy.text import counted
+from pcopy.tools.arguments import VerifyArguments
+from pcopy.tools.selecting import nothing_selected
 
 
 class SummedPreparation(Preparation):
@@ -60,3 +68,49 @@ class SummedPreparation(Preparation):
             STOPPED: f"stopped early (status 75): {self.stopped}",
         }
         return outcomes.get(status, f"ended with status {status}")
+
+
+class ReadPreparation(Preparation):
+    """Of two things that are read and compared: what is told at the end."""
+
+    unread: str
+    """What follows the number of items that failed."""
+
+    def __init__(self, arguments: VerifyArguments) -> None:
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
+        self._remarks: list[str] = []
+
+    def _lacks_items(self, totals: Totals) -> bool:
+        """Have the filters left nothing? That is told."""
+        select = self.job.options.select
+        nothing = nothing_selected(totals, select) if select.anything else ""
+        if nothing:
+            self._remarks.append(nothing)
+        return bool(nothing)
+
+    def tell_end(self, ended: Ended, ranks: int) -> int:
+        elapsed = time.monotonic() - self.began
+        totals = ended.totals
+        if ended.halted is not None:
+            self._remarks.append(told(ended.halted))
+        elif totals.failed:
+            found = counted(totals.found, "item", "items")
+            self._remarks.append(f"{totals.failed:,} of {found} could not be {self.unread}")
+        for remark in self._remarks:
+            tell("pverify", remark)
+        self.values = self._summary(ended, elapsed, ranks)
+        if self.telling.json:
+            print(json.dumps(self.values))
+        elif not self.telling.quiet:
+            for line in self._lines(ended, elapsed):
+                print(f"pverify: {line}", file=sys.stderr)
+        sys.stdout.flush()
+        return ended.status
+
+    @abstractmethod
+    def _lines(self, ended: Ended, elapsed: float) -> Iterable[str]:
+        """What people are shown."""
+
+    @abstractmethod
+    def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:
+        """What ``--json`` shows."""

@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import stat
-import sys
-import time
 from collections.abc import Callable
 from types import MappingProxyType
 
@@ -15,8 +13,6 @@ from pcopy.errors import DIFFERENT, OK, REFUSED, Refused
 from pcopy.jobs.paths import absolute, root_read, unlookable
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Settle, Tool
-from pcopy.launch.watch.signals import told
-from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT, SYMLINK
 from pcopy.signature.manifest import ManifestReader, begins_as_manifest
@@ -31,8 +27,8 @@ from pcopy.tasks.sign.signing import SignState
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.ending import ReadPreparation
 from pcopy.tools.outputs import check_outputs, umask_of_user, write_result
-from pcopy.tools.selecting import nothing_selected
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
@@ -78,15 +74,16 @@ def prepared(arguments: VerifyArguments) -> Preparation:
     return ComparePreparation(arguments)
 
 
-class VerifyPreparation(Preparation):
+class VerifyPreparation(ReadPreparation):
+    unread = "read: nothing is proved"
+
     def __init__(self, arguments: VerifyArguments) -> None:
         """Raises ``Refused``; nothing is written."""
-        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
+        super().__init__(arguments)
         self.arguments = arguments
         self._expected: Signature | None = None
         self._of_link = False  # what PATH is compared with describes a symbolic link, and nothing else
         self._found: str | None = None
-        self._remarks: list[str] = []
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._compared(arguments)
         roots = tuple(root_read(path, follow=not self._of_link) for path in paths)
@@ -131,8 +128,7 @@ class VerifyPreparation(Preparation):
         return paths, options, against
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        if self.job.options.select.anything and (nothing := nothing_selected(totals, self.job.options.select)):
-            self._remarks.append(nothing)
+        if self._lacks_items(totals):
             return REFUSED
         sign = rank.own(SignState)
         digest, tally = sign.signatures[0]
@@ -184,25 +180,6 @@ class VerifyPreparation(Preparation):
             print(json.dumps({"difference": what, "path": shown(path), "path_b64": exact}))
         else:
             print(f"{what} {shown(path)}")
-
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        elapsed = time.monotonic() - self.began
-        totals = ended.totals
-        if ended.halted is not None:
-            self._remarks.append(told(ended.halted))
-        elif totals.failed:
-            found = counted(totals.found, "item", "items")
-            self._remarks.append(f"{totals.failed:,} of {found} could not be read: nothing is proved")
-        for remark in self._remarks:
-            tell("pverify", remark)
-        self.values = self._summary(ended, elapsed, ranks)
-        if self.telling.json:
-            print(json.dumps(self.values))
-        elif not self.telling.quiet:
-            for line in self._lines(ended, elapsed):
-                print(f"pverify: {line}", file=sys.stderr)
-        sys.stdout.flush()
-        return ended.status
 
     def _lines(self, ended: Ended, elapsed: float) -> list[str]:
         lines = []
