@@ -1,7 +1,8 @@
 """The list of ``--from``: read once, and brought into the order of a walk, for tools that change what is there.
 
 All paths lie below one directory, which no symbolic link leads to: the last one that leads to all of them. Each is
-ended by a NUL; what a saved listing tells of the item follows (``pcopy.tasks.listed.hand_out.LISTED``).
+there once, and ended by a NUL; what all lines tell of the item follows (``pcopy.tasks.listed.hand_out.LISTED``), if any
+does.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import closing
-from itertools import takewhile
+from functools import reduce
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import BinaryIO
 
 from pcopy.errors import HINDRANCES, Refused, hindrance
 from pcopy.fsio.close import let_go
-from pcopy.fsio.kernel.columns import FIRST, LAST
 from pcopy.jobs.meant import meant
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
-from pcopy.tasks.listed.hand_out import DEVICE, INODE, LISTED, MTIME, SIZE
+from pcopy.tasks.listed.hand_out import DEVICE, DISAGREES, INODE, LISTED, MTIME, SIZE, SLASH
 from pcopy.text import shown
 from pcopy.walk.saved_listing import Recorded, SavedListing, from_root
 
 _BUDGET = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
 _END = b"\0"
+_FARTHEST = 2**63 - 1
+"""Seconds that no file's time has."""
+_NOTHING = LISTED.pack(0, 0, 0, 0, 0, 0, 0)
 
 
 class PathList(NamedTuple):
@@ -52,7 +57,7 @@ def read_list(
     with closing(sorter), SavedListing(file, "--from", nul=nul, meant=meant) as listing:
         start = listing.directory or (os.getcwdb() if within is None else within)
         common: bytes | None = None
-        is_absolute = False
+        is_absolute, tells = False, listing.is_saved
         try:
             for number, line, known in listing:
                 is_absolute = is_absolute or line.startswith(b"/")
@@ -63,17 +68,20 @@ def read_list(
                     raise listing.refused(number, f"{shown(line)} {why}")
                 above = b"".join(part + _END for part in parts[:-1])
                 common = above if common is None else _common(common, above)
-                sorter.add(_END.join(parts), b"" if known is None else _told(known))
+                told = _told(known, has_slash=line.endswith((b"/", b"/.")))
+                tells = tells or told != _NOTHING
+                sorter.add(_END.join(parts), told)
             if common is None:
                 return None
             identity, base = _directory(b"/" + common[:-1].replace(_END, b"/"), listing.name)
             written = open_spool()
-            listed = _written(sorter, written, len(base.strip(b"/") + b"/") if base != b"/" else 0)
+            skipped = len(base.strip(b"/") + b"/") if base != b"/" else 0
+            listed = _written(sorter, written, skipped, tells=tells)
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None
         called = _called(base, is_absolute)
         root = Root(base, base, b"", b"", called, called, identity, identity)
-        return PathList(root, written, LISTED.size if listing.is_saved else 0, listed)
+        return PathList(root, written, LISTED.size if tells else 0, listed)
 
 
 def _why_not(parts: list[bytes], within: bytes | None) -> str:
@@ -94,20 +102,39 @@ def _common(one: bytes, other: bytes) -> bytes:
     return b"".join(name + _END for name, _ in takewhile(lambda both: both[0] == both[1] != b"", names))
 
 
-def _told(known: Recorded) -> bytes:
-    fields = (known.inode, INODE), (known.device, DEVICE), (known.size, SIZE), (known.mtime_ns, MTIME)
-    bits = sum(bit for value, bit in fields if value is not None)
-    mtime = min(max(known.mtime_ns or 0, FIRST), LAST)
-    return LISTED.pack(bits, known.type, known.inode or 0, known.device or 0, known.size or 0, mtime)
+def _told(known: Recorded | None, *, has_slash: bool) -> bytes:
+    """Of one line; fields that are not told are 0."""
+    bits = SLASH if has_slash else 0
+    if known is None:
+        return LISTED.pack(bits, 0, 0, 0, 0, 0, 0) if bits else _NOTHING
+    size, mtime = (None, None) if known.type == stat.S_IFDIR else (known.size, known.mtime_ns)
+    fields = (known.inode, INODE), (known.device, DEVICE), (size, SIZE), (mtime, MTIME)
+    bits += sum(bit for value, bit in fields if value is not None)
+    seconds, nanoseconds = divmod(mtime or 0, 10**9)
+    seconds = min(max(seconds, -_FARTHEST), _FARTHEST)
+    return LISTED.pack(bits, known.type, known.inode or 0, known.device or 0, size or 0, seconds, nanoseconds)
 
 
-def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int) -> int:
-    """Each path once, without so many bytes at its beginning; returns their number."""
-    last, number = None, 0
-    for key, told in sorter.sorted():
-        if key != last:
-            written.write(key[skipped:].replace(_END, b"/") + _END + told)
-            last, number = key, number + 1
+def _both(one: bytes, other: bytes) -> bytes:
+    """What two lines tell of one item."""
+    if one == other:
+        return one
+    (bits, *first), (further, *second) = LISTED.unpack(one), LISTED.unpack(other)
+    told_twice = bits & further
+    bits |= further
+    for bit, mine, theirs in zip((0, INODE, DEVICE, SIZE, MTIME, MTIME), first, second, strict=True):
+        if mine != theirs and (told_twice & bit if bit else mine and theirs):
+            bits |= DISAGREES
+    return LISTED.pack(bits, *(mine or theirs for mine, theirs in zip(first, second, strict=True)))
+
+
+def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: bool) -> int:
+    """Each path once, without so many bytes at its beginning, and with what a list ``tells``; returns their number."""
+    number = 0
+    for key, lines in groupby(sorter.sorted(), itemgetter(0)):
+        told = reduce(_both, map(itemgetter(1), lines))
+        written.write(key[skipped:].replace(_END, b"/") + _END + (told if tells else b""))
+        number += 1
     written.flush()
     return number
 

@@ -15,7 +15,7 @@ from pcopy.launch.tool import Ended
 from pcopy.report.streams import tell
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Root, Totals
+from pcopy.tasks.base.job import DeviceInode, Root, Totals
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.remove.listed import ListedRemoval
@@ -68,11 +68,19 @@ class RemovePreparation(TreePreparation):
         super().__init__(arguments.tree)
         around = _directories_around_us()
         missing_is_fine = arguments.missing_is_fine
+        kept: tuple[DeviceInode, ...] = ()
         if self.tree.listing:
             roots = self.listed(_check_listed(os.getcwdb()))
+            kept = tuple(around)
         else:
             roots = self.roots(lambda path: _root(path, around), missing_is_fine=missing_is_fine)
-        self.make_job(roots, copies=True, one_file_system=not self.tree.listing, missing_is_fine=missing_is_fine)
+        self.make_job(
+            roots,
+            copies=True,
+            one_file_system=not self.tree.listing,
+            missing_is_fine=missing_is_fine,
+            never_removed=kept,
+        )
         if roots and not arguments.yes and not self.tree.dry_run:
             part = "what the filters choose in " if self.tree.select.anything else ""
             _ask(_named(roots, part) if self.list is None else _listed(self.list))
@@ -90,6 +98,8 @@ class RemovePreparation(TreePreparation):
         yield from sums_lines(totals, removed, "left" if select.anything else "not empty")
         if select.anything and totals.skipped:
             yield f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty"
+        if self.list is not None and self.tree.dry_run and totals.directories:
+            yield f"  {counted(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
         rate = totals.copied / seconds if seconds > 0 else 0.0
         yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.extent import seed
 from tests.support.trees import random_tree
-from tests.support.users import is_root
+from tests.support.users import is_root, require_root
 
 
 def prm(*arguments: Argument, given: bytes | None = None, **options: Any) -> Completed:
@@ -49,10 +49,12 @@ def test_as_xargs_rm(area: Path, ranks: int) -> None:
     )
     (area / "list").write_bytes(b"\0".join([*listed, b"./" + whole, b""]))
     run = prm("--yes", "--json", "-0", "--from", area / "list", cwd=area / "two", ranks=ranks)
-    assert run.returncode == 0 and not run.stderr, show(run)
     assert items(area / "one") == items(area / "two")
+    stay = listed.intersection(items(area / "two"))
+    assert run.returncode == (1 if stay else 0), show(run)
+    assert run.stderr.count(b": Directory not empty") == len(stay), show(run)
     told = json.loads(run.stdout)
-    assert told["found"] == len(listed) == told["removed"] + told["not_empty"]
+    assert told["found"] == len(listed) == told["removed"] + told["failed"] and told["failed"] == len(stay)
     assert told["removed"] == len(chosen) - len(items(area / "one"))
 
 
@@ -69,12 +71,13 @@ def given(*paths: str) -> dict[str, Any]:
 def test_the_list_may_come_from_a_pipe(area: Path) -> None:
     build(area / "tree")
     run = prm("--yes", "--from", "-", area / "tree", ranks=2, **given("a/b/1", "a", "a/b", f"{area}/tree/c/3", ""))
-    assert run.returncode == 0, show(run)
+    assert run.returncode == 1 and f"{area}/tree/a: rmdir: Directory not empty".encode() in run.stderr, show(run)
     assert items(area / "tree") == [b"./a", b"./a/2", b"./c", b"./keep", b"./keep/4"]
     run = prm("--from", "-", ranks=1, cwd=area / "tree", **given("keep/4"))
     assert run.returncode == 2 and b"nobody can be asked" in run.stderr and (area / "tree/keep/4").exists()
     run = prm("--dry-run", "--from", "-", ranks=2, cwd=area / "tree", **given("c", "keep/4"))
     assert run.stdout.startswith(b"delete ./keep/4\ndelete ./c\n2 found = 2 would be removed"), show(run)
+    assert b"\n  1 directory among them, if nothing else is in them\n" in run.stdout
     assert (area / "tree/keep/4").exists()
     run = prm("--json", "--from", "-", ranks=1, **given())
     assert run.returncode == 0 and json.loads(run.stdout)["found"] == 0
@@ -116,7 +119,7 @@ def test_a_saved_listing_is_compared(area: Path) -> None:
     (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = prm("--yes", "--json", "--from", area / "list", ranks=2)
     told = json.loads(run.stdout)
-    assert run.returncode == 1 and (told["removed"], told["not_empty"], told["failed"]) == (3, 1, 5), show(run)
+    assert run.returncode == 1 and (told["removed"], told["failed"]) == (3, 6), show(run)
     for name in ("longer", "later", "moved", "link", "typed"):
         assert f"{tree}/{name}: stat: it is another one than was listed, or was changed since".encode() in run.stderr
         assert os.path.lexists(tree / name)
@@ -154,3 +157,65 @@ def test_nothing_behind_a_link_goes(area: Path) -> None:
     assert items(area / "tree") == [b"./link"] and (area / "outside/a/2").exists()
     outside = prm("--yes", "--from", "-", area / "tree", ranks=1, **given(f"{area}/outside/a/2"))
     assert outside.returncode == 2 and b"does not lie in" in outside.stderr
+
+
+def test_the_working_directory_stays_under_any_name(area: Path) -> None:
+    require_root("mount directories")
+    (area / "up/in").mkdir(parents=True)
+    (area / "alias").mkdir()
+    subprocess.run(["mount", "--bind", area / "up", area / "alias"], check=True)
+    try:
+        for options in (["--yes"], ["--dry-run"]):
+            words = f"{area}/alias/in\n".encode()
+            run = prm(*options, "--from", "-", cwd=area / "up/in", ranks=2, given=words)
+            assert run.returncode == 1 and b"is the working directory, or one above it" in run.stderr, show(run)
+            assert (area / "up/in").is_dir()
+    finally:
+        subprocess.run(["umount", area / "alias"], check=True)
+
+
+@pytest.mark.parametrize("program", ["prm", "pchmod"])
+def test_a_slash_asks_for_a_directory(area: Path, program: str) -> None:
+    build(area / "tree")
+    (area / "tree/link").symlink_to("a")
+    words = ("c/3/", "link/", "keep/4", "a/b/./", "keep/4/.", "a/b")
+    options = ("--yes",) if program == "prm" else ("--owner", f"{os.geteuid()}")
+    with (area / "list").open("w") as file:
+        file.writelines(f"{word}\n" for word in words)
+    listing = ("--json", "--from", area / "list")
+    run = pcopy(*options, *listing, cwd=area / "tree", ranks=2, program=program)
+    assert run.returncode == 1 and os.path.lexists(area / "tree/link"), show(run)
+    assert run.stderr.count(b": is no directory; leave out the slash\n") == 2, show(run)
+    assert b"link: stat: is a symbolic link; leave out the slash, or list what it leads to\n" in run.stderr, show(run)
+    assert (area / "tree/c/3").exists() and (area / "tree/keep/4").exists()
+    assert json.loads(run.stdout)["found"] == 4
+
+
+def test_lines_that_contradict_each_other(area: Path) -> None:
+    """What both lines tell has to hold."""
+    sizes, names = (1, 2, 1), ("one", "two", "both")
+    head: dict[str, Any] = {"format": "pcopy listing", "version": 1, "directory_b64": "L3RtcA=="}
+    lines = [head]
+    for name, size in zip(names, sizes, strict=True):
+        (area / name).write_bytes(b"x")
+        lines.append({"path": f"{area}/{name}", "type": "file", "size": size})
+        lines.append({"path": f"{area}/./{name}", "type": "file", "size": 1, "inode": (area / name).stat().st_ino})
+    lines.append({"path": f"{area}/one", "type": "file", "inode": 1})
+    (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = prm("--yes", "--json", "--from", area / "list", ranks=1)
+    assert run.returncode == 1 and json.loads(run.stdout)["removed"] == 1, show(run)
+    assert run.stderr.count(b"the list tells of it twice, and not the same: it stays") == 2
+    assert [(area / name).exists() for name in names] == [True, True, False]
+
+
+def test_times_that_64_bits_do_not_hold_are_compared(area: Path) -> None:
+    lines: list[dict[str, Any]] = [{"format": "pcopy listing", "version": 1, "directory_b64": "L3RtcA=="}]
+    for name, seconds in (("same", 10**10), ("later", 10**10 + 1)):
+        (area / name).touch()
+        os.utime(area / name, (0, seconds))
+        if (area / name).stat().st_mtime != seconds:
+            pytest.skip("the file system holds no such times")
+        lines.append({"path": f"{area}/{name}", "type": "file", "mtime_ns": 10**19})
+    (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = prm("--yes", "--json", "--from", area / "list", ranks=1)
+    assert run.returncode == 1 and (area / "later").exists() and not (area / "same").exists(), show(run)

@@ -101,6 +101,8 @@ class Options(NamedTuple):
     backup: bytes = b""
     told: int = 0
     """Bytes that the list of a tool which changes what is there tells of each item (``pcopy.jobs.listed``)."""
+    never_removed: tuple[DeviceInode, ...] = ()
+    """Directories that are not removed, by whatever name a list has them."""
     missing_is_fine: bool = False
     """Is a path that was listed, and is not there, no failure?"""
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import BinaryIO
 
 from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Rows, pack_names
+from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -26,12 +26,18 @@ from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.walk.listing import NAMES_AT_ONCE
 from pcopy.walk.visitor import LOOKED_AT, Found, hand_over
 
-LISTED = struct.Struct("=BIQQQq")
-"""What a saved listing tells of an item: which of the others it tells, type, inode, device, size and mtime."""
+LISTED = struct.Struct("=BIQQQqI")
+"""What a list tells of an item: which of the others it tells, type (0: untold), inode, device, size, and mtime in
+seconds and nanoseconds."""
 INODE, DEVICE, SIZE, MTIME = 1, 2, 4, 8
-"""Bits of its first field. The type is always told; size and mtime say nothing of directories."""
+"""Bits of its first field. Size and mtime are told of no directory."""
+SLASH, DISAGREES = 16, 32
+"""Further ones: a slash follows its path; the list tells of it twice, and not the same."""
 
 OTHER = "it is another one than was listed, or was changed since: it stays"
+_TWO = "the list tells of it twice, and not the same: it stays"
+_LINK = "is a symbolic link; leave out the slash, or list what it leads to"
+_NO_DIRECTORY = "is no directory; leave out the slash"
 
 _LONG = 0.05
 """Seconds after which the rest of the list waits for the rank's other tasks."""
@@ -135,21 +141,36 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
     verdicts, rows = stated.verdicts, stated.rows
     problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != Code.DONE}
     for row, item in enumerate(LISTED.iter_unpack(told)):
-        if row not in problems and not _is_listed(rows, row, item):
-            problems[row] = Problem("stat", 0, on_source=True, text=OTHER)
+        if row not in problems and (why := _why_not(directory, names[row], rows, row, item)):
+            problems[row] = Problem("stat", 0, on_source=True, text=why)
     hand_over(Found(directory, packed, rows, problems), visitor)
     yield from visitor.settle()
     visitor.finish()
 
 
-def _is_listed(rows: Rows, row: int, item: tuple[int, ...]) -> bool:
-    """Is it still the item that was listed?"""
-    known, kind, inode, device, size, mtime = item
-    mode = rows.mode[row]
-    if stat.S_IFMT(mode) != kind:
-        return False
-    if (known & INODE and rows.inode[row] != inode) or (known & DEVICE and rows.device[row] != device):
-        return False
-    if stat.S_ISDIR(mode):
-        return True
-    return not ((known & SIZE and rows.size[row] != size) or (known & MTIME and rows.mtime[row] != mtime))
+def _why_not(directory: int, name: bytes, rows: Rows, row: int, item: tuple[int, ...]) -> str:
+    """Why it is not what was listed; empty if it still is."""
+    known, kind, inode, device, size, seconds, nanoseconds = item
+    type_ = stat.S_IFMT(rows.mode[row])
+    if known & SLASH and type_ != stat.S_IFDIR:
+        return _LINK if type_ == stat.S_IFLNK else _NO_DIRECTORY
+    if known & DISAGREES:
+        return _TWO
+    is_listed = (
+        kind in (0, type_)
+        and not (known & INODE and rows.inode[row] != inode)
+        and not (known & DEVICE and rows.device[row] != device)
+        and not (known & SIZE and rows.size[row] != size)
+        and not (known & MTIME and _mtime(directory, name, rows.mtime[row]) != seconds * 10**9 + nanoseconds)
+    )
+    return "" if is_listed else OTHER
+
+
+def _mtime(directory: int, name: bytes, known: int) -> int:
+    """In nanoseconds: one that 64 bits do not hold is asked for once more."""
+    if FIRST < known < LAST:
+        return known
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return known

@@ -1,6 +1,6 @@
 """The visitor of a removal by a list: what is listed goes, and nothing else.
 
-A directory goes last, the deepest first, if nothing is in it any more; else it stays, and is no failure of its own.
+A directory goes last, the deepest first, if nothing is in it any more; else it stays, and has failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from pcopy.tasks.remove.removal_counts import only_looks
 from pcopy.tasks.remove.visitor import OTHER_DEVICE, RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.visitor import Found
 
-_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+_NEVER = "is the working directory, or one above it, which is never removed"
+
+
+class _Kept:
+    """A rank's one: the directories that are not removed, as (device, inode) on this host."""
+
+    def __init__(self, rank: Rank) -> None:
+        """Raises ``Problem``."""
+        theirs = rank.job.roots[0].source_id[0]
+        ours = status_of(rank.sources[0].open(b"", None)).st_dev
+        pairs = rank.options.never_removed
+        self.directories = {(ours if device == theirs else device, inode) for device, inode in pairs}
 
 
 class ListedRemoval(RemoveVisitor):
@@ -32,6 +43,7 @@ class ListedRemoval(RemoveVisitor):
         """Raises ``Problem`` if the directory can't be opened."""
         directory = rank.open_source(place)
         super().__init__(rank, result, place, directory, status_of(directory).st_dev)
+        self._kept = rank.own(_Kept).directories
 
     def failed(self, name: bytes, problem: Problem) -> None:
         if problem.errno != errno.ENOENT or not self._rank.options.missing_is_fine:
@@ -43,9 +55,14 @@ class ListedRemoval(RemoveVisitor):
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
         self._tally.found(len(rows))
-        here = [row for row in rows if found.rows.device[row] == self.device]
-        for row in {*rows}.difference(here):
-            self._fail(found.names[row], Problem("stat", 0, text=OTHER_DEVICE))
+        here = []
+        for row in rows:
+            identity = device, _ = found.rows.device[row], found.rows.inode[row]
+            if device == self.device and identity not in self._kept:
+                here.append(row)
+            else:
+                text = OTHER_DEVICE if device != self.device else _NEVER
+                self._fail(found.names[row], Problem("stat", 0, text=text))
         if here:
             tell_later(self._result, self._place, [found.names[row] for row in here], found.rows.chosen(here))
 
@@ -58,9 +75,7 @@ class ListedRemoval(RemoveVisitor):
             problems = {row: problem for row in gone if (problem := problem_of(verdicts, row)) is not None}
             gone = [row for row in gone if row not in problems]
             for row, problem in problems.items():
-                if problem.errno in _NOT_EMPTY:
-                    self._tally.stays()
-                elif problem.errno == errno.ENOENT:
+                if problem.errno == errno.ENOENT:
                     self._tally.found(-1)
                 else:
                     self._fail(each[row], problem)
