@@ -21,7 +21,7 @@ from pcopy.jobs.meant import meant_or_made
 from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
 from pcopy.report.screen import Telling
 from pcopy.signature.algorithms import algorithm
-from pcopy.tasks.base.job import Job, Options, Root
+from pcopy.tasks.base.job import DeviceInode, Job, Options, Root
 from pcopy.text import shown
 
 if TYPE_CHECKING:
@@ -76,6 +76,21 @@ def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
     for name, path in outputs.items():
         refuse_within(f"--{name}", path, roots, what)
         _check_output(name, path)
+
+
+def refuse_replacing(telling: Telling, sent: Mapping[bytes, DeviceInode], directory: bytes) -> None:
+    """Raises ``Refused`` if what tells of a job would take the place of a file that is ``sent``, by its name, or of its
+    copy in the ``directory``."""
+    inodes = set(sent.values())
+    for path in filter(None, _told(telling).values()):
+        parent, name = os.path.split(path)
+        with suppress(OSError):
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in inodes:
+                raise Refused(f"{shown(path)}: is a file that is sent; name another one")
+        with suppress(OSError):
+            if name in sent and os.path.samefile(parent or b".", directory):
+                raise Refused(f"{shown(path)}: is where a file is sent to; name another one")
 
 
 def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling, *, force: bool) -> None:

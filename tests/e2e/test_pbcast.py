@@ -137,9 +137,8 @@ def test_hosts_that_see_one_directory_write_it_once(hosts: Hosts, files: list[Pa
     assert run.returncode == 0, show(run)
     told = json.loads(run.stdout)
     assert (told["found"], told["files"], told["failed"]) == (5, 5, 0)
-    lines = run.stderr.decode().splitlines()
-    assert [line for line in lines if "on h1 and" in line or "on h2 and" in line] == lines
-    assert len(lines) == 2
+    line = f"pbcast: {hosts.target}: is one directory on h0, h1, h2: it is written once"
+    assert run.stderr.decode().splitlines() == [line]
     assert sorted(os.listdir(hosts.target)) == [path.name for path in files[:5]]
     assert hosts.has(2) == digests(files[:5])
 
@@ -193,6 +192,21 @@ def test_a_dry_run_tells_which_hosts_cannot_take_the_files(hosts: Hosts, files: 
     assert hosts.has(0) == hosts.has(1) == {}
 
 
+def test_a_dry_run_foresees_what_a_run_meets(hosts: Hosts, files: list[Path]) -> None:
+    """Room is what a file takes, not how long it is."""
+    hollow = files[0].parent / "huge"
+    with open(hollow, "wb") as file:
+        file.truncate(1 << 40)
+    change = 'case $PMI_RANK in 1) mount -t tmpfs -o ro none "$PLACE/d" ;; 2) mkdir "$PLACE/d/huge" ;; esac'
+    run = hosts.run(3, "--dry-run", hollow, change=change)
+    assert run.returncode == 1, show(run)
+    assert b"to 3 hosts: 2 cannot take them" in run.stdout
+    assert sorted(run.stderr.decode().splitlines()) == [
+        f"pbcast: {hosts.target}/huge: rename: Is a directory: on h2 (EISDIR)",
+        f"pbcast: {hosts.target}: create: Read-only file system: on h1 (EROFS)",
+    ]
+
+
 def test_a_file_that_changes_meanwhile_fails_everywhere(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
     """What was there stays, and other files come. Each piece takes a while to be read; after the first it changes."""
     require_strace()
@@ -235,6 +249,83 @@ def test_ranks_of_one_host_that_see_different_directories_fail(hosts: Hosts, fil
     run = hosts.run(2, files[0], change="hostname same")
     assert run.returncode == 1, show(run)
     assert b"is another directory for rank 1 than for the first rank of same" in run.stderr
+
+
+@pytest.mark.in_turn(1)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ('[ $PMI_RANK = 0 ] || rmdir "$PLACE/d"', ["open: No such file or directory: on rank 1 of same (ENOENT)"]),
+        ('mount -t tmpfs -o ro none "$PLACE/d"', ["create: Read-only file system: on same (EROFS)"]),
+    ],
+    ids=["none", "read-only"],
+)
+def test_what_another_rank_of_a_host_lacks_is_told_once(
+    hosts: Hosts, files: list[Path], change: str, told: list[str]
+) -> None:
+    change += "; hostname same"
+    run = hosts.run(2, "--json", files[0], change=change)
+    assert run.returncode == 1, show(run)
+    lines = [line for line in run.stderr.decode().splitlines() if line.startswith("pbcast: ")]
+    assert len(lines) == len(told) == json.loads(run.stdout)["failed"], show(run)
+    assert all(line.endswith(text) for line, text in zip(lines, told, strict=True)), lines
+
+
+def test_holes_are_neither_read_nor_sent(area: Path) -> None:
+    """Of 1 TiB 12 bytes are data."""
+    require_strace()
+    (area / "copies").mkdir()
+    with open(area / "huge", "wb") as file:
+        file.write(b"begin")
+        file.seek(1 << 39)
+        file.write(b"amid")
+        file.truncate(1 << 40)
+        file.seek((1 << 40) - 3)
+        file.write(b"end")
+    log = area / "log"
+    trace = ["strace", "-f", "-y", "-qq", "-o", log, "-e", "trace=pread64"]
+    run = pbcast(area / "huge", area / "copies", wrap=trace, timeout=GRACE)
+    assert run.returncode == 0, show(run)
+    assert sum(map(int, re.findall(r"huge>.* = (\d+)$", log.read_text(), re.M))) <= 3 * 4096
+    copy = area / "copies/huge"
+    assert (copy.stat().st_size, copy.stat().st_blocks) == (1 << 40, (area / "huge").stat().st_blocks)
+    with open(copy, "rb") as file:
+        for at, data in ((0, b"begin\0"), ((1 << 39) - 1, b"\0amid\0"), ((1 << 40) - 4, b"\0end")):
+            file.seek(at)
+            assert file.read(len(data)) == data
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--errors", "p.json"),
+        ("--errors", "copies/p.json"),
+        ("--report", "elsewhere/p.json"),
+        ("--metrics", "hard link"),
+    ],
+)
+def test_what_tells_of_the_job_replaces_no_source_and_no_copy(area: Path, option: tuple[str, str]) -> None:
+    (area / "copies").mkdir()
+    (area / "elsewhere").symlink_to("copies")
+    contents = "" if option[0] == "--metrics" else '{"path": "'
+    (area / "p.json").write_text(contents)
+    if option[1] == "hard link":
+        os.link(area / "p.json", area / "hard link")
+    run = pbcast(*option, "p.json", "copies", cwd=area)
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    assert b"sent" in run.stderr
+    assert ((area / "p.json").read_text(), os.listdir(area / "copies")) == (contents, [])
+
+
+def test_a_link_to_what_is_sent_is_not_replaced(area: Path) -> None:
+    (area / "file").write_bytes(b"kept")
+    (area / "copies").mkdir()
+    (area / "copies/file").symlink_to("../file")
+    for source in (area / "file", area / "copies/file"):
+        run = pbcast(source, area / "copies")
+        assert (run.returncode, run.stdout) == (2, b""), show(run)
+        assert b"copies/file: is a symbolic link to " in run.stderr
+    assert (area / "copies/file").is_symlink()
 
 
 def test_nothing_half_written_is_left_after_a_signal(area: Path, files: list[Path]) -> None:

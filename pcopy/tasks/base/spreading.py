@@ -30,6 +30,7 @@ class Hosts:
     """``names`` are each rank's host; empty if all ranks are on this one."""
 
     def __init__(self, names: Sequence[str], rank: int, ranks: int = 1) -> None:
+        self.names = names
         order = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self._numbers = [order[name] % _KNOWN_APART for name in names]
         self.here = self._numbers[rank] if names else 0

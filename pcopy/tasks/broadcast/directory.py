@@ -1,13 +1,16 @@
 """OpenTarget, LookAround, SyncTarget: the directory on each host that gets the files; do hosts see one and the same?
 
 Rule: no name is believed. The first rank of each host makes a small file in its directory, and then all look whose
-files they see. Hosts that see one directory write it once: the first of them does.
+files they see. Hosts that see one directory write it once: the first of them does. Before anything is sent these files
+are removed.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.beside import Beside
@@ -15,7 +18,7 @@ from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import create, remove
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.text import shown
@@ -23,6 +26,9 @@ from pcopy.units import show_size
 
 NAP = 0.005
 """Seconds that a slice waits for a sync."""
+
+MOST_NAMED = 16
+"""Hosts that a line names."""
 
 
 class HostDirectory:
@@ -42,12 +48,13 @@ class HostDirectory:
     def host(self) -> str:
         return os.uname().nodename
 
-    def open(self, path: bytes) -> None:
+    def open(self, path: bytes, *, shows: bool = True) -> None:
+        """``shows``: others are to see which one it is. What goes wrong is its ``problem``."""
         self.path = path
         try:
             with failing("open"):
                 self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            if self.is_written and self._rank.size > 1:
+            if shows and self.is_written and self._rank.size > 1:
                 let_go(create(self.descriptor, self.probe_of(self._rank.number)))
                 self._probe = self.probe_of(self._rank.number)
         except Problem as problem:
@@ -65,12 +72,16 @@ class HostDirectory:
             return False
         return True
 
-    def close(self) -> None:
-        """May be called again."""
+    def unshow(self) -> None:
+        """All have looked. May be called again."""
         probe, self._probe = self._probe, b""
         if probe:
             with suppress(OSError):
                 remove(self.descriptor, probe)
+
+    def close(self) -> None:
+        """May be called again."""
+        self.unshow()
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
@@ -91,51 +102,105 @@ class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
 
 
 class CheckDirectory(OfHost, code=165, doing="checking the directory of this host"):
-    """A dry run: may files be made in it, and is there room for so many bytes? The host counts as an item."""
+    """A dry run: may files get these names in it, and is there room for so many bytes? The host counts as an item."""
 
     directory: bytes
+    names: tuple[bytes, ...]
     needed: int
 
     def run(self, rank: Rank, result: Result) -> None:
-        directory = rank.own(HostDirectory)
+        target = rank.own(HostDirectory)
+        target.open(self.directory, shows=False)
+        problems = list(self._problems(target))
         result.count(counts.FOUND)
+        result.count(counts.FAILED if problems else counts.FILES)
+        for name, problem in problems:
+            path = os.path.join(self.directory, name) if name else self.directory
+            result.report(path, on_host(problem, target.host))
+
+    def _problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
+        """Each with the name that it is about, or none."""
+        if target.problem is not None:
+            yield b"", target.problem
+            return
         try:
-            with failing("open"):
-                directory.path = self.directory
-                directory.descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            if not os.access(".", os.W_OK | os.X_OK, dir_fd=directory.descriptor, effective_ids=True):
-                raise Problem("create", errno.EACCES)
             with failing("statvfs"):
-                there = os.statvfs(directory.descriptor)
-            free = there.f_bavail * there.f_frsize
-            if free < self.needed:
-                raise Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
-            result.count(counts.FILES)
+                there = os.statvfs(target.descriptor)
         except Problem as problem:
-            result.count(counts.FAILED)
-            result.report(self.directory, on_host(problem, directory.host))
+            yield b"", problem
+            return
+        if there.f_flag & os.ST_RDONLY:
+            yield b"", Problem("create", errno.EROFS)
+            return
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=target.descriptor, effective_ids=True):
+            yield b"", Problem("create", errno.EACCES)
+            return
+        free = there.f_bavail * there.f_frsize
+        if free < self.needed:
+            yield b"", Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
+        for name in self.names:
+            with suppress(OSError):
+                if stat.S_ISDIR(os.stat(name, dir_fd=target.descriptor, follow_symlinks=False).st_mode):
+                    yield name, Problem("rename", errno.EISDIR)
 
 
 class LookAround(OfHost, code=161, doing="looking which hosts share a directory"):
-    """Each leader looks for those before it; every other rank has to see what the leader of its host sees."""
+    """A leader looks for the leaders before it, and has the other ranks of its host look whether they see what it sees.
+    Where it could make no file they do not: no file comes to that host, which is told once for each."""
 
     def run(self, rank: Rank, result: Result) -> None:
-        target = rank.own(HostDirectory)
-        if target.descriptor < 0 or rank.size == 1:
-            return
+        target, names = rank.own(HostDirectory), rank.hosts.names
         if rank.number not in rank.leaders:
-            if not any(map(target.sees, rank.leaders)):
-                text = f"is another directory for rank {rank.number} than for the first rank of {target.host}; "
-                text += "give each host a name of its own, and each rank of it the same mounts"
-                result.count(counts.FOUND)
-                result.count(counts.FAILED)
-                result.report(target.path, Problem("open", 0, text=text))
+            self._look_beside(rank, target, names.index(names[rank.number]), result)
             return
+        if target.problem is not None or rank.size == 1:
+            return
+        for other, name in enumerate(names):
+            if other != rank.number and name == names[rank.number]:
+                result.spawn(LookAround(), owner=other)
         before = rank.leaders[: rank.leaders.index(rank.number)]
-        if any(map(target.sees, before)):
+        first = next(filter(target.sees, before), None)
+        if first is not None:
             target.is_written = False
-            text = f"is one directory on {target.host} and on another host: it is written once"
-            result.notices.append(f"{shown(target.path)}: {text}")
+            result.spawn(SeesSame(first, rank.number), owner=0)
+
+    def _look_beside(self, rank: Rank, target: HostDirectory, leader: int, result: Result) -> None:
+        problem = target.problem and on_host(target.problem, f"rank {rank.number} of {target.host}")
+        if problem is None and not target.sees(leader):
+            text = f"is another directory for rank {rank.number} than for the first rank of {target.host}; "
+            text += "give each host a name of its own, and each rank of it the same mounts"
+            problem = Problem("open", 0, text=text)
+        if problem is not None:
+            result.count(counts.FOUND)
+            result.count(counts.FAILED)
+            result.report(target.path, problem)
+
+
+class SharedBy:
+    """On rank 0: the leaders that see one directory, by the first of them."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._names = rank.hosts.names
+        self.others: dict[int, list[int]] = {}
+
+    def told(self, path: bytes) -> list[str]:
+        """A line for each directory."""
+        return [self._line(path, (first, *sorted(others))) for first, others in sorted(self.others.items())]
+
+    def _line(self, path: bytes, leaders: Sequence[int]) -> str:
+        hosts = ", ".join(self._names[each] for each in leaders[:MOST_NAMED])
+        more = f" and {len(leaders) - MOST_NAMED:,} more" if len(leaders) > MOST_NAMED else ""
+        return f"{shown(path)}: is one directory on {hosts}{more}: it is written once"
+
+
+class SeesSame(Note, code=168, doing="noting which hosts share a directory"):
+    """The leader ``other`` sees the directory of ``first``."""
+
+    first: int
+    other: int
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(SharedBy).others.setdefault(self.first, []).append(self.other)
 
 
 class SyncTarget(OfHost, code=167, doing="syncing the directory of this host"):

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.fsio.attributes import Attributes, has_default_acl, read_attributes
 from pcopy.fsio.close import let_go
+from pcopy.fsio.contents import data_extents, has_holes
 from pcopy.fsio.kernel.interface import Cancelled
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, changed, failing
@@ -95,7 +96,7 @@ class Outgoing:
                 began = True
                 if is_called(name, directory, status):
                     self.in_place.add(name)
-                yield HOLLOW if status.st_blocks * 512 < status.st_size else BEGIN, name, status.st_size, None
+                yield HOLLOW if has_holes(status) else BEGIN, name, status.st_size, None
                 yield from self._contents(status)
             except Problem as problem:
                 if not began:
@@ -108,24 +109,44 @@ class Outgoing:
 
     def _contents(self, status: os.stat_result) -> Iterator[Part]:
         """Raises ``Problem`` if the file is not to be read, or is not what it was when it was opened."""
-        hasher, at = algorithm(DEFAULT_ALGORITHM).new(), 0
-        while at < status.st_size:
-            with failing("read", on_source=True):
-                data = os.pread(self._descriptor, min(PIECE, status.st_size - at), at)
-            if not data:
-                raise changed("read", "the file became shorter while it was read")
-            hasher.update(data)
-            yield DATA, data, at, None
-            at += len(data)
+        size, digest = status.st_size, SentDigest()
+        for start, end in data_extents(self._descriptor, 0, size) if has_holes(status) else ((0, size),):
+            at = start
+            while at < end:
+                with failing("read", on_source=True):
+                    data = os.pread(self._descriptor, min(PIECE, end - at), at)
+                if not data:
+                    raise changed("read", "the file became shorter while it was read")
+                digest.update(data, at)
+                yield DATA, data, at, None
+                at += len(data)
         attributes = read_attributes(self._descriptor, status, self._rank.options.preserve)
         if Version.of(status_of(self._descriptor, on_source=True)) != Version.of(status):
             raise changed("read", "the file changed while it was read")
-        yield END, hasher.digest(), at, attributes
+        yield END, digest.value(), size, attributes
 
     def close(self) -> None:
+        """May be called again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
+
+
+class SentDigest:
+    """Of the data of one file, and of where they begin behind holes, which are not sent."""
+
+    def __init__(self) -> None:
+        self._hasher: Hasher = algorithm(DEFAULT_ALGORITHM).new()
+        self._at = 0
+
+    def update(self, data: bytes, at: int) -> None:
+        if at != self._at:
+            self._hasher.update(b"%d" % at)
+        self._hasher.update(data)
+        self._at = at + len(data)
+
+    def value(self) -> bytes:
+        return self._hasher.digest()
 
 
 class Send(Kind, code=162, doing="reading files and sending them", is_note=False):
@@ -187,13 +208,14 @@ class Credit:
 
 
 class Stream:
-    """A host's part of the tree: what it gets it writes, and passes on."""
+    """A host's part of the tree: what it gets it writes, and passes on. By then all hosts have looked around."""
 
     def __init__(self, rank: Rank) -> None:
         place = rank.leaders.index(rank.number)
         above, below = place_in_tree(place, len(rank.leaders))
         if len(rank.leaders) > 1:
             libc.keep_freed_memory(KEPT)
+        rank.own(HostDirectory).unshow()
         self._rank = rank
         self._writing = Writing(rank)
         self._parent = rank.leaders[above] if place else -1
@@ -239,7 +261,7 @@ class Writing:
         self._rank = rank
         self._target = rank.own(HostDirectory)
         self._new: NewFile | None = None
-        self._hasher: Hasher | None = None
+        self._digest = SentDigest()
         self._name = b""
         self._size = 0
         self._is_hollow = self._stays = False
@@ -274,12 +296,12 @@ class Writing:
             self._stays = True
             return
         self._new = NewFile.beside(target.descriptor, rank.temporary_names.next())
-        self._hasher = algorithm(DEFAULT_ALGORITHM).new()
+        self._digest = SentDigest()
 
     def _write(self, data: bytes, at: int) -> None:
-        if self._new is None or self._hasher is None:
+        if self._new is None:
             return
-        self._hasher.update(data)
+        self._digest.update(data, at)
         with failing("write"):
             for start, end in filled(data) if self._is_hollow else ((0, len(data)),):
                 done = start
@@ -292,10 +314,10 @@ class Writing:
             result.count(counts.SKIPPED)
             result.count(counts.SKIPPED_BYTES, size)
             return
-        new, hasher = self._new, self._hasher
-        if new is None or hasher is None:  # it has failed
+        new = self._new
+        if new is None:  # it has failed
             return
-        if hasher.digest() != digest:
+        if self._digest.value() != digest:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
         options = self._rank.options
         with failing("truncate"):
@@ -322,7 +344,7 @@ class Writing:
 
     def abandon(self) -> None:
         """What was written of the file goes."""
-        new, self._new, self._hasher = self._new, None, None
+        new, self._new = self._new, None
         if new is not None:
             with suppress(OSError):
                 new.__exit__(None, None, None)
