@@ -15,7 +15,9 @@ from pcopy.report.streams import tell
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.finish_members import SealMembers
 from pcopy.tasks.archive.found_members import ReadHeaders
-from pcopy.tasks.archive.phases import FINISH, LINKS, LINKS_AGAIN, SEAL, SYNC, UNPACK
+from pcopy.tasks.archive.opened import version_of
+from pcopy.tasks.archive.phases import COMPARE, FINISH, FOLLOW, LINKS, SEAL, SYNC, UNPACK, UNPACK_AGAIN
+from pcopy.tasks.archive.rivals import CompareRivals, FollowLinks
 from pcopy.tasks.archive.unpack import Unpack
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Root, Totals
@@ -29,7 +31,7 @@ from pcopy.tools.outputs import check_told, umask_of_user
 
 
 class UnpackDirector(JobDirector):
-    """Members are found, unpacked, linked; directories are finished last."""
+    """Members are found, their names compared; they are unpacked, linked; directories are finished last."""
 
     failed_status = INCOMPLETE
 
@@ -37,10 +39,11 @@ class UnpackDirector(JobDirector):
         ranks = range(self._rank.size)
         if phase == 0:
             return [Spawn(phase, encode(ReadHeaders()), SCAN_COST, True, 0)]
-        if phase == UNPACK:
-            return [Spawn(phase, encode(Unpack()), 0, owner=rank) for rank in ranks]
-        if phase == SEAL:
-            return [Spawn(phase, encode(SealMembers(b"")), 0, owner=0)]
+        if phase in (COMPARE, UNPACK):
+            task = CompareRivals() if phase == COMPARE else Unpack()
+            return [Spawn(phase, encode(task), 0, owner=rank) for rank in ranks]
+        if phase in (FOLLOW, SEAL):
+            return [Spawn(phase, encode(FollowLinks() if phase == FOLLOW else SealMembers(b"")), 0, owner=0)]
         if phase == SYNC:
             return [Spawn(phase, encode(SyncFiles(None)), 0, owner=rank) for rank in self._rank.leaders]
         return []
@@ -48,9 +51,11 @@ class UnpackDirector(JobDirector):
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         sums = Totals(*totals)
         due = {
+            COMPARE: True,
+            FOLLOW: True,
             UNPACK: True,
-            LINKS: sums.for_name,
-            LINKS_AGAIN: sums.for_again,
+            UNPACK_AGAIN: sums.for_link,
+            LINKS: sums.for_again,
             FINISH: sums.for_finish,
             SEAL: sums.for_seal,
             SYNC: self._job.options.sync,
@@ -99,6 +104,7 @@ class UnpackPreparation(OfArchive):
             oplimit=arguments.oplimit,
             itemize=self.telling.itemizes,
             archive_file=archive,
+            archive_version=version_of(os.stat(archive)),
             numeric_owner=arguments.numeric_owner,
             strip_components=arguments.strip_components,
             members=arguments.paths,

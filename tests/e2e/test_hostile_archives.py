@@ -154,3 +154,112 @@ def test_an_index_that_lies_hides_nothing(lie: Any, status: int, tmp_path: Path)
     assert done.returncode == status, show(done)
     assert b"is not used" in done.stderr if not status else b"ends at byte" in done.stderr, show(done)
     assert sorted(path.name for path in (tmp_path / "place").iterdir()) == ["one", "two"]
+
+
+CHAIN = [item(b"%sd0/a", b"data"), *(link(b"%%sd%d/a" % n, b"%%sd%d/a" % (n - 1)) for n in range(1, 9))]
+CASES = {
+    b"file, directory": [item(b"%sa", b"1"), directory(b"%sa/"), item(b"%sa/x", b"2")],
+    b"directory, file": [directory(b"%sa/"), item(b"%sa", b"1")],
+    b"full directory, file": [directory(b"%sa/"), item(b"%sa/x", b"1"), item(b"%sa", b"2"), item(b"%sa/y", b"3")],
+    b"below a file": [item(b"%sa", b"1"), item(b"%sa/x/y", b"2"), directory(b"%sa/b/")],
+    b"file, directory, file": [item(b"%sa", b"1"), directory(b"%sa/"), item(b"%sa", b"2")],
+    b"symlink, directory": [header(b"%sa", b"2", link=b"."), directory(b"%sa/"), item(b"%sa/x", b"2")],
+    b"link to itself": [item(b"%sf", b"data"), link(b"%sf", b"%sf"), link(b"%sg", b"%sf"), link(b"%sf", b"./%sf")],
+    b"link before a later one": [item(b"%sa", b"1"), link(b"%sb", b"%sa"), item(b"%sa", b"2"), link(b"%sc", b"%sa")],
+    b"chain before a later one": [
+        *(item(b"%sa", b"1"), link(b"%sb", b"%sa"), link(b"%sc", b"%sb"), item(b"%sa", b"2")),
+        *(item(b"%sb", b"3"), link(b"%sd", b"%sc")),
+    ],
+    b"chain": CHAIN,
+}
+"""As tar takes them: in their order."""
+
+
+def put(blocks: Sequence[bytes], below: bytes) -> bytes:
+    """``%s`` in names and links becomes a directory."""
+    whole = b""
+    for block in blocks:
+        head = bytearray(block[:512])
+        for at in (0, 157):
+            text = bytes(head[at : at + 100]).rstrip(b"\0").replace(b"%s", below + b"/")
+            head[at : at + 100] = text.ljust(100, b"\0")
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        whole += bytes(head) + block[512:]
+    return whole
+
+
+def held(place: Path) -> dict[str, str]:
+    """What there is, without links."""
+    return {
+        str(path.relative_to(place)): "directory" if path.is_dir() and not path.is_symlink() else path.read_text()
+        for path in sorted(place.rglob("*"))
+        if not path.is_symlink()
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_members_of_one_name_are_taken_in_their_order(ranks: int, tmp_path: Path) -> None:
+    """As GNU tar does; whichever rank unpacks them."""
+    data = b"".join(put(blocks, b"%d" % number) for number, blocks in enumerate(CASES.values()))
+    done, told, place = unpacked(tmp_path, data + LAST + END, ranks=ranks)
+    assert done.returncode == 1, show(done)
+    assert held(place) == held(by_tar(tmp_path))
+    assert done.stderr.count(b"a directory that is not empty has its name") == 1, show(done)
+    assert done.stderr.count(b"a file has the name of the directory") == 2, show(done)
+    assert told["failed"] == 3
+    assert (place / "9/d0/a").stat().st_nlink == 9
+    assert (place / "6/f").stat().st_nlink == 2
+
+
+def test_a_directory_takes_the_place_of_a_file_that_was_there(tmp_path: Path) -> None:
+    """Also for what lies far below, whichever is unpacked first."""
+    for name in ("a", "b"):
+        (tmp_path / "place").mkdir(exist_ok=True)
+        (tmp_path / "place" / name).touch()
+    parts = [
+        directory(b"a/"),
+        directory(b"b/"),
+        *(item(b"%s/%d/%d/x" % (n, m, m)) for n in (b"a", b"b") for m in range(20)),
+    ]
+    (tmp_path / "a.tar").write_bytes(b"".join(parts) + END)
+    done = pcopy("-xf", tmp_path / "a.tar", "-C", tmp_path / "place", program="ptar", ranks=3)
+    assert done.returncode == 0, show(done)
+    assert len(list((tmp_path / "place").rglob("x"))) == 40
+
+
+def test_deep_names(tmp_path: Path) -> None:
+    deep = b"d/" * 5000
+    done, told, _ = unpacked(tmp_path, pax((b"path", deep + b"f")) + item(b"f", b"x") + LAST + END)
+    assert (done.returncode, told["files"]) == (0, 2), show(done)
+    inner = subprocess.run(
+        ["find", tmp_path / "place", "-type", "f", "-printf", "%d %s\n"], check=True, capture_output=True
+    )
+    assert set(inner.stdout.splitlines()) == {b"5001 1", b"1 6"}
+    subprocess.run(["rm", "-rf", tmp_path / "place"], check=True)
+
+
+def test_the_archive_does_not_take_its_own_place(tmp_path: Path) -> None:
+    data = item(b"a.tar", b"x" * 100) + directory(b"d/") + link(b"d/../a.tar", b"after") + LAST + END
+    (tmp_path / "a.tar").write_bytes(data)
+    done = pcopy("-xf", tmp_path / "a.tar", "-C", tmp_path, program="ptar", ranks=2)
+    assert done.returncode == 1, show(done)
+    assert b"a.tar: extract: it would take the place of the archive that is unpacked" in done.stderr
+    assert (tmp_path / "a.tar").read_bytes() == data
+    assert (tmp_path / "after").read_bytes() == b"after\n"
+
+
+def test_a_tree_that_is_given_twice_has_no_link_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/f").write_bytes(b"data")
+    (tmp_path / "d/g").hardlink_to(tmp_path / "d/f")
+    done = pcopy("-cf", "a.tar", "d", "d", "d/g", "--json", program="ptar", ranks=2, cwd=tmp_path)
+    assert done.returncode == 0, show(done)
+    told = json.loads(done.stdout)
+    assert told["found"] == told["files"] + told["directories"] + told["hardlinks"] + told["skipped"]
+    other = by_tar(tmp_path)
+    assert (other / "d/f").read_bytes() == (other / "d/g").read_bytes() == b"data"
+    (tmp_path / "place").mkdir()
+    assert pcopy("-xf", "a.tar", "-C", "place", program="ptar", ranks=2, cwd=tmp_path).returncode == 0
+    assert held(tmp_path / "place") == held(other)
+    assert (tmp_path / "place/d/f").stat().st_nlink == 2

@@ -10,6 +10,7 @@ import marshal
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 from pcopy.archive.index import SUFFIX
@@ -39,6 +40,23 @@ _ITEMS_PER_SLICE = 64
 TO_THE_END = -1
 """The end of a span that goes on to the end of the archive."""
 _NONE = Identity(-1, -1)
+
+
+TOLD, BELOW, LINKED = b"D", b"B", b"L"
+"""Marks, which say of a name: it is that of a directory; something is below it; a link to it, which follows, packed."""
+_MARKED_LEVELS = 64
+"""So many directories above a member are marked, of those that no member tells of."""
+
+
+def key_of(directory: bytes, name: bytes, at: int) -> bytes:
+    """What members and marks are sorted by: ``at`` is their place in the archive."""
+    return b"%b\0\0%b\0%016x" % (order_key(directory), name, at)
+
+
+def path_in(key: bytes) -> bytes:
+    """Of a key without its place."""
+    directory, _, name = key.partition(b"\0\0")
+    return directory.replace(b"\0", b"/") + b"/" + name if directory else name
 
 
 def place_of(path: bytes) -> Place:
@@ -147,6 +165,9 @@ class Sorting:
         self._selected = rank.own(Selected)
         self._wanted = rank.options.members
         self._records: defaultdict[int, list[KeyValue]] = defaultdict(list)
+        self._marks: defaultdict[int, list[KeyValue]] = defaultdict(list)
+        self._below = set[bytes]()
+        """Directories that are marked."""
         self._found = self._found_bytes = 0
 
     def damaged(self, damage: Damage) -> None:
@@ -182,12 +203,44 @@ class Sorting:
                     place_of(b""), b"", Problem("extract", 0, text="a member without a name"), retry=Tried.NEVER
                 )
             return
+        self._keep(path, ToUnpack(b"", b"", found.data, member, found.trouble))
+
+    def _keep(self, path: bytes, told: ToUnpack) -> None:
+        """For the owner of its directory."""
         directory, _, last = path.rpartition(b"/")
-        if member.kind == DIRECTORY:
+        kind, at = told.member.kind, told.data
+        self._below.discard(path)
+        self._mark_above(directory, at)
+        if kind == DIRECTORY:
+            if path:
+                self._mark(path, TOLD, at)
             directory, last = path, b""
-        key = b"%b\0\0%b\0%016x" % (order_key(directory), last, found.offset)
-        value = ToUnpack(directory, last, found.data, member, found.trouble).packed()
-        self._records[zlib.crc32(directory) % self._rank.size].append((key, value))
+        value = told._replace(path=directory, name=last).packed()
+        if kind == LINK:
+            target = b""
+            with suppress(Unsafe):
+                target = safe_path(told.member.link)
+            if target == path:  # it takes the place of nothing
+                at = 0
+            elif target:
+                self._mark(target, LINKED + value, at)
+        self._records[self._owner(directory)].append((key_of(directory, last, at), value))
+
+    def _owner(self, directory: bytes) -> int:
+        return zlib.crc32(directory) % self._rank.size
+
+    def _mark(self, path: bytes, mark: bytes, at: int) -> None:
+        directory, _, last = path.rpartition(b"/")
+        self._marks[self._owner(directory)].append((key_of(directory, last, at), mark))
+
+    def _mark_above(self, directory: bytes, at: int) -> None:
+        """Once, until another member has the name."""
+        for _ in range(_MARKED_LEVELS):
+            if not directory or directory in self._below:
+                return
+            self._below.add(directory)
+            self._mark(directory, BELOW, at)
+            directory = directory.rpartition(b"/")[0]
 
     def _is_wanted(self, name: bytes, path: bytes, member: Member) -> bool:
         if self._wanted and not any(is_below(member.name, each) for each in self._wanted):
@@ -206,8 +259,9 @@ class Sorting:
     def end(self) -> None:
         self._result.count(counts.FOUND, self._found)
         self._result.count(counts.FOUND_BYTES, self._found_bytes)
-        for owner, records in self._records.items():
-            self._result.spawn(FoundNote(marshal.dumps(records)), owner=owner)
+        for owner in self._records.keys() | self._marks.keys():
+            note = FoundNote(marshal.dumps((self._records[owner], self._marks[owner])))
+            self._result.spawn(note, owner=owner)
 
 
 def stripped(name: bytes, parts: int) -> bytes:
@@ -231,9 +285,11 @@ class FoundMembers:
 
     def __init__(self, rank: Rank) -> None:
         self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
+        self.marks = ExternalSorter(rank.open_spool, SORT_BUDGET // 4)
 
     def close(self) -> None:
         self.members.close()
+        self.marks.close()
 
     def by_directory(self) -> Iterator[tuple[list[bytes], int]]:
         """Of each directory the last member of each name in it, packed, and how many others there are; of a large one
@@ -245,7 +301,7 @@ class FoundMembers:
             name = rest[:-17]
             if kept and around == directory and name == last:
                 kept[-1] = value
-                others += 1
+                others += not key.endswith(b"1")  # a link that was followed takes its own place
                 continue
             if kept and (around != directory or len(kept) >= SPAN_MEMBERS):
                 yield kept, others
@@ -257,11 +313,12 @@ class FoundMembers:
 
 
 class FoundNote(Note, code=144, doing="noting members"):
-    """Members for the rank that owns their directories, packed."""
+    """Members for the rank that owns their directories, and marks of their names, packed."""
 
     records: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
-        members_found = rank.own(FoundMembers).members
-        for record in marshal.loads(self.records):
-            members_found.add(*record)
+        found = rank.own(FoundMembers)
+        for sorter, records in zip((found.members, found.marks), marshal.loads(self.records), strict=True):
+            for record in records:
+                sorter.add(*record)

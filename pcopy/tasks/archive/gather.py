@@ -162,7 +162,7 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         laid = rank.own(Laid)
         records: defaultdict[int, list[KeyValue]] = defaultdict(list)
-        for number, (owner, record) in enumerate(self._grouped(rank, laid.names)):
+        for number, (owner, record) in enumerate(self._grouped(rank, laid.names, result)):
             records[owner].append(record)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 _send(result, records)
@@ -170,12 +170,15 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
         _send(result, records)
         laid.names.close()
 
-    def _grouped(self, rank: Rank, names: ExternalSorter) -> Iterator[tuple[int, KeyValue]]:
+    def _grouped(self, rank: Rank, names: ExternalSorter, result: Result) -> Iterator[tuple[int, KeyValue]]:
         first: Described | None = None
         inode, others = b"", list[tuple[bytes, bytes]]()
         for key, value in names.sorted():
             described = described_in(value)
             if first is not None and key[:32] == inode:
+                if described.member.name == first.member.name:  # given twice
+                    result.count(counts.SKIPPED)
+                    continue
                 others.append((described.path, described.name))
                 yield _addressed(rank, as_link(described, first))
                 continue

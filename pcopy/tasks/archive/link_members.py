@@ -11,44 +11,35 @@ from pcopy.archive.member import Unsafe, safe_path
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import put_in_place, remove
 from pcopy.tasks.archive.found_members import ToUnpack, place_of
-from pcopy.tasks.archive.phases import LINKS_AGAIN
+from pcopy.tasks.archive.opened import OpenArchive
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.kind import Kind, Steps
-from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.files.existing import look
 
 
 class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
-    """Packed members of one directory, which are links. A link to a link may come too early: there is one ``attempt``
-    more."""
+    """Packed members of one directory, which are links to items that are there."""
 
     values: bytes
-    attempt: int
 
     def about(self) -> None:
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        early = []
         for value in marshal.loads(self.values):
             each = ToUnpack.unpacked(value)
             place = place_of(each.path)
             try:
                 _link(rank, each)
             except Problem as problem:
-                if problem.errno == errno.ENOENT and not self.attempt:
-                    early.append(value)
-                else:
-                    result.fail(place, each.name, problem, retry=Tried.NEVER)
+                result.fail(place, each.name, problem, retry=Tried.NEVER)
             else:
                 result.count(counts.HARDLINKS)
                 result.items.did(Action.COPY, place, each.name, HARD_LINK)
             yield None
-        if early:
-            again = LinkMembers(marshal.dumps(early), self.attempt + 1)
-            result.spawn(again, len(early) * CALL_COST, phase=LINKS_AGAIN)
 
 
 def _link(rank: Rank, each: ToUnpack) -> None:
@@ -71,6 +62,7 @@ def _link(rank: Rank, each: ToUnpack) -> None:
     present = look(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (there.st_dev, there.st_ino):
         return
+    rank.own(OpenArchive).spare(present)
     made_as = each.name if present is None else rank.temporary_names.next()
     with failing("link"):
         os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)

@@ -10,6 +10,7 @@ from pcopy.archive.member import Member
 from pcopy.errors import Refused
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.base.rank import Rank
 
@@ -18,7 +19,8 @@ class OpenArchive:
     """Of one rank; it is opened when it is first asked for."""
 
     def __init__(self, rank: Rank) -> None:
-        self._path = rank.options.archive_file
+        self._path, self._version = rank.options.archive_file, rank.options.archive_version
+        self._is = (-1, -1)
         self._contents: ArchiveContents | None = None
 
     @property
@@ -27,11 +29,23 @@ class OpenArchive:
         if self._contents is None:
             descriptor = open_archive(self._path)
             try:
+                status = status_of(descriptor, on_source=True)
+                if self._version not in ((), version_of(status)):
+                    raise Problem("open", 0, on_source=True, text="the archive was replaced, or has changed meanwhile")
                 self._contents = ArchiveContents(descriptor, self._path)
             except Refused as refused:  # which rank 0 has found out before; it was replaced since
                 os.close(descriptor)
                 raise Problem("open", 0, on_source=True, text=str(refused)) from None
+            except Problem:
+                os.close(descriptor)
+                raise
+            self._is = status.st_dev, status.st_ino
         return self._contents
+
+    def spare(self, present: os.stat_result | None) -> None:
+        """Raises ``Problem`` if what is ``present``, and would be replaced, is the archive."""
+        if present is not None and (present.st_dev, present.st_ino) == self._is:
+            raise Problem("extract", 0, text="it would take the place of the archive that is unpacked")
 
     @property
     def plain_descriptor(self) -> int:
@@ -56,6 +70,10 @@ class OpenArchive:
         if self._contents is not None:
             os.close(self._contents.descriptor)
             self._contents = None
+
+
+def version_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def open_archive(path: bytes) -> int:

@@ -11,11 +11,15 @@ PLACE = 4
 SYNC = int(Phase.SYNC)
 """Each rank brings what it has written to storage."""
 
-UNPACK = 2
-"""Of unpacking: before it members are found and come to the owners of their directories; they are unpacked."""
-LINKS = int(Phase.NAME)
+COMPARE = 1
+"""Of unpacking: before it members are found and come to the owners of their directories. These compare names."""
+FOLLOW = 2
+"""Rank 0 follows links."""
+UNPACK = 3
+"""Members are unpacked."""
+UNPACK_AGAIN = 4
+"""Those that something was in the way of, where a directory is by now."""
+LINKS = int(Phase.AGAIN)
 """Further names are linked to them."""
-LINKS_AGAIN = int(Phase.AGAIN)
-"""Those whose first name was itself a link."""
 FINISH, SEAL = int(Phase.FINISH), int(Phase.SEAL)
 """Directories get their metadata; those last that their owner cannot enter then."""

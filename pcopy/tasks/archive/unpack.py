@@ -12,7 +12,7 @@ import errno
 import marshal
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.archive.member import FILE, LINK, Member
@@ -31,7 +31,8 @@ from pcopy.tasks.archive.finish_members import finish_later
 from pcopy.tasks.archive.found_members import FoundMembers, ToUnpack, place_of
 from pcopy.tasks.archive.link_members import LinkMembers
 from pcopy.tasks.archive.opened import OpenArchive, ReadAhead, attributes_of, lookup_of
-from pcopy.tasks.archive.phases import LINKS
+from pcopy.tasks.archive.phases import LINKS, UNPACK, UNPACK_AGAIN
+from pcopy.tasks.archive.rivals import Rivals
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import NO_VERSION
@@ -42,6 +43,7 @@ from pcopy.tasks.base.values import Known
 from pcopy.tasks.files.existing import look
 from pcopy.text import shown
 
+_IN_THE_WAY = (errno.ENOTDIR, errno.ELOOP)
 KERNEL_PIECE = 8 << 20
 """Bytes that copy_file_range moves at once."""
 BATCH_BYTES = 4 << 20
@@ -91,14 +93,16 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         members = list(map(ToUnpack.unpacked, marshal.loads(self.values)))
         result.count(counts.SKIPPED, self.superseded)
-        path = members[0].path
-        is_told = not members[0].name
+        if rivals := rank.own(Rivals):
+            members = list(_allowed(rivals, members, result))
+        if not members:
+            return
+        path, is_told = members[0].path, not members[0].name
         try:
             directory = open_or_make(rank, path, replaces=is_told)
             inherits = bool(path) and may_inherit_acl(directory, status_of(directory).st_uid)
         except Problem as problem:
-            for each in members:
-                result.fail(place_of(path), each.name, problem, each.member.size, retry=Tried.NEVER)
+            _not_opened(result, members, problem)
             return
         if is_told:
             result.count(counts.DIRECTORIES)
@@ -116,7 +120,30 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
                 result.fail(place_of(path), each.name, problem, each.member.size, retry=Tried.NEVER)
         extracting.end()
         if links:
-            result.spawn(LinkMembers(marshal.dumps(links), 0), len(links) * CALL_COST, phase=LINKS)
+            result.spawn(LinkMembers(marshal.dumps(links)), len(links) * CALL_COST, phase=LINKS)
+
+
+def _not_opened(result: Result, members: Sequence[ToUnpack], problem: Problem) -> None:
+    """Of one directory, which may be there when all directories are that a member tells of."""
+    if problem.errno in _IN_THE_WAY and result.phase == UNPACK:
+        result.count(counts.FOR_LINK)
+        again = ExtractMembers(marshal.dumps([each.packed() for each in members]), 0)
+        result.spawn(again, len(members) * CALL_COST, phase=UNPACK_AGAIN)
+        return
+    for each in members:
+        result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
+
+
+def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Iterator[ToUnpack]:
+    """Without those whose names are another's."""
+    for each in members:
+        try:
+            if rivals.refuse(each):
+                result.count(counts.SKIPPED)
+            else:
+                yield each
+        except Problem as problem:
+            result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
 
 
 class Extracting:
@@ -147,6 +174,7 @@ class Extracting:
         if member.kind == FILE:
             new, present = self._new_file(each.name)
             with new:
+                self._archive.spare(present)
                 steps = _filled(self._archive, self._window, each, new.descriptor)
                 for moved in throttled(steps, self._rank.throttle):
                     self._rank.counters[counts.MOVED] += moved
@@ -157,6 +185,7 @@ class Extracting:
         else:
             node = Node(_status_of(member), attributes_of(self._lookup, member), member.link)
             present = look(self._directory, each.name)
+            self._archive.spare(present)
             name = each.name if present is None else self._rank.temporary_names.next()
             new = NewNode.made(self._directory, name, node, is_temporary=True)
             with new:
@@ -247,22 +276,36 @@ def open_or_make(rank: Rank, path: bytes, *, replaces: bool = False) -> int:
 
     ``replaces``: what else has its name is removed, as tar does. Raises ``Problem``.
     """
-    targets = rank.targets[0]
+    directory = _opened(rank, path)
+    if directory >= 0:
+        return directory
+    at, around = b"", rank.targets[0].open(b"")
+    for name in path.split(b"/"):
+        at = at + b"/" + name if at else name
+        directory = _opened(rank, at)
+        around = directory if directory >= 0 else _made(rank, around, at, replaces=replaces and at == path)
+    return around
+
+
+def _opened(rank: Rank, path: bytes) -> int:
+    """-1 if it is no directory, or not there."""
     try:
-        return targets.open(path)
+        return rank.targets[0].open(path)
     except Problem as problem:
-        if not path or problem.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if not path or problem.errno not in (errno.ENOENT, *_IN_THE_WAY):
             raise
-        met = problem
-    above, _, name = path.rpartition(b"/")
-    around = open_or_make(rank, above)
+        return -1
+
+
+def _made(rank: Rank, around: int, path: bytes, *, replaces: bool) -> int:
+    """As ``open_or_make``, in the open directory ``around``, where it was not a moment ago."""
+    name = path.rpartition(b"/")[2]
     present = look(around, name)
     if present is not None and not stat.S_ISDIR(present.st_mode):
         if not replaces:
             what = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
-            raise Problem(
-                "open", met.errno or errno.ENOTDIR, text=f"{what} has the name of the directory {shown(path)}"
-            )
+            raise Problem("open", errno.ENOTDIR, text=f"{what} has the name of the directory {shown(path)}")
+        rank.own(OpenArchive).spare(present)
         with failing("unlink"), suppress(FileNotFoundError):
             os.unlink(name, dir_fd=around)
     made = False
@@ -273,7 +316,7 @@ def open_or_make(rank: Rank, path: bytes, *, replaces: bool = False) -> int:
         pass
     except OSError as error:
         raise Problem.of("mkdir", error) from error
-    directory = targets.open(path)
+    directory = rank.targets[0].open(path)
     if made and has_default_acl(directory):
         drop_inherited_acls(directory)
     if made and not replaces:

@@ -112,6 +112,8 @@ class Options(NamedTuple):
     """The properties by which two trees are compared side by side (``pcopy.tasks.compare.properties``)."""
     archive_file: bytes = b""
     """The archive that is made, or unpacked."""
+    archive_version: tuple[int, ...] = ()
+    """Of one that is unpacked: its inode, size and time when the job began."""
     compress_as: str = ""
     numeric_owner: bool = False
     strip_components: int = 0
