@@ -14,7 +14,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST_FRAME = 64 << 20
 """Bytes of contents of a frame that is read as a whole, in memory. A file with larger ones is read as a stream."""
+_LARGEST_COMPRESSED = LARGEST_FRAME + (LARGEST_FRAME >> 8) + 64
+"""Bytes that such a frame has in the file, at most (ZSTD_compressBound in zstd.h); one of 0 bytes, too."""
 MOST_FRAMES = 1 << 22
 """Of a table: it takes 64 MiB of memory then. A file with more is read as a stream."""
 LARGEST_WINDOW = 1 << 27
@@ -49,8 +51,12 @@ _LONGEST_HEADER = 18
 """Bytes of the header of a frame with contents, at most (RFC 8878)."""
 _PIECE = 1 << 20
 """Bytes of contents that are handed on at once."""
-_RLE, _RESERVED_TYPE = 1, 3
-"""Types of blocks: one byte that is repeated; none that exists."""
+_AT_ONCE = 1 << 18
+"""Bytes of a file that are gone through at once, at most."""
+_LARGEST_BLOCK = 128 << 10
+"""Bytes of contents of a block."""
+_RLE, _COMPRESSED = 1, 2
+"""Types of blocks: one byte that is repeated, and the usual one."""
 
 
 class Frame(NamedTuple):
@@ -104,7 +110,8 @@ class SeekTable(NamedTuple):
         if sys.byteorder == "big":
             entries.byteswap()
         compressed, sizes = entries[::width], entries[1::width]
-        if sum(compressed) != begin or 0 in compressed or max(sizes, default=0) > LARGEST_FRAME:
+        too_large = max(sizes, default=0) > LARGEST_FRAME or max(compressed, default=0) > _LARGEST_COMPRESSED
+        if sum(compressed) != begin or 0 in compressed or too_large:
             return None
         return cls(_sums(compressed), _sums(sizes), entries[2::width] if width == 3 else ())
 
@@ -165,77 +172,90 @@ def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
 
 
 def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
-    """The contents of a file of ``size`` bytes, in pieces of up to 1 MiB, with a table or without.
+    """The contents of a file of ``size`` bytes, in pieces of some MiB at most, with a table or without. A piece is
+    empty where much of the file had no contents, so that whoever reads it can do something else meanwhile.
 
     Raises ``Problem``, also where anything but whole frames is in it.
     """
-    at = 0
-    while at < size:
-        after = _after_frame(descriptor, at, size)
-        if after > size:
-            raise _damaged(at, "it is cut short")
-        if not _is_skippable(descriptor, at):
-            yield from _contents(descriptor, at, after)
-        at = after
+    import zstandard
+
     if not size:
         raise _damaged(0, "the file is empty")
+    ahead, decompressor = _Ahead(descriptor, size), zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
+    at = paused = 0
+    while at < size:
+        if at - paused >= _AT_ONCE:
+            paused = at
+            yield b""
+        magic, follow = _HEAD.unpack(ahead.taken(at, at + _HEAD.size, at))
+        if magic & _SKIPPABLE_MASK != _SKIPPABLE:
+            if magic != _FRAME:
+                raise Problem("decompress", errno.EBADMSG, on_source=True, text=f"no zstd frame begins at byte {at}")
+            at = yield from _contents(ahead, at, decompressor)
+        elif at + _HEAD.size + follow > size:
+            raise _damaged(at, "it is cut short")
+        else:
+            at += _HEAD.size + follow
 
 
-def _is_skippable(descriptor: int, at: int) -> bool:
-    return bool(int.from_bytes(_read(descriptor, at, 4), "little") & _SKIPPABLE_MASK == _SKIPPABLE)
+class _Ahead:
+    """A file that is read from its beginning to its end: ``data`` are the bytes of it that are in memory."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.data = b""
+        self._descriptor, self._size, self._begin = descriptor, size, 0
+
+    def index(self, at: int, end: int, frame: int) -> int:
+        """Where in ``data`` the byte ``at`` is; those before ``end`` are in it, too. Raises ``Problem``, also if the
+        file ends before, which cuts the ``frame`` that begins at this byte."""
+        if at < self._begin or end > self._begin + len(self.data):
+            if end > self._size:
+                raise _damaged(frame, "it is cut short")
+            self.data = _read(self._descriptor, at, min(max(_PIECE, end - at), self._size - at))
+            self._begin = at
+        return at - self._begin
+
+    def taken(self, at: int, end: int, frame: int) -> bytes:
+        index = self.index(at, end, frame)
+        return self.data[index : index + end - at]
+
+    def header(self, at: int) -> bytes:
+        """Of a frame, and what is behind it."""
+        return self.taken(at, min(at + _LONGEST_HEADER, self._size), at)
 
 
-def _after_frame(descriptor: int, at: int, size: int) -> int:
-    """The first byte behind the frame that begins at ``at``, or any after ``size`` if it is cut; raises ``Problem``."""
+def _contents(ahead: _Ahead, at: int, decompressor: ZstdDecompressor) -> Generator[bytes, None, int]:
+    """The contents of the frame that begins at ``at``; returns the first byte behind it. Raises ``Problem``.
+
+    The library gets whole blocks, as many as cannot hold much more than one piece.
+    """
     import zstandard
 
-    head = _read_some(descriptor, at, min(_LONGEST_HEADER, size - at))
-    if len(head) < _HEAD.size:
-        raise _damaged(at, "it is cut short")
-    magic, follow = _HEAD.unpack_from(head)
-    if magic & _SKIPPABLE_MASK == _SKIPPABLE:
-        return at + _HEAD.size + int(follow)
-    if magic != _FRAME:
-        raise Problem("decompress", errno.EBADMSG, on_source=True, text=f"no zstd frame begins at byte {at}")
+    begin = start = at
     try:
+        head = ahead.header(at)
         has_checksum = zstandard.get_frame_parameters(head).has_checksum
         at += zstandard.frame_header_size(head)
+        stream, is_last, room = decompressor.decompressobj(), False, 0
+        while not is_last:
+            here = ahead.index(start, at + _BLOCKS_HEADER, begin) + at - start
+            block = int.from_bytes(ahead.data[here : here + _BLOCKS_HEADER], "little")
+            is_last, sort, length = block & 1 == 1, block >> 1 & 3, block >> 3
+            at += _BLOCKS_HEADER + (1 if sort == _RLE else length)
+            room += _LARGEST_BLOCK if sort == _COMPRESSED else length
+            if is_last:
+                at += 4 if has_checksum else 0
+            elif room < _PIECE and at - start < _AT_ONCE:
+                continue
+            contents = stream.decompress(ahead.taken(start, at, begin))
+            if contents or not is_last:
+                yield contents
+            start, room = at, 0
     except zstandard.ZstdError as error:
-        raise _damaged(at, str(error)) from error
-    begin, is_last = at, False
-    while not is_last:
-        if at + _BLOCKS_HEADER > size:
-            return size + 1
-        block = int.from_bytes(_read(descriptor, at, _BLOCKS_HEADER), "little")
-        is_last, sort, length = block & 1 == 1, block >> 1 & 3, block >> 3
-        if sort == _RESERVED_TYPE:
-            raise _damaged(begin, "it has a block of no known type")
-        at += _BLOCKS_HEADER + (1 if sort == _RLE else length)
-    return at + (4 if has_checksum else 0)
-
-
-class _Stretch:
-    """A stretch of a file, as the library reads it."""
-
-    def __init__(self, descriptor: int, at: int, after: int) -> None:
-        self._descriptor, self._at, self._after = descriptor, at, after
-
-    def read(self, size: int) -> bytes:
-        data = _read(self._descriptor, self._at, min(size, self._after - self._at))
-        self._at += len(data)
-        return data
-
-
-def _contents(descriptor: int, at: int, after: int) -> Iterator[bytes]:
-    """The contents of one whole frame."""
-    import zstandard
-
-    reader = _decompressor().stream_reader(_Stretch(descriptor, at, after), read_across_frames=False)  # type: ignore[arg-type]
-    try:
-        while data := reader.read(_PIECE):
-            yield data
-    except zstandard.ZstdError as error:
-        raise _damaged(at, str(error)) from error
+        raise _damaged(begin, str(error)) from error
+    if not stream.eof:
+        raise _damaged(begin, "its last block does not end it")
+    return at
 
 
 def _damaged(at: int, why: str) -> Problem:

@@ -217,3 +217,41 @@ def test_a_stream_may_not_want_all_memory(tmp_path: Path) -> None:
     window = struct.pack("<IBB", 0xFD2FB528, 0, (31 - 10) << 3)
     with pytest.raises(Problem, match=r"memory|zstd"):
         read_back(tmp_path / "file", window + bytes([1, 0, 0]))
+
+
+@pytest.mark.parametrize("kind", ["blocks", "skippable frames", "frames"])
+def test_what_holds_nothing_is_read_in_large_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """And whoever reads it can do something else meanwhile."""
+    window = struct.pack("<IBB", 0xFD2FB528, 0, 0x58)
+    data = {
+        "blocks": window + bytes(3 * 200_000) + b"\1\0\0",
+        "skippable frames": struct.pack("<II", 0x184D2A53, 0) * 75_000,
+        "frames": (window + b"\1\0\0") * 70_000,
+    }[kind]
+    reads, real = [], os.pread
+
+    def pread(descriptor: int, length: int, at: int) -> bytes:
+        reads.append(at)
+        return real(descriptor, length, at)
+
+    with opened(tmp_path / "file", data) as file:
+        assert subprocess.run(["zstd", "-dc", tmp_path / "file"], check=True, capture_output=True).stdout == b""
+        monkeypatch.setattr(os, "pread", pread)
+        pieces = list(read_frames(*file))
+    assert b"".join(pieces) == b""
+    assert len(pieces) >= 2
+    assert len(reads) < 10
+    with pytest.raises(Problem, match="cut short"):
+        read_back(tmp_path / "cut", data[:-1])
+
+
+def test_a_table_with_frames_of_no_possible_size_is_none(tmp_path: Path) -> None:
+    """No frame of so many bytes comes into memory."""
+    path, begin = tmp_path / "file", 1 << 31
+    table = own_table([(begin, 1000)])
+    with open(path, "wb") as file:
+        file.seek(begin)
+        file.write(table)
+        file.flush()
+        with open(path, "rb") as reading:
+            assert SeekTable.read(reading.fileno(), begin + len(table)) is None

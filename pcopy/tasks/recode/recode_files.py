@@ -126,9 +126,10 @@ def _decompress(rank: Rank, reading: int, size: int, writing: int) -> Generator[
         pieces = (read_frame(reading, table, number) for number in range(table.frames))
     at = 0
     for piece in pieces:
-        write_contents(writing, piece, at, sparse=sparse)
-        at += len(piece)
-        yield from rank.throttle.spend(len(piece))
+        if piece:
+            write_contents(writing, piece, at, sparse=sparse)
+            at += len(piece)
+            yield from rank.throttle.spend(len(piece))
         yield
     set_size(writing, at)
     rank.counters[counts.MOVED] += size
