@@ -82,7 +82,11 @@ class Items:
         names, kinds = self.names, self.kinds
         columns = seen if seen is not None else None if self.rows is None else self.rows.chosen(rows)
         return Items(
-            self.directory, self.above, [names[row] for row in rows], bytes(kinds[row] for row in rows), columns
+            self.directory,
+            self.above,
+            list(map(names.__getitem__, rows)),
+            bytes(map(kinds.__getitem__, rows)),
+            columns,
         )
 
 
@@ -124,6 +128,13 @@ def parted(tree: Tree) -> tuple[Tree, Tree]:
     for each in _conjuncts(tree):
         (cheap if is_cheap(each) and not (acts and dear) else dear).append(each)
     return _all_of(cheap), _all_of(dear)
+
+
+def types_of(tree: Tree) -> bytes | None:
+    """The types of all that fulfils a cheap tree, if it asks for nothing else (empty: any); None if it does."""
+    if tree == ("true",):
+        return b""
+    return bytes({*tree[1]}) if tree[0] == "type" else None
 
 
 def _conjuncts(tree: Tree) -> Iterable[Tree]:
@@ -241,7 +252,9 @@ def _between(column: str, least: int | None, most: int | None) -> Test:
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         values = getattr(items.seen, column)
-        return [row for row in rows if low <= values[row] <= high]
+        if len(rows) < len(values):
+            return [row for row in rows if low <= values[row] <= high]
+        return [row for row, value in enumerate(values) if low <= value <= high]
 
     return test
 

@@ -153,6 +153,8 @@ EXPRESSIONS = r"""
 -links 2
 -links +1
 -type f -links -2
+-type f,l -size +1
+-name *.dat -size +1
 -user root
 -uid 0
 -gid +0
@@ -165,6 +167,8 @@ EXPRESSIONS = r"""
 -type f -o -type l -name d*
 -name a -prune -o -print
 -name b -prune -o -type f -print
+-name a -print -print
+-name a -print -size +0 -print
 -path */b -prune -o -name *.dat
 -maxdepth 0
 -maxdepth 1

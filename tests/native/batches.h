@@ -194,7 +194,9 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
     struct stat one, two;
     expect(!fstat(source, &one) && !fstat(target, &two), "stat");
     batch->tree = (pk_tree){.source_device = one.st_dev, .target_device = two.st_dev, .touched = INT64_MAX, .window = 1,
-                            .user = geteuid(), .most = 1 + (int)below(8), .flags = (int)below(32)};
+                            .user = geteuid(), .most = 1 + (int)below(8), .flags = (int)below(32),
+                            .mask = below(3) ? below(1 << 21) : 0};
+    strcpy(batch->tree.kinds, below(2) ? "" : "fl");
     for (uint32_t row = 0; row < rows; row++) {
         int held = openat(source, batch->name[row], O_PATH | O_NOFOLLOW);
         pk_mark(source, held, batch->marks + (size_t)row * PK_MARK);
@@ -220,7 +222,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         else
             strcpy(batch->new_name[row], batch->name[row]);
         sprintf(temporary, ".t%u", number + row);
-        if ((kind == PK_ENTER || kind == PK_FINISH) && below(10))
+        if ((kind == PK_ENTER || kind == PK_FINISH || kind == PK_LOOK) && below(10))
             make_directory(source, batch->name[row]);
         else
             make_item(source, batch->name[row]);
@@ -246,7 +248,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         }
         batch->offsets[row + 1] = batch->offsets[row] + (batch->size[row] < SMALL_FILE ? batch->size[row] : SMALL_FILE) + 1;
     }
-    if (kind == PK_ENTER || kind == PK_FINISH)
+    if (kind == PK_ENTER || kind == PK_FINISH || kind == PK_LOOK)
         prepare_tree(batch, source, target, kind, rows);
     const pk_columns given = {.inode = batch->inode, .size = batch->size, .device = batch->device, .mtime = batch->mtime,
                               .ctime = batch->ctime, .mode = batch->mode, .uid = batch->uid, .gid = batch->gid,
@@ -265,7 +267,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
     in_c->directory = source;
     in_c->target = copies || kind == PK_ENTER ? target : source;
     in_c->tree = &batch->tree;
-    in_c->directories = kind == PK_ENTER ? batch->directories : NULL;
+    in_c->directories = kind == PK_ENTER || kind == PK_LOOK ? batch->directories : NULL;
     in_c->umask = 022;
     in_c->names = batch->names;
     in_c->names_size = (size_t)(names - batch->names);

@@ -79,6 +79,43 @@ static void check_directory(const batch *batch, int source, int target, uint32_t
     expect(!found->is_made || code == DONE || code == ANEW, "row %u: made, and nobody knows", row);
 }
 
+/* All that was told of a directory is so. */
+static void check_looked(const batch *batch, int source, uint32_t row)
+{
+    const pk_directory *found = &batch->directories[row];
+    const pk_columns *rows = &found->rows;
+    const char *name = found->names, *const end = name + found->names_size;
+    uint32_t there = 0;
+    if (batch->codes[row] != DONE)
+        return;
+    DIR *stream = fdopendir(openat(source, batch->name[row], O_RDONLY | O_DIRECTORY));
+    expect(stream != NULL, "row %u: can't be looked at", row);
+    while (readdir(stream) != NULL)
+        there++;
+    expect(found->left == there - 2, "row %u: %u names, and %u are told", row, there - 2, found->left);
+    for (uint32_t each = 0; each < found->left; each++) {
+        char one[257];
+        struct stat status;
+        const char *after = memchr(name, '/', (size_t)(end - name));
+        after = after != NULL ? after : end;
+        snprintf(one, sizeof one, "%.*s", (int)(after - name), name);
+        expect(!fstatat(dirfd(stream), one, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, one);
+        const char letter = S_ISREG(status.st_mode) ? 'f' : S_ISDIR(status.st_mode) ? 'd' : S_ISLNK(status.st_mode) ? 'l' : 'p';
+        const int is_seen = !batch->tree.kinds[0] || strchr(batch->tree.kinds, letter) != NULL;
+        expect(found->kinds[each] == letter && found->inodes[each] == status.st_ino, "row %u: another item", row);
+        if (is_seen && rows->size != NULL)
+            expect(rows->size[each] == (uint64_t)status.st_size, "row %u: another size", row);
+        if (is_seen && rows->mode != NULL)
+            expect(rows->mode[each] == status.st_mode, "row %u: another mode", row);
+        if (is_seen && rows->device != NULL)
+            expect(rows->device[each] == status.st_dev, "row %u: another device", row);
+        expect((rows->size != NULL) == (batch->tree.mask & STATX_SIZE && found->left), "row %u: sizes", row);
+        name = after + 1;
+    }
+    expect(!found->left || name == end + 1, "row %u: names are left", row);
+    closedir(stream);
+}
+
 static void check_copy(const batch *batch, int source, int target, uint32_t row)
 {
     const int plan = batch->plans[row] & ~SYNC, code = batch->codes[row];
@@ -123,6 +160,8 @@ static void check(batch *batch, int source, int target)
     (void)pk_moved(&batch->in_c);
     for (uint32_t row = 0; batch->in_c.kind == PK_ENTER && row < batch->in_c.rows; row++)
         check_directory(batch, source, target, row);
+    for (uint32_t row = 0; batch->in_c.kind == PK_LOOK && row < batch->in_c.rows; row++)
+        check_looked(batch, source, row);
     pk_release(&batch->in_c);
     for (uint32_t row = 0; row < batch->in_c.rows; row++) {
         const int code = batch->codes[row];
@@ -252,9 +291,9 @@ static void round_of(int place, uint32_t round)
     expect(!pthread_create(&looking, NULL, look, kernel), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
         static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_ENTER, PK_FINISH, PK_SYNC,
-                                    PK_READ};
+                                    PK_LOOK, PK_READ};
         rows = 1 + below(MOST_ROWS);
-        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 9 : 8)], rows, algorithm != 0);
+        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 10 : 9)], rows, algorithm != 0);
     }
     list_all(source);
     if (below(2))

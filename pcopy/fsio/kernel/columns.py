@@ -176,7 +176,7 @@ class Rows:
         for name, typecode, bit, _ in COLUMNS:
             if self.mask & bit:
                 column = getattr(self, name)
-                setattr(some, name, array(typecode, [column[row] for row in rows]))
+                setattr(some, name, array(typecode, map(column.__getitem__, rows)))
         return some
 
     def part(self, start: int, end: int) -> Rows:

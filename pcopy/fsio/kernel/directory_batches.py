@@ -87,6 +87,34 @@ class Enter(OfNames[Entered]):
         return self.directory, self.target
 
 
+class Within(NamedTuple):
+    """What is in a directory: names (joined by slashes), types (a letter each, as find has them), and, if there are
+    directories among these, inodes, as the directory tells them. ``rows`` are None if no columns are wanted."""
+
+    names: bytes
+    kinds: bytes
+    inodes: array[int]
+    rows: Rows | None
+
+
+class Looked(Judged):
+    """What is in each directory that is ``DONE``; the others want ``CARE``."""
+
+    found: dict[int, Within]
+
+
+class Look(OfNames[Looked]):
+    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, lists them,
+    and looks at what is in them, if columns are wanted (``mask``): at the types ``kinds``, or at all if there are none.
+    What is not looked at has zeros. Directories with more than ``most`` names, of 1023 at most, want ``CARE``."""
+
+    inodes: array[int]
+    device: int
+    most: int
+    mask: int = 0
+    kinds: bytes = b""
+
+
 class Finish(OfNames[Judged]):
     """Gives directories their metadata, ``rows`` (``DRESSED`` and ``INODE``), as far as they have others.
 

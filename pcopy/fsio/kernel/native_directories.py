@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import Judged, OfNames, SyncDirectories
-from pcopy.fsio.kernel.columns import ATIME, FOUND, GROUP, INODE, LINKS, MODE, MTIME, OWNER, Code, Rows, Verdicts
-from pcopy.fsio.kernel.directory_batches import Common, Enter, Entered, Finish, Sibling
+from pcopy.fsio.kernel.columns import (
+    ATIME,
+    COLUMNS,
+    FOUND,
+    GROUP,
+    INODE,
+    LINKS,
+    MODE,
+    MTIME,
+    OWNER,
+    Code,
+    Rows,
+    Verdicts,
+)
+from pcopy.fsio.kernel.directory_batches import Common, Enter, Entered, Finish, Look, Looked, Sibling, Within
 from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.kernel.native_batches import DEFERRED, InC, flags_of
 from pcopy.fsio.kernel.python import Work
@@ -18,9 +32,11 @@ from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, capable
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_COLUMNS = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
+_LEFT = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
 """Of what is left in a directory."""
 _NOTHING = Rows(0, FOUND | LINKS)
+_EMPTY = Within(b"", b"", array("Q"), None)
+_DIRECTORY = ord("d")
 
 
 class DirectoriesInC(InC):
@@ -36,9 +52,7 @@ class DirectoriesInC(InC):
         to.tree = self._tree
 
     def finish(self) -> None:
-        codes = self.result.verdicts.codes
-        if DEFERRED in codes:
-            codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
+        _give_back(self.result.verdicts.codes)
 
 
 class EnterInC(DirectoriesInC):
@@ -68,6 +82,48 @@ class EnterInC(DirectoriesInC):
                 entered.left[row] = _sibling(found)
 
 
+class LookInC(InC):
+    """Rows that C defers want care."""
+
+    def __init__(self, batch: Look) -> None:
+        number = len(batch)
+        self._looked = Looked(Verdicts(number), {})
+        super().__init__(_lib.PK_LOOK, batch, self._looked, _none)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
+        self._tree = tree = _ffi.new("pk_tree *")
+        tree.source_device, tree.most, tree.mask, tree.kinds = batch.device, batch.most + 1, batch.mask, batch.kinds
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        self._mask = batch.mask
+        self._names = [name for name, _, bit, _ in COLUMNS if batch.mask & bit]
+        to = self.batch
+        to.tree, to.directories = tree, self._directories
+        to.given.inode = self.pointer("uint64_t[]", batch.inodes)
+
+    def finish(self) -> None:
+        codes = self._looked.verdicts.codes
+        _give_back(codes)
+        done = int(Code.DONE)
+        found, directories = self._looked.found, self._directories
+        for row, code in enumerate(codes):
+            if code == done:
+                found[row] = self._within(directories[row])
+
+    def _within(self, found: Any) -> Within:
+        number = found.left
+        if not number:
+            return _EMPTY
+        kinds = _ffi.buffer(found.kinds, number)[:]
+        inodes = array("Q")
+        if _DIRECTORY in kinds:
+            inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
+        rows = None
+        if self._mask:
+            rows = Rows(0, self._mask)
+            _fill(rows, found, self._names)
+        return Within(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows)
+
+
 class FinishInC(DirectoriesInC):
     def __init__(self, settings: Settings, batch: Finish) -> None:
         super().__init__(_lib.PK_FINISH, settings, batch, Judged(Verdicts(len(batch))), batch.directory)
@@ -91,6 +147,21 @@ class SyncInC(InC):
         rows = OfNames[Judged](batch.directories[0], b"/" * (number - 1))
         super().__init__(_lib.PK_SYNC, rows, Judged(Verdicts(number)), _none)
         self.batch.synced = self.pointer("int32_t[]", array("i", batch.directories))
+
+
+def _give_back(codes: bytearray) -> None:
+    """Whoever asked does what C has deferred."""
+    if DEFERRED in codes:
+        codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
+
+
+def _fill(rows: Rows, found: Any, names: Sequence[str]) -> None:
+    """Columns of what C has found in a directory."""
+    rows.number = number = found.left
+    columns = found.rows
+    for name in names:
+        column: array[int] = getattr(rows, name)
+        column.frombytes(_ffi.buffer(getattr(columns, name), number * column.itemsize))
 
 
 def _none() -> Work:
@@ -120,10 +191,7 @@ def _sibling(found: Any) -> Sibling:
     rows, names = _NOTHING, b""
     if number:
         rows = Rows(0, FOUND | LINKS)
-        rows.number = number
-        for name in _COLUMNS:
-            column: array[int] = getattr(rows, name)
-            column.frombytes(_ffi.buffer(getattr(found.rows, name), number * column.itemsize))
+        _fill(rows, found, _LEFT)
         names = _ffi.buffer(found.names, found.names_size)[:]
     mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
     attributes = Attributes(dress.mode, dress.uid, dress.gid, dress.atime, dress.mtime)

@@ -18,7 +18,7 @@ from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.walk.tell_found import Handover
 from pcopy.walk.forms import form_of, mask_of
-from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, wanted
+from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
 from pcopy.walk.walk_wish import WalkWish
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class Finder:
         """Does it ask items for more than their status?"""
         self._looks = bool(self.mask) or not is_cheap(dear)
         self._selected = rank.own(Selected)
+        kinds = types_of(cheap)
+        is_whole = self._looks and kinds is not None and not self._selected.anything
+        self.seen_at_once = (self.mask, kinds or b"") if is_whole else (0, b"")
+        """The columns that are wanted of all that is found, whatever its name is, and of which types (none: of all)."""
 
     @property
     def telling(self) -> Handover:
@@ -68,13 +72,20 @@ class Finder:
         return self.wish.most_depth < 0 or depth < self.wish.most_depth
 
     def look(
-        self, result: Result, place: Place, directory: int, packed: bytes, kinds: bytes, telling: Handover
+        self,
+        result: Result,
+        place: Place,
+        directory: int,
+        packed: bytes,
+        kinds: bytes,
+        telling: Handover,
+        seen: Rows | None = None,
     ) -> Stepwise[Sequence[int]]:
-        """Looks at names of an open directory, and tells of those that are wanted; returns the rows of the
-        directories among them that are to be entered."""
+        """Looks at names of a directory (open; below 0: it is opened if need be), unless they were ``seen``, and tells
+        of those that are wanted; returns the rows of the directories among them that are to be entered."""
         names = packed.split(b"/")
         depth = place.path.count(b"/") + 2 if place.path else 1
-        items = Items(directory, self.above(place), names, kinds)
+        items = Items(directory, self.above(place), names, kinds, seen)
         rows: Sequence[int] = range(len(names))
         if UNKNOWN in kinds:
             rows = yield from self._learn(result, place, items)
@@ -105,6 +116,8 @@ class Finder:
     ) -> Stepwise[tuple[Rows, Sequence[int]]]:
         """Looks at some of them: their columns, and which of the rows they are of. What has gone was never there."""
         names = items.names
+        if items.directory < 0:
+            items.directory = self._rank.open_source(place)
         packed = pack_names(names) if len(rows) == len(names) else pack_names([names[row] for row in rows])
         kernel = self._rank.kernel
         stated = yield from waited(kernel, kernel.submit(Stat(items.directory, packed, mask)))
@@ -139,7 +152,7 @@ class Finder:
     def tell(
         self, result: Result, place: Place, items: Items, rows: Sequence[int], depth: int, telling: Handover
     ) -> Stepwise[int]:
-        """Asks the expression; returns of how many items was told."""
+        """Asks the expression; returns of how many items was told. Raises ``Problem``: the directory does not open."""
         if depth < self.wish.least_depth or not rows:
             return 0
         rows = self._cheap(items, rows)
@@ -147,16 +160,17 @@ class Finder:
             rows = sorted(items.printed)
         if not rows:
             return 0
-        if self._looks:
+        looked = items
+        if self._looks and items.rows is None:
             seen, rows = yield from self._looked(result, place, items, rows)
             looked = items.chosen(rows, seen)
             chosen = self._dear(looked, range(len(rows)))
             items.pruned.update(rows[row] for row in looked.pruned)
-            if self._prints_late:
-                chosen = sorted(looked.printed)
-            told = looked if len(chosen) == len(looked) else looked.chosen(chosen)
         else:
-            told = items if len(rows) == len(items) else items.chosen(rows)
+            chosen = self._dear(items, rows)
+        if self._prints_late:
+            chosen = sorted(looked.printed)
+        told = looked if len(chosen) == len(looked) and not self.wish.prints else looked.chosen(chosen)
         if not len(told):
             return 0
         self.emit(told, depth, telling)

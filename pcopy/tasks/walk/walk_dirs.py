@@ -13,10 +13,13 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import Look, Within
+from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
@@ -31,6 +34,9 @@ from pcopy.walk.matching import Items
 
 MOST = 64
 """Directories of one task."""
+
+AT_ONCE = 16
+"""Directories that the kernel is given at a time."""
 
 LONG = 0.05
 """Seconds after which a task leaves the rest to others."""
@@ -129,9 +135,13 @@ class _Walk:
         left = self._left
         while left and (not self._has_begun or self._is_ours()):
             place, names, inodes = left.pop()
-            if len(names) > 1:
-                left.append((place, names[1:], inodes[1:]))
-            yield from self._enter(place, names[0], inodes[0])
+            number = AT_ONCE if len(names) > 1 and self._are_plain(place) else 1
+            if len(names) > number:
+                left.append((place, names[number:], inodes[number:]))
+            if number > 1:
+                yield from self._enter_all(place, names[:number], inodes[:number])
+            else:
+                yield from self._enter(place, names[0], inodes[0])
         for each in left:
             self._spawn(*each)
         self._telling.tell(self._rank, self._result)
@@ -139,6 +149,49 @@ class _Walk:
     def _is_ours(self) -> bool:
         is_short = time.monotonic() < self._until and self._telling.size < MOST_TOLD
         return is_short and self._rank.stop_reason is None and self._rank.has_plenty()
+
+    def _are_plain(self, around: Place) -> bool:
+        """Is the kernel asked for several of the directories in this one? Where it has threads, each item that is
+        looked at may be another one's."""
+        rank, finder = self._rank, self._finder
+        kernel = rank.kernel
+        if not kernel.enters or rank.throttle.is_on or finder.opens_items or rank.options.dereference:
+            return False
+        return (kernel.works_here or not finder.mask) and not rank.sources[around.root].mounted.any
+
+    def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """Enters some that lie beside each other; those that are no plain cases one by one."""
+        rank, result, sums = self._rank, self._result, self._finder.sums
+        self._has_begun = True
+        found: Mapping[int, Within] = {}
+        try:
+            directory = rank.open_source(around)
+        except Problem:  # which each tells by itself
+            pass
+        else:
+            device = rank.source_device(around) or 0
+            batch = Look(
+                directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *self._finder.seen_at_once
+            )
+            found = (yield from waited(rank.kernel, rank.kernel.submit(batch))).found
+        above = around.path + b"/" if around.path else b""
+        for row, name in enumerate(names):
+            within = found.get(row)
+            if within is None:
+                yield from self._enter(around, name, inodes[row])
+                continue
+            place = Place(
+                around.root, above + name, Identity(around.source_id.mount, inodes[row]), NOWHERE, False, False
+            )
+            result.count(counts.UNSCANNED, -1)
+            if within.names:
+                try:
+                    yield from self.look(place, -1, within.names, within.kinds, within.inodes, within.rows)
+                except Problem as problem:
+                    _unread(result, place, problem)
+                    continue
+            if sums is not None:
+                sums.add_directory(self._finder.path_of(place), len(within.kinds))
 
     def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
         rank = self._rank
@@ -187,11 +240,20 @@ class _Walk:
         if self._finder.sums is not None:
             self._finder.sums.add_directory(self._finder.path_of(place), number)
 
-    def look(self, place: Place, directory: int, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> Steps:
+    def look(
+        self,
+        place: Place,
+        directory: int,
+        packed: bytes,
+        kinds: bytes,
+        inodes: Sequence[int],
+        seen: Rows | None = None,
+    ) -> Steps:
+        """Tells of names of a directory, as ``Finder.look`` has them."""
         self._has_begun = True
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.spend(operations=len(kinds))
-        rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling)
+        rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling, seen)
         if rows:
             names = packed.split(b"/")
             self._result.count(counts.UNSCANNED, len(rows))

@@ -9,6 +9,8 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
+#define MOST_TOLD 1024 /* names of a directory */
+#define DEVICE_BIT (1u << 20) /* pcopy.fsio.kernel.columns.DEVICE */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
 /* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
@@ -170,6 +172,114 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         close(target);
     close(source);
     return is_plain ? DONE : found->is_made ? ANEW : PK_DEFERRED;
+}
+
+/* The part of a block that a column takes, if it is wanted. */
+static void *part(char **at, size_t size, uint32_t is_wanted)
+{
+    char *begin = *at;
+    if (!is_wanted)
+        return NULL;
+    *at += size;
+    return begin;
+}
+
+/* Room for what is told of a directory; -1: there is no memory. What nobody looks at is zero. */
+static int make_room(pk_directory *found, uint32_t mask)
+{
+    const size_t rows = found->left, narrow = rows * sizeof(uint32_t), wide = rows * sizeof(uint64_t);
+    pk_columns *to = &found->rows;
+    char *at = calloc(1, wide + (mask ? 7 * wide + 4 * narrow : 0) + rows + found->names_size);
+    found->block = at;
+    if (at == NULL)
+        return -1;
+    found->inodes = part(&at, wide, 1);
+    to->atime = part(&at, wide, mask & STATX_ATIME);
+    to->mtime = part(&at, wide, mask & STATX_MTIME);
+    to->ctime = part(&at, wide, mask & STATX_CTIME);
+    to->inode = part(&at, wide, mask & STATX_INO);
+    to->size = part(&at, wide, mask & STATX_SIZE);
+    to->device = part(&at, wide, mask & DEVICE_BIT);
+    to->blocks = part(&at, wide, mask & STATX_BLOCKS);
+    to->mode = part(&at, narrow, mask & (STATX_MODE | STATX_TYPE));
+    to->uid = part(&at, narrow, mask & STATX_UID);
+    to->gid = part(&at, narrow, mask & STATX_GID);
+    to->links = part(&at, narrow, mask & STATX_NLINK);
+    found->kinds = part(&at, rows, 1);
+    found->names = at;
+    return 0;
+}
+
+static uint8_t letter_of(uint32_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFREG: return 'f';
+    case S_IFDIR: return 'd';
+    case S_IFLNK: return 'l';
+    case S_IFIFO: return 'p';
+    case S_IFSOCK: return 's';
+    case S_IFCHR: return 'c';
+    case S_IFBLK: return 'b';
+    default: return '?';
+    }
+}
+
+/* What is in an open directory, and what of that is wanted; -1: it is no plain case. */
+static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
+{
+    const pk_tree *tree = batch->tree;
+    pk_directory *found = &batch->directories[row];
+    struct stat status;
+    pk_listing listing;
+    uint8_t kinds[MOST_TOLD];
+    uint64_t inodes[MOST_TOLD];
+    char *name = (char *)worker->buffer;
+    doing(worker, OP_FSTAT);
+    if (fstat(directory, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device)
+        return -1;
+    doing(worker, OP_READDIR);
+    listing.at = listing.end = 0;
+    listing.has_begun = 1;
+    listing.is_over = 0;
+    int number = pk_list(directory, &listing, name, PIECE, kinds, inodes, tree->most < MOST_TOLD ? tree->most : MOST_TOLD);
+    if (number < 0 || !listing.is_over)
+        return -1;
+    found->left = (uint32_t)number;
+    found->names_size = listing.used;
+    if (number == 0)
+        return 0;
+    if (make_room(found, tree->mask))
+        return -1;
+    memcpy(found->names, name, listing.used);
+    memcpy(found->kinds, kinds, (size_t)number);
+    memcpy(found->inodes, inodes, (size_t)number * sizeof *inodes);
+    name[listing.used] = '\0';
+    for (uint32_t each = 0; each < found->left; each++) {
+        char *after = strchrnul(name, '/');
+        const int is_wanted = tree->mask && (!tree->kinds[0] || strchr(tree->kinds, kinds[each]));
+        uint32_t mode;
+        *after = '\0';
+        if (is_wanted || kinds[each] == '?') {
+            doing(worker, OP_STAT);
+            if (pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &found->rows, each, &mode))
+                return -1;
+            if (kinds[each] == '?')
+                found->kinds[each] = letter_of(mode);
+        }
+        name = after + 1;
+    }
+    return 0;
+}
+
+int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    doing(worker, OP_OPEN);
+    int directory = pk_open_quietly(batch->directory, batch->work->name[row], DIRECTORY, NULL);
+    if (directory < 0)
+        return PK_DEFERRED;
+    const int is_plain = !tell_all(worker, batch, row, directory);
+    close(directory);
+    return is_plain ? DONE : PK_DEFERRED;
 }
 
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)

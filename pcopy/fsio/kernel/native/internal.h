@@ -100,11 +100,14 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+/* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */
+int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 void pk_release_directories(pk_batch *batch);
 /* Looks at so many names (`left`), which are joined in `names`, in an open directory of the source. -1: one can't be
  * looked at, or there is no memory. */

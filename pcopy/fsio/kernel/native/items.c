@@ -10,24 +10,20 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
-int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode)
 {
     struct statx status;
-    const int follow = batch->flags & PK_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW;
-    doing(worker, OP_STAT);
-    if (statx(batch->directory, batch->work->name[row], follow | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &status)) {
-        if (errno == ENOENT && batch->flags & PK_COPIES) /* it is free, as most names in a target */
-            return told(batch, row, FAILED, OP_STAT, ENOENT);
-        return PK_DEFERRED;
-    }
-    const pk_columns *out = &batch->found;
+    if (statx(directory, name, flags | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &status))
+        return -1;
     const struct timespec mtime = {status.stx_mtime.tv_sec, status.stx_mtime.tv_nsec};
     const struct timespec ctime = {status.stx_ctime.tv_sec, status.stx_ctime.tv_nsec};
     const struct timespec atime = {status.stx_atime.tv_sec, status.stx_atime.tv_nsec};
     if ((out->mtime != NULL && !in_nanoseconds(mtime, &out->mtime[row])) ||
         (out->ctime != NULL && !in_nanoseconds(ctime, &out->ctime[row])) ||
-        (out->atime != NULL && !in_nanoseconds(atime, &out->atime[row])))
-        return PK_DEFERRED;
+        (out->atime != NULL && !in_nanoseconds(atime, &out->atime[row]))) {
+        errno = EOVERFLOW;
+        return -1;
+    }
     if (out->mode != NULL)
         out->mode[row] = status.stx_mode;
     if (out->uid != NULL)
@@ -44,7 +40,20 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         out->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
     if (out->blocks != NULL)
         out->blocks[row] = status.stx_blocks;
-    return DONE;
+    *mode = status.stx_mode;
+    return 0;
+}
+
+int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const int follow = batch->flags & PK_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW;
+    uint32_t mode;
+    doing(worker, OP_STAT);
+    if (!pk_look_at(batch->directory, batch->work->name[row], follow, &batch->found, row, &mode))
+        return DONE;
+    if (errno == ENOENT && batch->flags & PK_COPIES) /* it is free, as most names in a target */
+        return told(batch, row, FAILED, OP_STAT, ENOENT);
+    return PK_DEFERRED;
 }
 
 /* All of an open file into the digest; what is no plain case is deferred. */

@@ -16,6 +16,7 @@
 #define PK_TRY 9
 #define PK_MEND 10
 #define PK_MEND_PLAIN 11
+#define PK_LOOK 12
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -78,6 +79,8 @@ typedef struct {
     uint32_t user;        /* who we are */
     int most;             /* names; a directory with more is deferred */
     int flags;
+    uint32_t mask;        /* of PK_LOOK: the columns that are wanted of what is in the directories */
+    char kinds[8];        /* and of which types (letters, with a zero at the end); none: of all */
 } pk_tree;
 
 typedef struct {
@@ -98,6 +101,8 @@ typedef struct {
     char *names;          /* those that are left, joined by slashes, with the columns of what they are */
     size_t names_size;
     pk_columns rows;
+    uint8_t *kinds;       /* of PK_LOOK: letters, with p, s, c and b beside those of pk_list */
+    uint64_t *inodes;     /* and inodes, as the directory tells them */
     void *block;
 } pk_directory;
 

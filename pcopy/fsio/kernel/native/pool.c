@@ -16,7 +16,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_STAT] = pk_stat_row, [PK_COPY] = pk_copy_row, [PK_READ] = pk_read_row,
     [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
     [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
-    [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row,
+    [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -209,7 +209,8 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
 
 static int changes_nothing(const pk_batch *batch)
 {
-    return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC || batch->kind == PK_SAME;
+    return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC || batch->kind == PK_SAME ||
+           batch->kind == PK_LOOK;
 }
 
 static int makes_or_removes(const pk_batch *batch)
@@ -310,7 +311,8 @@ void pk_poll(pk_kernel *kernel, uint64_t nanoseconds)
     int is_done = 0;
     while (!kernel->most && !is_done && kernel->first != NULL) {
         pk_batch *batch = kernel->first;
-        const uint32_t most = kernel->main.is_slow || batch->kind == PK_ENTER ? 1 : ROWS_AT_ONCE;
+        const int is_of_many = batch->kind == PK_ENTER || batch->kind == PK_LOOK;
+        const uint32_t most = kernel->main.is_slow || is_of_many ? 1 : ROWS_AT_ONCE;
         uint32_t start, number = claim(kernel, &kernel->main, batch, most, &start);
         pthread_mutex_unlock(&kernel->lock);
         uint32_t did = do_rows(&kernel->main, batch, start, number);

@@ -1,0 +1,120 @@
+"""``Look``, which the kernel in C alone has: what is in directories that lie beside each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.kernel.columns import COLUMNS, MODE, SIZE, Code, pack_names
+from pcopy.fsio.kernel.directory_batches import Look, Looked
+from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.kernel_bench import KERNELS, done
+
+ALL = sum(bit for _, _, bit, _ in COLUMNS)
+LETTERS = {
+    stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFSOCK: "s", stat.S_IFCHR: "c"
+}  # fmt: skip
+
+Making = Callable[[Settings], Kernel]
+
+
+@pytest.fixture(params=["c", "c-threads"])
+def making(request: pytest.FixtureRequest) -> Making:
+    return KERNELS[request.param]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """``full`` with items of all types, ``empty``, ``some`` with five names, and what is no directory."""
+    for name in ("full/inner", "empty", "some"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "full/file").write_bytes(b"contents")
+    (tmp_path / "full/a\nb\udcff").touch()
+    os.utime(tmp_path / "full/file", ns=(5, 10**18 + 1))
+    (tmp_path / "full/link").symlink_to("../empty")
+    os.mkfifo(tmp_path / "full/fifo", 0o604)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "full/socket"))
+    if os.geteuid() == 0:
+        os.mknod(tmp_path / "full/null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    for number in range(5):
+        (tmp_path / f"some/{number}").touch()
+    (tmp_path / "leading").symlink_to("full")
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+def looked(
+    making: Making,
+    place: Path,
+    names: Sequence[str],
+    inodes: Sequence[int] | None = None,
+    device: int | None = None,
+    **wanted: Any,
+) -> Looked:
+    """``wanted`` as in ``Look``."""
+    kernel = making(Settings(Preserve(), 0o022))
+    directory = os.open(place, os.O_RDONLY)
+    before = len(os.listdir("/proc/self/fd"))
+    numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
+    at = os.stat(place).st_dev if device is None else device
+    try:
+        result: Looked = done(
+            kernel, Look(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"most": 100, **wanted})
+        )
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        return result
+    finally:
+        kernel.close()
+        os.close(directory)
+
+
+@pytest.mark.parametrize("mask", [0, ALL, SIZE, MODE])
+def test_tells_what_is_there(making: Making, place: Path, mask: int) -> None:
+    result = looked(making, place, ["full", "empty", "some"], mask=mask)
+    assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
+    for row, name in enumerate(("full", "empty", "some")):
+        within = result.found[row]
+        names = within.names.split(b"/") if within.names else []
+        assert sorted(names) == sorted(map(os.fsencode, os.listdir(place / name)))
+        statuses = [os.lstat(os.path.join(place, name, os.fsdecode(each))) for each in names]
+        assert within.kinds.decode() == "".join(LETTERS[stat.S_IFMT(status.st_mode)] for status in statuses)
+        if "d" in within.kinds.decode():
+            assert [*within.inodes] == [status.st_ino for status in statuses]
+        if mask and names:
+            assert within.rows is not None and len(within.rows) == len(names)
+            for column, _, bit, field in COLUMNS:
+                wanted = [getattr(status, field) for status in statuses] if mask & bit else []
+                assert [*getattr(within.rows, column)] == wanted, column
+        else:
+            assert within.rows is None
+
+
+def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None:
+    within = looked(making, place, ["full"], mask=MODE, kinds=b"l").found[0]
+    assert within.rows is not None
+    modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
+    assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
+
+
+def test_others_want_care(making: Making, place: Path) -> None:
+    """Never through a link, never another directory than was found, none on another device, none with more names."""
+    inode = os.stat(place / "full").st_ino
+    result = looked(making, place, ["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
+    assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 5)
+    assert result.found == {}
+    assert looked(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
+    assert [looked(making, place, ["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [Code.CARE, Code.DONE]
+
+
+def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:
+    with pytest.raises(ValueError, match="1 inodes for 2 rows"):
+        looked(making, place, ["full", "some"], [1])
