@@ -17,6 +17,7 @@ from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import NEW
 
+_PATH = b"/proc/self/fd/%d"
 _BUFFER = 1 << 18
 """Bytes that are gathered for one write."""
 
@@ -31,14 +32,26 @@ class Synced(Enum):
 
 @contextmanager
 def replacing(
-    directory: int, name: bytes, temporary: bytes, *, mode: int = 0o600, synced: Synced = Synced.NAME
+    directory: int,
+    name: bytes,
+    temporary: bytes,
+    *,
+    mode: int = 0o600,
+    synced: Synced = Synced.NAME,
+    unnamed: bool = False,
 ) -> Iterator[BinaryIO]:
     """A stream for the new contents of ``name`` in an open directory, written as ``temporary``, which must be free.
 
-    The file gets ``mode`` less the umask. On an error it is removed and ``name`` is as before. Raises ``Problem``.
+    The file gets ``mode`` less the umask. On an error it is removed and ``name`` is as before. ``unnamed``: it gets the
+    name ``temporary`` only when it is whole, where the file system has files without a name; then nothing is left of it
+    if the process is killed. Raises ``Problem``.
     """
+    descriptor = _unnamed(directory, mode) if unnamed else -1
+    is_named = descriptor < 0
     with failing("create"):
-        stream = open(os.open(temporary, NEW, mode, dir_fd=directory), "wb", buffering=_BUFFER)  # noqa: SIM115
+        if is_named:
+            descriptor = os.open(temporary, NEW, mode, dir_fd=directory)
+        stream = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
     try:
         try:
             yield stream
@@ -47,6 +60,10 @@ def replacing(
             if synced is not Synced.NOTHING:
                 with failing("fsync"):
                     os.fsync(stream.fileno())
+            if not is_named:
+                with failing("link"):
+                    os.link(_PATH % descriptor, temporary, dst_dir_fd=directory, follow_symlinks=True)
+                is_named = True
             with failing("close"):
                 stream.close()
             with failing("rename"):
@@ -55,11 +72,24 @@ def replacing(
             with suppress(OSError):  # it may fail again to write what it holds, and must not hide the first error
                 stream.close()
     except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=directory)
+        if is_named:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
         raise
     if synced is Synced.NAME:
         sync_directory(directory)
+
+
+def _unnamed(directory: int, mode: int) -> int:
+    """A descriptor of a new file without a name; -1 where that is impossible, or it could not be named later."""
+    try:
+        descriptor = os.open(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
+    except OSError:
+        return -1
+    if os.path.exists(_PATH % descriptor):
+        return descriptor
+    os.close(descriptor)
+    return -1
 
 
 def sync_directory(directory: int) -> None:

@@ -21,12 +21,12 @@ Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @contextmanager
-def replacing(path: Path, umask: int | None = None, writer: str = "") -> Iterator[BinaryIO]:
+def replacing(path: Path, umask: int | None = None, writer: str = "", *, unnamed: bool = False) -> Iterator[BinaryIO]:
     """A stream for the new contents of ``path``, which get mode 0666 without ``umask`` (default: the process's own).
 
     The temporary file's name begins with ``.pcopy-WRITER-``: so it is known whose it is if the process is killed. On an
-    error it is removed, and ``path`` is as before. Raises ``Refused`` if ``path`` is there and is no regular file,
-    ``OSError`` for what the system refuses.
+    error it is removed, and ``path`` is as before. ``unnamed`` as for ``pcopy.fsio.durable``. Raises ``Refused`` if
+    ``path`` is there and is no regular file, ``OSError`` for what the system refuses.
     """
     target = os.fsencode(path)
     _refuse_what_is_no_file(target)
@@ -37,7 +37,8 @@ def replacing(path: Path, umask: int | None = None, writer: str = "") -> Iterato
         descriptor, synced = _opened(directory or b".")
         stack.callback(os.close, descriptor)
         with with_umask(umask):
-            stream = stack.enter_context(durable.replacing(descriptor, name, temporary, mode=0o666, synced=synced))
+            replaced = durable.replacing(descriptor, name, temporary, mode=0o666, synced=synced, unnamed=unnamed)
+            stream = stack.enter_context(replaced)
         yield stream
 
 

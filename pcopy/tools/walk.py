@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pcopy.engine.task import Spawn
-from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
+from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import absolute
 from pcopy.launch.tool import Ended
@@ -142,6 +142,11 @@ class WalkPreparation(TreePreparation):
             self._outputs.sums = WalkSums(self.wish.now)
         return self._outputs
 
+    def tell_how_to_go_on(self) -> None:
+        """A rank was lost."""
+        if self._outputs is not None:
+            self._outputs.abandon()
+
     def tell_end(self, ended: Ended, ranks: int) -> int:
         """A list that is not whole does not appear."""
         outputs = self._outputs
@@ -153,7 +158,7 @@ class WalkPreparation(TreePreparation):
         if outputs.trouble:
             if not outputs.is_closed:
                 tell(self.program, outputs.trouble)
-            return STOPPED
+            return outputs.status
         if not self.prints:
             return super().tell_end(ended._replace(status=self._write_page(ended, ranks)), ranks)
         if ended.halted is not None:

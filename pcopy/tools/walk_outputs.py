@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO, Protocol
 
-from pcopy.errors import Refused
+from pcopy.errors import REFUSED, STOPPED, Refused
 from pcopy.jobs.spool import spool_in
 from pcopy.named import NamedTuple
 from pcopy.signature.replacing import replacing
@@ -64,6 +64,8 @@ def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
     except FileNotFoundError:
         return
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refused(f"{shown(path)}: is a symbolic link; name what it leads to") from None
         raise Refused(f"{shown(path)}: is there already, and cannot be replaced: {error.strerror}") from None
     known = begins or _BEGINNINGS.get(target.form)
     if beginning and not force and not (known and beginning.startswith(known)):
@@ -86,6 +88,8 @@ class Outputs(InFront):
         super().__init__(sink)
         self.trouble = ""
         """Why nothing more is written."""
+        self.status = STOPPED
+        """With which the job ends then."""
         self.is_closed = False
         """Has whoever reads standard output gone?"""
         self._sorted = SortedItems(sort, spool_in(b"")) if sort else None
@@ -99,7 +103,7 @@ class Outputs(InFront):
 
     def _opened(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
         try:
-            return self._files.enter_context(replacing(path, umask, writer))
+            return self._files.enter_context(replacing(path, umask, writer, unnamed=True))
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
 
@@ -119,7 +123,8 @@ class Outputs(InFront):
 
     def spoiled(self, why: str) -> None:
         """What is found cannot be whole: no list appears."""
-        self.trouble = self.trouble or why
+        if not self.trouble:
+            self.trouble, self.status = why, REFUSED
 
     def summed(self, words: bytes) -> None:
         """What one rank has found, summed up."""
@@ -156,7 +161,7 @@ class Outputs(InFront):
             self.trouble = f"a list cannot be written: {error.strerror}"
 
     def abandon(self) -> None:
-        """The files do not appear."""
+        """The files do not appear; once more it does nothing."""
         self._files.__exit__(Refused, Refused("stopped"), None)
 
 

@@ -13,11 +13,13 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.faults.test_real import bindfs
 from tests.support.command import Argument, Completed, pcopy, show, start
 from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
@@ -405,16 +407,51 @@ def test_a_full_disk(many: Path) -> None:
         assert run.stderr.read() == b"pwalk: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_it_leaves_no_list(many: Path, number: signal.Signals, area: Path) -> None:
-    """A signal stops it in order; where a rank is killed the others end, too."""
+def writes_below(directory: Path, process: int) -> bool:
+    """Has it a file open there, with or without a name?"""
+    links = []
+    with suppress(OSError):
+        for each in os.scandir(f"/proc/{process}/fd"):
+            with suppress(OSError):
+                links.append(os.readlink(each.path))
+    return any(link.startswith(f"{directory}/") for link in links)
+
+
+@pytest.mark.parametrize(
+    ("number", "rank", "status"), [(signal.SIGINT, 0, 75), (signal.SIGKILL, 1, 70), (signal.SIGKILL, 0, 137)]
+)
+def test_stopped_it_leaves_no_list(many: Path, area: Path, number: signal.Signals, rank: int, status: int) -> None:
+    """A signal stops it in order; where a rank is killed the others end, too. No other file is left."""
     (area / "out").mkdir()
     words = ("--oplimit", "100", "--output", area / "out/list.jsonl", many)
     with background(*words, program="pwalk", ranks=2) as run:
-        assert wait_until(lambda: bool(os.listdir(area / "out")) and len(run.processes()) > 1)
-        if number == signal.SIGINT:
-            run.send_signal(number)
-        else:
-            os.kill(run.ranks()[-1], number)
-        assert run.end(30) == (75 if number == signal.SIGINT else 70)
-    assert not (area / "out/list.jsonl").exists()
+        assert wait_until(lambda: len(run.processes()) > 1 and writes_below(area / "out", run.process.pid))
+        os.kill(run.ranks()[0] if rank else run.process.pid, number)
+        assert run.end(30) == status
+    assert os.listdir(area / "out") == []
+
+
+def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:
+    """Where a rank is lost, rank 0 removes it."""
+    with bindfs(area) as (_, out):
+        words = ("--oplimit", "1", "--output", out / "list.lst", "/usr/share")
+        with background(*words, program="pwalk", ranks=2) as run:
+            assert wait_until(lambda: len(run.processes()) > 1 and len(os.listdir(out)) == 1)
+            os.kill(run.ranks()[-1], signal.SIGKILL)
+            assert run.end(30) == 70
+        assert os.listdir(out) == []
+
+
+def test_outputs_that_are_refused(area: Path) -> None:
+    (area / "link.lst").symlink_to("target.lst")
+    run = pwalk("--force", "--output", area / "link.lst", area, ranks=1)
+    assert (run.returncode, run.stdout) == (2, b"")
+    assert run.stderr == f"pwalk: {area}/link.lst: is a symbolic link; name what it leads to\n".encode()
+
+
+def test_a_listing_that_was_cut_off(area: Path) -> None:
+    whole = pwalk("--json-lines", area, ranks=1).stdout
+    (area / "cut.jsonl").write_bytes(whole[:-1])
+    run = pwalk("--from", area / "cut.jsonl", "--output", area / "new.lst", ranks=2)
+    assert run.returncode == 2 and b": line 2: has no end: the listing was cut off" in run.stderr, show(run)
+    assert os.listdir(area) == ["cut.jsonl"]
