@@ -117,6 +117,9 @@ class SavedListing:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._source.close()
 
     def __iter__(self) -> Iterator[Line]:

@@ -6,6 +6,7 @@ What a saved listing tells of its items is not asked for again, if it is all tha
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -27,6 +28,9 @@ from pcopy.walk.saved_listing import Line, Recorded, SavedListing, from_root
 
 AT_ONCE = 256
 """Lines that are looked at together."""
+
+LONG = 0.05
+"""Seconds after which the rest of the list waits for the rank's other tasks."""
 
 _PLACE = Place(0, b"", NOWHERE, NOWHERE, False, False)
 
@@ -65,7 +69,9 @@ class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False
 
 
 class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
-    """The list ``file``; ``nul``: its paths end with a NUL. ``directory`` is the user's working one."""
+    """The list ``file``; ``nul``: its paths end with a NUL. ``directory`` is the user's working one.
+
+    A task reads some of it, and leaves the rest to the next one: what it has found is begun meanwhile."""
 
     file: bytes
     nul: bool
@@ -75,18 +81,20 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        finder, telling = rank.own(Finder), rank.own(Finder).telling
+        finder, telling, until = rank.own(Finder), rank.own(Finder).telling, time.monotonic() + LONG
         try:
-            with SavedListing(self.file, "--from", nul=self.nul) as listing:
-                reading = iter(listing)
-                while lines := list(islice(reading, AT_ONCE)):
-                    if rank.stop_reason is not None:
-                        break
-                    self._take(finder, result, telling, listing, lines)
-                    if telling.size > MOST_TOLD:
-                        telling.tell(rank, result)
-                        telling = finder.telling
-                    yield None
+            listing, reading = rank.own(_OpenList).of(self)
+            while lines := list(islice(reading, AT_ONCE)):
+                self._take(finder, result, telling, listing, lines)
+                if telling.size > MOST_TOLD:
+                    telling.tell(rank, result)
+                    telling = finder.telling
+                if rank.stop_reason is not None:
+                    break
+                if time.monotonic() > until:
+                    result.spawn(self, owner=0)
+                    break
+                yield None
         except Refused as refused:
             rank.stop(str(refused))
             cast(Hearer, rank.sink).spoiled(str(refused))
@@ -106,6 +114,24 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
             return
         kinds = bytes(KINDS.get(each.type, UNKNOWN) for each in known)
         finder.tell_all(result, Items(-1, b"", paths, kinds, rows), telling)
+
+
+class _OpenList:
+    """On rank 0: the list, as far as it has been read."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._open: tuple[SavedListing, Iterator[Line]] | None = None
+
+    def of(self, task: WalkListed) -> tuple[SavedListing, Iterator[Line]]:
+        """Raises ``Refused``."""
+        if self._open is None:
+            listing = SavedListing(task.file, "--from", nul=task.nul)
+            self._open = listing, iter(listing)
+        return self._open
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[0].close()
 
 
 def _rows(known: Sequence[Recorded], mask: int) -> Rows | None:
