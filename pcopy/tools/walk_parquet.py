@@ -18,7 +18,7 @@ _SIGNED = ("atime_ns", "mtime_ns", "ctime_ns")
 
 
 class Parquet:
-    """The columns of a CSV, with null where ``path`` is exact."""
+    """The columns of a CSV, with null where ``path`` is exact, and for times that 64 bits do not hold."""
 
     def __init__(self, path: bytes, stream: Any, fields: Sequence[str]) -> None:
         self.path = path
@@ -27,7 +27,9 @@ class Parquet:
         columns = [pyarrow.field("path", text, nullable=False), pyarrow.field("path_b64", text)]
         columns.append(pyarrow.field("type", text, nullable=False))
         columns += [
-            pyarrow.field(name, pyarrow.int64() if name in _SIGNED else pyarrow.uint64(), nullable=False)
+            pyarrow.field(name, pyarrow.int64())
+            if name in _SIGNED
+            else pyarrow.field(name, pyarrow.uint64(), nullable=False)
             for name in fields
         ]
         self._schema = pyarrow.schema(columns)

@@ -4,7 +4,8 @@ A node is a tuple of its name and what it needs: ``("and", left, right)``, ``("n
 ``("between", column, least, most)``. Whatever has to be looked up (a user's name, the time of a file) is
 looked up here, once, by rank 0. ``pcopy.walk.matching`` asks the tree of columns.
 
-Rules: words, precedence and rounding are find's. Times are in nanoseconds since 1970, sizes in bytes.
+Rules: words, precedence and rounding are find's. Times are in nanoseconds since 1970, sizes in bytes. A time that 64
+bits do not hold is later than any other (or earlier).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pcopy.fsio.kernel.columns import LAST
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 from pcopy.walk.permissions import bits_of
@@ -220,10 +222,8 @@ class _Parser:
     def _newer(self, ours: str, theirs: str, value: str) -> Tree:
         if "B" in (ours, theirs) or ours == "t":
             raise ValueError("only a, c and m are compared here (the time of birth is not)")
-        if theirs == "t":
-            return ("between", _TIMES[ours], _date(value) + 1, None)
-        status = os.lstat(value)
-        return ("between", _TIMES[ours], getattr(status, f"st_{_TIMES[theirs]}_ns") + 1, None)
+        time = _date(value) if theirs == "t" else getattr(os.lstat(value), f"st_{_TIMES[theirs]}_ns")
+        return ("between", _TIMES[ours], min(time + 1, LAST), None)
 
 
 def _quoted(word: str) -> str:

@@ -7,14 +7,17 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pcopy.fsio.kernel.columns import (
     ATIME,
     BLOCKS,
     CTIME,
     DEVICE,
+    FIRST,
     GROUP,
     INODE,
+    LAST,
     LINKS,
     MODE,
     MTIME,
@@ -55,6 +58,8 @@ TYPES = {
 
 _UNQUOTED = re.compile(rb"[ !#-\[\]-~]*")
 """What stands in JSON as it is."""
+_FAR = re.compile(rb', "[acm]time_ns": (?:%d|%d)\b' % (FIRST, LAST))
+"""Of JSON lines: a time that 64 bits do not hold. In a string there is a backslash before each quote."""
 _CSV_PLAIN = re.compile(r'[^",\r\n]*')
 
 Form = Callable[[Items], bytes]
@@ -68,17 +73,24 @@ def mask_of(fields: Sequence[str]) -> int:
     return mask
 
 
-def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
-    """A column for each field, as they are told: modes without the type, allocated bytes."""
-    columns: list[Sequence[int]] = []
+def values_of(items: Items, fields: Sequence[str], far: Any = None) -> list[Sequence[Any]]:
+    """A column for each field, as they are told: modes without the type, allocated bytes, and ``far`` instead of times
+    that 64 bits do not hold."""
+    columns: list[Sequence[Any]] = []
     for field in fields:
-        column: Sequence[int] = getattr(items.seen, FIELDS[field][1])
+        column: Sequence[Any] = getattr(items.seen, FIELDS[field][1])
         if field == "mode":
             column = [mode & 0o7777 for mode in column]
         elif field == "allocated":
             column = [blocks * BLOCK for blocks in column]
+        elif _is_far(field, column):
+            column = [far if time in (FIRST, LAST) else time for time in column]
         columns.append(column)
     return columns
+
+
+def _is_far(field: str, column: Sequence[int]) -> bool:
+    return field.endswith("_ns") and (LAST in column or FIRST in column)
 
 
 def lines(items: Items) -> bytes:
@@ -108,9 +120,10 @@ def json_lines(fields: Sequence[str]) -> Form:
     words = {kind: word.encode() for kind, word in TYPES.items()}
 
     def form(items: Items) -> bytes:
-        columns = values_of(items, fields) if fields else []
+        columns = values_of(items, fields, LAST) if fields else []
         kinds = map(words.__getitem__, items.kinds)
-        return b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
+        told = b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
+        return _FAR.sub(b"", told) if any(map(_is_far, fields, columns)) else told
 
     return form
 
@@ -142,10 +155,10 @@ def csv_head(fields: Sequence[str]) -> bytes:
 
 def csv_lines(fields: Sequence[str]) -> Form:
     """RFC 4180, but with lines that end in a newline alone. ``path_b64`` is empty where ``path`` is exact."""
-    row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%d" for name in fields) + "\n"
+    row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%s" for name in fields) + "\n"
 
     def form(items: Items) -> bytes:
-        columns = values_of(items, fields) if fields else []
+        columns = values_of(items, fields, "") if fields else []
         kinds = map(TYPES.__getitem__, items.kinds)
         return "".join(map(row.__mod__, zip(_csv_paths(items), kinds, *columns, strict=True))).encode()
 

@@ -40,8 +40,8 @@ _BLOCK = 1 << 20
 _LONGEST = 1 << 20
 """Bytes of a line at most: a longer one is none of a list of paths."""
 _SIZES = ("uid", "gid", "size", "allocated", "links", "inode", "device")
-_TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
-_NUMBERS = (*_SIZES, *_TIMES)
+TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
+_NUMBERS = (*_SIZES, *TIMES)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
 

@@ -455,3 +455,44 @@ def test_a_listing_that_was_cut_off(area: Path) -> None:
     run = pwalk("--from", area / "cut.jsonl", "--output", area / "new.lst", ranks=2)
     assert run.returncode == 2 and b": line 2: has no end: the listing was cut off" in run.stderr, show(run)
     assert os.listdir(area) == ["cut.jsonl"]
+
+
+def test_times_that_64_bits_do_not_hold(area: Path) -> None:
+    """They are the latest and the earliest for tests, and no list tells a number instead of them."""
+    moments = {"now": int(time.time()), "late": 10**10, "early": -(10**10)}
+    for name, seconds in moments.items():
+        (area / name).touch()
+        os.utime(area / name, (0, seconds))
+        if (area / name).stat().st_mtime != seconds:
+            pytest.skip("the file system holds no such times")
+    for words in (
+        ["-newermt", "2250-01-01"],
+        ["-newermt", "2280-01-01"],
+        ["!", "-newermt", "1600-01-01"],
+        ["-mtime", "+9"],
+    ):
+        assert listed(pwalk(".", "-type", "f", *words, "-print0", cwd=area, ranks=1)) == found(
+            ".", "-type", "f", *words, cwd=area
+        )
+    fields = ("--fields", "size,mtime_ns")
+    run = pwalk(*fields, "--json-lines", "--output", "list.csv", *moments, cwd=area, ranks=1)
+    (area / "list.jsonl").write_bytes(run.stdout)
+    again = pwalk(*fields, "--json-lines", "--from", "list.jsonl", cwd=area, ranks=1)
+    for text in (run.stdout, again.stdout):
+        told = {item["path"]: item for item in map(json.loads, text.splitlines()[1:])}
+        assert {name: item.get("mtime_ns") for name, item in told.items()} == {
+            "now": moments["now"] * 10**9,
+            "late": None,
+            "early": None,
+        }
+        assert all(item["size"] == 0 for item in told.values())
+    with (area / "list.csv").open() as file:
+        assert {row["path"]: row["mtime_ns"] for row in csv.DictReader(file)} == {
+            "now": f"{moments['now']}000000000",
+            "late": "",
+            "early": "",
+        }
+    whole = run.stdout.replace(b'"path": "late"', b'"mtime_ns": %d, "path": "late"' % 10**19)
+    (area / "list.jsonl").write_bytes(whole)
+    other = pwalk("--from", "list.jsonl", "-newermt", "2280-01-01", cwd=area, ranks=1)
+    assert (other.returncode, other.stdout) == (0, b"late\n"), show(other)

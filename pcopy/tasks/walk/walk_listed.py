@@ -13,7 +13,7 @@ from itertools import islice
 from typing import cast
 
 from pcopy.errors import Refused
-from pcopy.fsio.kernel.columns import COLUMNS, Rows
+from pcopy.fsio.kernel.columns import COLUMNS, FIRST, LAST, Rows
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Steps
@@ -24,7 +24,7 @@ from pcopy.tasks.walk.finder import Finder, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer
 from pcopy.walk.forms import BLOCK, FIELDS
 from pcopy.walk.matching import KINDS, UNKNOWN, Items
-from pcopy.walk.saved_listing import Line, Recorded, SavedListing, from_root
+from pcopy.walk.saved_listing import TIMES, Line, Recorded, SavedListing, from_root
 
 AT_ONCE = 256
 """Lines that are looked at together."""
@@ -155,4 +155,6 @@ def _values(known: Sequence[Recorded], field: str) -> Iterator[int | None]:
             value = -(-value // BLOCK)
         elif value is not None and field == "mode":
             value |= each.type
+        elif value is not None and field in TIMES:
+            value = min(max(value, FIRST), LAST)
         yield value
