@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.extent import seed
-from tests.support.faults import slowed
+from tests.support.faults import Fault, slowed
 from tests.support.processes import background, wait_until
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, is_root, require_root
@@ -101,6 +101,19 @@ def test_as_setfacl(area: Path, trees: tuple[Path, Path], reference: str) -> Non
     assert acls(one) == acls(two) and state(one) == state(two)
     again = pchmod("--json", "--acl-from", area / "reference", two, ranks=2)
     assert json.loads(again.stdout)["changed"] == 0
+
+
+def test_an_item_that_cannot_be_asked_for_its_acl_fails_alone(area: Path) -> None:
+    (area / "tree").mkdir()
+    for name in ("reference", *(f"tree/{number}" for number in range(8))):
+        (area / name).touch(mode=0o640)
+    (area / "reference").chmod(0o604)
+    wrap = Fault(Path(os.devnull), ["lgetxattr"], None, "EIO", "3").wrap()
+    run = pchmod("--json", "--acl-from", area / "reference", area / "tree", ranks=1, wrap=wrap)
+    told = json.loads(run.stdout)
+    assert (run.returncode, told["failed"], told["changed"]) == (1, 1, 8), show(run)
+    left = subprocess.run(["find", area / "tree", "!", "-perm", "-004"], check=True, capture_output=True).stdout
+    assert left.count(b"\n") == 1 and b"getxattr" in run.stderr
 
 
 def test_a_reference_gives_its_mode(area: Path) -> None:

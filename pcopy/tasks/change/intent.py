@@ -13,7 +13,8 @@ import os
 import stat
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 from pcopy.fsio.attributes import NO_ATTRIBUTES
@@ -66,16 +67,18 @@ class _Modes(dict[int, int]):
 
 
 class Differing(NamedTuple):
-    """The ``rows`` that are to be changed, and what each of them gets: ``wanted`` as in ``Mend``."""
+    """The ``rows`` that are to be changed, and what each of them gets: ``wanted`` as in ``Mend``. Those that are
+    ``unknown`` cannot be asked."""
 
     rows: Sequence[int]
     wanted: Rows
+    unknown: Mapping[int, Problem] = MappingProxyType({})
 
     def without(self, others: Iterable[int]) -> Differing:
         """The same, but for ``others``, which stay."""
         stay = {*others}
         places = [place for place, row in enumerate(self.rows) if row not in stay]
-        return Differing([self.rows[place] for place in places], self.wanted.chosen(places)) if stay else self
+        return self._replace(rows=[self.rows[at] for at in places], wanted=self.wanted.chosen(places)) if stay else self
 
 
 def without(rows: Sequence[int], others: Collection[int]) -> Sequence[int]:
@@ -100,7 +103,7 @@ class Intent:
 
     def differing(self, directory: int, names: Sequence[bytes], rows: Rows) -> Differing:
         """Of items of an open directory, which the columns ``MODE | OWNER | GROUP`` tell of. ``names`` are asked for
-        only where ACLs are wanted. Raises ``Problem``."""
+        only where ACLs are wanted."""
         modes = array("I", map(self._plain.__getitem__, rows.mode))
         others = self._others_own(rows)
         if not others and self.acls is None:
@@ -110,10 +113,11 @@ class Intent:
                 return Differing(range(len(modes)), self._wanted(modes, {}))
         for row in others:
             modes[row] = self._owned[rows.mode[row]]
-        lacking = self._without_acls(directory, names, rows)
+        lacking, unknown = self._without_acls(directory, names, rows)
         differing = [row for row, mode in enumerate(modes) if mode != KEEP or row in others or row in lacking]
+        differing = [*without(differing, unknown)]
         owners = {place: others[row] for place, row in enumerate(differing) if row in others}
-        return Differing(differing, self._wanted(array("I", [modes[row] for row in differing]), owners))
+        return Differing(differing, self._wanted(array("I", [modes[row] for row in differing]), owners), unknown)
 
     def _others_own(self, rows: Rows) -> dict[int, tuple[int, int]]:
         """The rows with another owner or group, and what these get."""
@@ -137,17 +141,22 @@ class Intent:
             wanted.uid[row], wanted.gid[row] = uid, gid
         return wanted
 
-    def _without_acls(self, directory: int, names: Sequence[bytes], rows: Rows) -> set[int]:
-        """Those that have other ACLs than are wanted; raises ``Problem``."""
+    def _without_acls(
+        self, directory: int, names: Sequence[bytes], rows: Rows
+    ) -> tuple[set[int], Mapping[int, Problem]]:
+        """Those that have other ACLs than are wanted, and those that cannot be asked."""
+        lacking, unknown = set[int](), dict[int, Problem]()
         if self.acls is None:
-            return set()
+            return lacking, unknown
         above = handle_of(directory)
-        lacking = set()
         for row, name in enumerate(names):
             mode, path = rows.mode[row], b"/".join((above, name))
-            if not stat.S_ISLNK(mode) and not self._has_acls(path, mode):
-                lacking.add(row)
-        return lacking
+            try:
+                if not stat.S_ISLNK(mode) and not self._has_acls(path, mode):
+                    lacking.add(row)
+            except Problem as problem:
+                unknown[row] = problem
+        return lacking, unknown
 
     def _has_acls(self, path: bytes, mode: int) -> bool:
         assert self.acls is not None

@@ -187,12 +187,9 @@ class ChangeVisitor:
     ) -> Steps:
         """Changes what differs; directories ``stay``, or wait if the change ``closes`` them."""
         names = unpack_names(packed)
-        try:
-            differing = self._intent.differing(directory, names, rows)
-        except Problem as problem:
-            for name in names:
-                self._fail(name, problem)
-            return
+        differing = self._intent.differing(directory, names, rows)
+        for row, problem in differing.unknown.items():
+            self._fail(names[row], problem, _size_of(rows.chosen([row])))
         if stay:
             differing = differing.without(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
         waiting: list[int] = []
@@ -203,7 +200,7 @@ class ChangeVisitor:
             differing = differing.without(waiting)
             tell_later(self._result, self._place, [names[row] for row in waiting], rows.chosen(waiting))
         failed = yield from self._mend(directory, packed, rows, differing)
-        done = without(range(len(rows)), {*waiting, *failed})
+        done = without(range(len(rows)), {*waiting, *failed, *differing.unknown})
         self._count(rows if len(done) == len(rows) else rows.chosen(done))
         if self._result.items.is_wanted:
             self._tell(names, rows, differing, {*done})
