@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import os
 import signal
 import time
@@ -106,6 +107,14 @@ def test_removing_is_limited(area: Path) -> None:
     assert pcopy("--yes", "--oplimit", "500", tree, ranks=2, program="prm").returncode == 0
     assert time.monotonic() - began >= 1.3
     assert not tree.exists()
+
+
+def test_changing_is_limited(area: Path) -> None:
+    """A directory with very many names costs what its names cost, and no more."""
+    tree = make(area / "tree", 400, 0)
+    done = pcopy("--json", "--oplimit", "250", "u+x", tree, ranks=2, program="pchmod")
+    assert done.returncode == 0 and json.loads(done.stdout)["changed"] == 400, done.stdout
+    assert 2.6 <= json.loads(done.stdout)["seconds"] < 4.6
 
 
 @pytest.mark.parametrize("words", [("--bwlimit", "fast"), ("--bwlimit", "-1"), ("--oplimit", "1.5"), ("--bwlimit=",)])

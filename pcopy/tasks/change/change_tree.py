@@ -18,7 +18,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
 from pcopy.tasks.listed.deepest_first import open_listed
-from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
+from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import Visitor, visit
 
 
@@ -55,25 +55,28 @@ class ChangeTree(OfPlace, code=116, doing="changing", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         place = self.place
-        result.count(counts.UNSCANNED, -1)
         try:
             if place.source_id == NOWHERE:
                 place = place._replace(source_id=rank.sources[place.root].identity(place.path))
             directory = open_listed(rank, place)
             listing = yield from begin_list(rank.kernel, directory, detailed=True)
-            yield from rank.throttle.spend(operations=2 * listing.number)
             if not listing.is_large:
+                yield from rank.throttle.spend(operations=2 * listing.number)
                 yield from _change(rank, result, place, directory, listing.listed)
-                return
-            spool = NamesSpool(rank.open_spool)
-            try:
-                yield from spread(listing, spool)
-            finally:
-                tasks = (ChangeNames(place, *each) for each in map(unpack_listed, spool))
-                result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+            else:
+                yield from self._spread(rank, result, place, listing)
         except Problem as problem:
             if not problem.changed:
                 result.fail(place, b"", problem, retry=Tried.WHEN_FOUND)
+        result.count(counts.UNSCANNED, -1)
+
+    def _spread(self, rank: Rank, result: Result, place: Place, listing: Listing) -> Steps:
+        spool = NamesSpool(rank.open_spool)
+        try:
+            yield from spread(listing, spool)
+        finally:
+            tasks = (ChangeNames(place, *each) for each in map(unpack_listed, spool))
+            result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
 
 
 def _change(rank: Rank, result: Result, place: Place, directory: int, listed: Listed) -> Steps:
