@@ -69,6 +69,10 @@ exit status:
         refuse_what_names_no_file(values, "errors", "svg")
         if values.svg and not values.svg.endswith(".svg"):
             raise Refused(f"--svg {shown(values.svg.encode(errors='surrogateescape'))}: write a name that ends in .svg")
+        if values.blocks is BLOCKS:
+            values.blocks = tuple(block for block in BLOCKS if block <= values.size) or (values.size,)
+        if any(block > values.size for block in values.blocks):
+            raise Refused(f"--size {values.size} is less than a block of {max(values.blocks)} bytes: see --blocks")
         if values.direct and any(block % _PAGE for block in values.blocks):
             raise Refused(f"--direct needs blocks of whole pages ({_PAGE} bytes): see --blocks")
         if values.in_flight is not None and values.in_flight > 1 and kernel_name() != "c":

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, Refused
@@ -17,19 +15,23 @@ from pcopy.report.streams import tell
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Sink, Totals
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.bench.measure import first_tasks, notebook_of, private_name
+from pcopy.tasks.bench.measure import Prepare, first_tasks, notebook_of, private_name
 from pcopy.tasks.bench.steps import Notebook, Step, Taken, Test
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import BenchArguments
 from pcopy.tools.bench_figures import advice, drawing, tables, values_of
 from pcopy.tools.director import RepeatableDirector, RepeatableTool
 from pcopy.tools.ending import SummedPreparation
+from pcopy.tools.outputs import DRAWN, check_told
 from pcopy.tools.space import free_on
 from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
 OF_FILES = (Test.CREATE, Test.STAT, Test.OPEN, Test.READDIR, Test.RENAME, Test.UNLINK)
 """In this order: each finds what the ones before have left."""
+
+WARM_UP = 20_000
+"""Microseconds of a test before the first measurement, which would be too slow: libraries, names and files are new."""
 
 EMPTY_FILE = 512
 """Bytes that a file without contents may take: an inode, and its name."""
@@ -56,6 +58,7 @@ def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
     steps: list[Step] = []
     microseconds = max(1, round(arguments.seconds * 1e6))
     tests = [test for test in OF_FILES if not arguments.tests or test.name.lower() in arguments.tests]
+    begins: list[Step] = []
     rounds = 0
     for shared in (True, False) if tests else ():
         for number in ladder(ranks, 2):
@@ -65,20 +68,29 @@ def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
                 made = [] if chosen[:1] == [Test.CREATE] or not chosen else [Test.CREATE]
                 for test in (*made, *chosen, Test.CLEAR) if chosen else ():
                     steps.append(Step(int(test), number, in_flight, shared, arguments.files, microseconds, rounds))
+    warm = [test for test in tests if test != Test.CREATE]
+    for number in dict.fromkeys((1, ranks)) if tests else ():
+        for test in (Test.CREATE, *warm, Test.CLEAR):
+            begins.append(Step(int(test), number, 1, False, arguments.files, min(WARM_UP, microseconds)))
     moving = [test for test in (Test.WRITE, Test.READ) if not arguments.tests or test.name.lower() in arguments.tests]
     for block in arguments.blocks if moving else ():
         for number in ladder(ranks, 2):
             for test in (Test.WRITE, Test.READ)[: 2 if Test.READ in moving else 1]:
-                most = max(block, arguments.size // block * block)
-                steps.append(Step(int(test), number, 1, False, most, microseconds, 0, block, arguments.direct))
-    return steps
+                most = arguments.size // block * block
+                steps.append(Step(int(test), number, 1, False, most, microseconds, rounds + 1, block, arguments.direct))
+    of_data = [step for step in steps if step.block == arguments.blocks[0] and step.ranks in (1, ranks)]
+    begins += [step._replace(round=0, microseconds=min(WARM_UP, microseconds)) for step in of_data]
+    return [*begins, *steps]
 
 
 class BenchDirector(RepeatableDirector):
     """One phase: each step begins when the one before is over."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        return [Spawn(phase, encode(task), 0, owner=owner) for owner, task in first_tasks(notebook_of(self._rank))]
+        return [Spawn(phase, encode(task), 0, owner=owner) for owner, task in self._first()]
+
+    def _first(self) -> Iterable[tuple[int, Prepare]]:
+        return first_tasks(notebook_of(self._rank), self._rank.hosts.names)
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
@@ -99,8 +111,9 @@ class Benchmark(RepeatableTool):
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """Rank 0 removes the private directory, however the job has ended."""
         if rank.number == 0:
-            with suppress(OSError):  # what is left is told of at the end
-                shutil.rmtree(private_name(rank), dir_fd=rank.descriptors[0].target)
+            private = notebook_of(rank).private
+            if private is not None:
+                private.remove()  # what is left is told of at the end
 
 
 BENCHMARK = Benchmark()
@@ -123,6 +136,7 @@ class BenchPreparation(SummedPreparation):
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[Step] = []
         self._book: Notebook | None = None
+        check_told(self.telling, (), "is measured", svg=arguments.svg)
         self._svg = OutputFile(arguments.svg) if arguments.svg else None
 
     def begin(self, ranks: int) -> None:
@@ -145,7 +159,7 @@ class BenchPreparation(SummedPreparation):
             tell("pdbench", self._planned())
 
     def _planned(self) -> str:
-        measured = [step for step in self.steps if step.test != Test.CLEAR]
+        measured = [step for step in self.steps if step.is_measured]
         seconds = sum(step.microseconds for step in measured) / 1e6
         return (
             f"{counted(len(measured), 'measurement', 'measurements')} of up to {show_seconds(self.arguments.seconds)}, "
@@ -155,7 +169,7 @@ class BenchPreparation(SummedPreparation):
 
     @property
     def _private(self) -> bytes:
-        return os.path.join(self.job.roots[0].target_shown, b".pdbench-%s" % self.job.name.encode())
+        return os.path.join(self.job.roots[0].target_shown, private_name(self.job))
 
     def sink(self, screen: Sink) -> Sink:
         self._book = Notebook(screen, [] if self.dry_run else self.steps)
@@ -166,11 +180,10 @@ class BenchPreparation(SummedPreparation):
 
     def tell_how_to_go_on(self) -> None:
         """All ranks have ended by now."""
-        root = self.job.roots[0]
-        private = os.path.join(root.target, os.path.basename(self._private))
-        shutil.rmtree(private, ignore_errors=True)
-        if os.path.lexists(private):
-            tell("pdbench", f"{shown(self._private)} could not be removed: remove it")
+        private = self._book.private if self._book else None
+        left = private.remove() if private is not None else ""
+        if left:
+            tell("pdbench", f"{shown(self._private)}: {left}")
 
     @property
     def _taken(self) -> Sequence[Taken]:
@@ -189,10 +202,10 @@ class BenchPreparation(SummedPreparation):
         yield f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}"
 
     def _draw(self, status: int) -> int:
-        if self._svg is None or self.dry_run:
+        if self._svg is None or not self._taken:
             return status
         try:
-            self._svg.replace(drawing(self._taken, shown(self.job.roots[0].target_shown)).encode())
+            self._svg.replace(DRAWN.encode() + drawing(self._taken, shown(self.job.roots[0].target_shown)).encode())
         except OSError as error:
             tell("pdbench", f"{shown(self._svg.path)}: the picture could not be written: {error.strerror}")
             return max(status, INCOMPLETE)

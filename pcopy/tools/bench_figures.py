@@ -84,9 +84,12 @@ def advice(taken: Sequence[Taken]) -> Iterator[str]:
     """In plain words: with how much each is fastest, and what that means for the options of pcopy."""
     for test in dict.fromkeys(each.step.test for each in _files(taken)):
         of_test = [each for each in _files(taken) if each.step.test == test]
-        best, least = fastest(of_test), of_test[0]
-        where = "one directory" if best.step.shared else "directories of their own"
-        yield f"{_DOING[Test(test)]} is fastest with {_way(best)} in {where}: {best.rate:,.0f}/s{_times(best, least)}"
+        best = fastest(of_test)
+        least = next(each for each in of_test if each.step.shared == best.step.shared)
+        where = " in one directory" if best.step.shared else " in directories of their own"
+        if best.step.ranks == 1:  # for which both are the same
+            where = ""
+        yield f"{_DOING[Test(test)]} is fastest with {_way(best)}{where}: {best.rate:,.0f}/s{_times(best, least)}"
     yield from _wall(taken)
     overall = best_way(taken)
     if overall is not None:
@@ -124,11 +127,9 @@ def _times(best: Taken, least: Taken) -> str:
 
 
 def _wall(taken: Sequence[Taken]) -> Iterator[str]:
-    """Does one directory hold back those who make files in it?"""
-    rates = [
-        max((each.rate for each in _files(taken, shared) if each.step.test == Test.CREATE), default=0.0)
-        for shared, _ in _LAYOUTS
-    ]
+    """Does one directory hold back several who make files in it?"""
+    made = [each for each in _files(taken) if each.step.test == Test.CREATE and each.step.ranks > 1]
+    rates = [max((each.rate for each in made if each.step.shared == shared), default=0.0) for shared, _ in _LAYOUTS]
     if 0 < rates[0] < WALL * rates[1]:
         yield f"one directory is a wall: creating in it reaches {rates[0] / rates[1]:.0%} of what several take"
 

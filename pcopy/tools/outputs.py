@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from pcopy.tasks.sign.signing import SignState
 
 
-_CALLED = {each: f"not what --{each} has written" for each in ("errors", "log", "metrics")}
+_CALLED = {each: f"not what --{each} has written" for each in ("errors", "log", "metrics", "svg")}
 """What is said of a file that is none of its kind."""
+
+DRAWN = "<!-- drawn by pdbench -->\n"
+"""The beginning of a picture."""
 
 _WRITTEN_THROUGH = ("errors", "log")
 """What is made or emptied when the job begins."""
@@ -69,9 +72,10 @@ def _told(telling: Telling) -> dict[str, bytes]:
     return {**told, **reports}
 
 
-def check_told(telling: Telling, roots: Sequence[Root], what: str) -> None:
-    """As ``check_outputs``, for a program that writes nothing else; ``what`` it does to the roots: "is removed"."""
-    outputs = {name: path for name, path in _told(telling).items() if path}
+def check_told(telling: Telling, roots: Sequence[Root], what: str, *, svg: bytes = b"") -> None:
+    """As ``check_outputs``, for a program that writes nothing else, but for a picture; ``what`` it does to the roots:
+    "is removed"."""
+    outputs = {name: path for name, path in {**_told(telling), "svg": svg}.items() if path}
     _refuse_the_same(outputs)
     for name, path in outputs.items():
         refuse_within(f"--{name}", path, roots, what)
@@ -180,6 +184,7 @@ def _is_older(path: bytes, what: str) -> bool:
         "manifest": begins_as_manifest,
         "metrics": begins_as_metrics,
         "report": begins_as_report,
+        "svg": partial(_begins, DRAWN.encode()),
         **{each: partial(_begins, words) for each, words in BEGINNINGS.items()},
     }
     return not beginning or begins[what.partition(" ")[0]](beginning)

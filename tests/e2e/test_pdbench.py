@@ -96,6 +96,23 @@ def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, kernel: 
     assert made == {"create": 600, "newfstatat": 600, "openat": 600, "renameat": 600, "unlinkat": 600}
 
 
+def test_files_of_another_rank_are_looked_at(area: Path, tmp_path: Path) -> None:
+    """Who has made files of one number looks at those of the other, as soon as there are two ranks."""
+    require_strace()
+    log = tmp_path / "log"
+    trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat"]
+    words = ("--tests", "stat,open,read", "--files", "5", "--size", "64K", "--blocks", "64K", "--in-flight", "1")
+    results(*words, area, ranks=2, wrap=trace)
+    found = re.findall(r'^(\d+) +\w+\(\d+, "w?(?:data\.([01])|([01])\.\d+)", ?(.*)', log.read_text(), re.M)
+    calls = [(process, data or number, rest) for process, data, number, rest in found if "O_DIRECTORY" not in rest]
+    makers = {(process, number) for process, number, rest in calls if "O_CREAT" in rest}
+    readers = {(process, number) for process, number, rest in calls if "O_CREAT" not in rest}
+    (second,) = [process for process, number in makers if number == "1"]
+    assert {number for process, number in readers if process == second} == {"0"}
+    assert len(makers) == 2
+    assert len(readers) == 3  # rank 0 alone looks at its own
+
+
 def test_a_slow_file_system_shows_in_the_rate(area: Path) -> None:
     """Each call takes 2 ms at least: a rank can do 500 a second, and stops when its time is over."""
     require_strace()
@@ -121,6 +138,29 @@ def test_tables_and_advice_for_people_and_a_picture(area: Path, tmp_path: Path) 
     shown = "".join(drawn.itertext())
     for test in ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read"):
         assert f"{test}, " in shown
+
+
+def test_a_picture_replaces_nothing_but_an_older_one(area: Path) -> None:
+    """And none is drawn of nothing."""
+    words = ("--tests", "stat", "--time", "0.02", "--files", "10", "--in-flight", "1", area)
+    (area / "mine.svg").write_text("<svg></svg>")
+    (area / "link.svg").symlink_to("mine.svg")
+    (area / "directory.svg").mkdir()
+    for name, part in (("mine", "not what --svg has written"), ("link", "symbolic link"), ("directory", "a directory")):
+        assert_refused(pdbench("--svg", area / f"{name}.svg", *words, ranks=1), part)
+    assert (area / "mine.svg").read_text() == "<svg></svg>"
+    results("--svg", area / "new.svg", *words, ranks=1)
+    results("--svg", area / "new.svg", *words, ranks=1)
+    drawn = (area / "new.svg").read_text()
+    with background(
+        "-n", "1", "--svg", area / "new.svg", *words, program="pdbench", wrap=slowed("mkdirat", 2000)
+    ) as run:
+        assert wait_until(lambda: any(name.startswith(".pdb") for name in os.listdir(area)), GRACE)
+        for number in run.ranks():
+            os.kill(number, signal.SIGTERM)
+        run.process.communicate(timeout=GRACE)
+        assert run.process.returncode == 75
+    assert (area / "new.svg").read_text() == drawn
 
 
 def test_a_dry_run_makes_nothing(area: Path) -> None:
@@ -179,6 +219,7 @@ def test_a_full_file_system_is_told_and_left_as_it_was(area: Path) -> None:
         (("--blocks", "1000", "--direct", "."), ["whole pages"]),
         (("--svg", "picture.png", "."), ["ends in .svg"]),
         (("-B", "."), ["write --direct"]),
+        (("--size", "64K", "--blocks", "64K,1M", "."), ["--size 65536", "--blocks"]),
     ],
 )
 def test_what_is_wrong_is_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:

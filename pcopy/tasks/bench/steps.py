@@ -12,6 +12,7 @@ from enum import IntEnum
 from pcopy.fsio.kernel.batches import Call
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import InFront, Sink
+from pcopy.tasks.bench.private import Private
 
 
 class Test(IntEnum):
@@ -37,8 +38,8 @@ class Step(NamedTuple):
     """``test`` by the first ``ranks`` ranks, for ``microseconds`` or so, whatever comes first.
 
     Of metadata: each rank has up to ``most`` files, all in one directory if that is ``shared``, and keeps so many
-    operations ``in_flight``; steps of one ``round`` have the same files. Of data: up to ``most`` bytes in blocks of
-    ``block`` bytes, past the page cache if ``direct``.
+    operations ``in_flight``; steps of one ``round`` have the same files, and those of round 0 warm up. Of data: up
+    to ``most`` bytes in blocks of ``block`` bytes, past the page cache if ``direct``.
     """
 
     test: int
@@ -50,6 +51,10 @@ class Step(NamedTuple):
     round: int = 0
     block: int = 0
     direct: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        return self.round > 0 and self.test != Test.CLEAR
 
 
 class Timed(NamedTuple):
@@ -96,6 +101,8 @@ class Notebook(InFront):
         self.taken: list[Taken] = []
         self.made: dict[int, int] = {}
         """What each rank has made in the last step that makes anything: files, or bytes of one."""
+        self.private: Private | None = None
+        """Where all is done, once it was made."""
 
     def begin_next(self) -> Step | None:
         """The step that begins now, if there is one more."""
@@ -110,6 +117,6 @@ class Notebook(InFront):
             self.made[part.rank] = part.number
         if len(self.parts) < self.step.ranks:
             return False
-        if self.step.test != Test.CLEAR:
+        if self.step.is_measured:
             self.taken.append(Taken.of(self.step, self.parts, one_clock=one_clock))
         return True
