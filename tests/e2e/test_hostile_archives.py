@@ -105,6 +105,7 @@ WRONG = {
     "map of one long number": (sparse(b"1\n" + b"0" * 5_000_000), b"holds what is no number"),
     "map that counts too much": (sparse(b"4194304\n0\n512\n"), b"map of holes"),
     "old holes, negative size": (header(b"s", b"S", sparse=b"\0" + b"\xff" * 12), b"nothing tells its size"),
+    "refused ACL": (pax((b"SCHILY.acl.access", b"user::rwx,group::r-x")) + header(b"acl"), b"it is there without that"),
     "rest of a file": (item(b"m", b"part", b"M"), b"a part of a file is no file"),
 }
 """What is wrong, and what is told of it."""

@@ -220,7 +220,8 @@ class Extracting:
     ) -> None:
         result, member, place = self._result, each.member, self._place
         if shortcoming is not None:
-            raise shortcoming
+            text = "it is there without that, and its mode may be narrower than in the archive"
+            raise Problem(shortcoming.operation, shortcoming.errno or 0, text=text)
         if each.trouble:
             raise Problem("extract", 0, text=f"it is there, but {each.trouble}")
         if applied.excused or applied.notices or applied.unknown:
