@@ -246,17 +246,36 @@ def test_under_a_launcher(trees: tuple[Path, Path]) -> None:
     assert state(one) == state(two)
 
 
-def test_interrupted_the_same_command_goes_on(area: Path) -> None:
-    for number in range(200):
-        (area / f"tree/{number}").mkdir(parents=True)
-        (area / f"tree/{number}/file").touch(0o644)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_the_same_command_goes_on(area: Path, number: signal.Signals) -> None:
+    """By a signal, or since one rank is gone."""
+    for each in range(200):
+        (area / f"tree/{each}").mkdir(parents=True)
+        (area / f"tree/{each}/file").touch(0o644)
     with background("go=", area / "tree", program="pchmod", ranks=2, wrap=slowed("getdents64", 20)) as run:
         assert wait_until(lambda: "600" in state(area / "tree", "%m"))
-        run.send_signal(signal.SIGTERM)
-        assert run.end(20) == 75
+        if number == signal.SIGTERM:
+            run.send_signal(number)
+        else:
+            os.kill(run.ranks()[-1], number)
+        assert run.end(20) == (75 if number == signal.SIGTERM else 70)
     assert "644" in state(area / "tree", "%m")
     assert pchmod("go=", area / "tree", ranks=2).returncode == 0
     assert set(state(area / "tree", "%m")) == {"", "600", "700"}
+
+
+def test_what_the_system_refuses(area: Path) -> None:
+    """Both ways to change an owner fail from the third item on; the others have the new one."""
+    require_root("give files away")
+    for number in range(8):
+        (area / f"tree/{number}").mkdir(parents=True)
+    fault = Fault(area / "log", ["fchownat", "chown", "lchown", "fchown"], None, "EIO", "3+")
+    run = pchmod("--json", "--owner", "7", area / "tree", ranks=1, wrap=fault.wrap())
+    fault.check()
+    told = json.loads(run.stdout)
+    left = state(area / "tree", "%U").count("0")
+    assert (run.returncode, told["failed"], told["changed"]) == (1, left, 9 - left) and left > 2, show(run)
+    assert run.stderr.count(b": chown: Input/output error (EIO)\n") == left
 
 
 REFUSED = (
