@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
@@ -24,18 +23,16 @@ class Private:
     def __init__(self, root: int, name: bytes) -> None:
         """In an open directory, which is the caller's. Raises ``Problem``."""
         self._name = name
-        self._root = os.dup(root)
-        self.descriptor = -1
         with failing("mkdir"):
             os.mkdir(name, 0o700, dir_fd=root)
         with failing("open"):
             descriptor = os.open(name, DIRECTORY, dir_fd=root)
-            status = os.fstat(descriptor)
-            self.inode = status.st_ino
-            if stat.S_IMODE(status.st_mode) & 0o777 != 0o700 or os.listdir(descriptor):
+            if os.listdir(descriptor):
                 let_go(descriptor)
                 raise Problem("open", errno.ESTALE, text=_REPLACED)
         self.descriptor = descriptor
+        self.inode = os.fstat(descriptor).st_ino
+        self._root = os.dup(root)
 
     def remove(self) -> str:
         """Returns what there is to say of what is left, if anything is. May be called again."""
