@@ -6,6 +6,7 @@ The bytes of headers are put together here, since no program writes them.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import Completed, pcopy, show
+from tests.support.users import NOBODY, require_root
 
 TOO_MUCH = (1 << 90 | 1 << 95).to_bytes(12, "big")
 """In base 256."""
@@ -136,6 +138,12 @@ def index_of(lines: Sequence[bytes]) -> Any:
     return beside
 
 
+def of_somebody_else(archive: Path) -> None:
+    require_root("gives a file to another user")
+    index_of([b"0", b"end 2048"])(archive)
+    os.chown(archive.with_name("a.tar.idx"), NOBODY, NOBODY)
+
+
 @pytest.mark.parametrize(
     ("lie", "status"),
     [
@@ -144,8 +152,9 @@ def index_of(lines: Sequence[bytes]) -> Any:
         (index_of([b"0", b"end 99999744"]), 0),
         (index_of([b"0", b"512", b"end 2048"]), 1),
         (lambda archive: archive.with_name("a.tar.idx").mkdir(), 0),
+        (of_somebody_else, 0),
     ],
-    ids=["no offset", "63 bits", "behind the archive", "in the middle", "directory"],
+    ids=["no offset", "63 bits", "behind the archive", "in the middle", "directory", "of somebody else"],
 )
 def test_an_index_that_lies_hides_nothing(lie: Any, status: int, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(item(b"one", b"1") + item(b"two", b"2") + END)

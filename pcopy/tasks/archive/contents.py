@@ -103,8 +103,11 @@ class ArchiveContents:
         except OSError:
             return None
         try:
-            if not stat.S_ISREG(os.fstat(beside).st_mode):
+            told = os.fstat(beside)
+            if not stat.S_ISREG(told.st_mode):
                 raise ValueError("it is no regular file")
+            if told.st_uid not in (status.st_uid, os.geteuid(), 0):  # anybody may make one in a directory like /tmp
+                raise ValueError("it belongs to somebody else than the archive")
             with open(beside, "rb", closefd=False) as stream:
                 text = stream.read(MOST_BYTES)
         except OSError as error:
