@@ -24,8 +24,6 @@ complete -c psync -l delete -d 'delete from DST what SRC lacks, when all is copi
 complete -c psync -l max-delete -r -f -d 'delete nothing if it were more than N items'
 complete -c psync -l delete-all -d 'delete also if SRC is empty, which is refused otherwise'
 complete -c psync -l backup -r -f -a '(__fish_complete_directories)' -d 'move what is replaced or deleted to DIR, at the same path below it'
-complete -c psync -l compress -r -f -d 'write each regular file NAME as NAME.zst, which zstd -d reads'
-complete -c psync -l decompress -d 'write each regular file NAME.zst as NAME'
 complete -c psync -l preserve -r -f -a 'mode ownership timestamps links xattr acl sparse all' -d 'keep these attributes only'
 complete -c psync -l no-preserve -r -f -a 'mode ownership timestamps links xattr acl sparse all' -d 'keep all attributes but these'
 complete -c psync -l chown -r -f -d 'owner and group of all copies, names or numbers'

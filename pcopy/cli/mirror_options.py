@@ -29,10 +29,13 @@ def add_mirror_options(parser: ArgumentParser) -> None:
         "with a slash, and on its file system)")  # fmt: skip
 
 
-def deletion_of(values: Namespace, paths: tuple[bytes, ...]) -> dict[str, Any]:
-    """What these options mean, as fields of ``Options``; raises ``Refused``."""
+def deletion_of(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
+    """What these options mean, as fields of ``Options``, to a ``program`` that may mean one of them by its name; raises
+    ``Refused``."""
     delete = values.delete or values.mirror
     asked = "--mirror" if values.mirror else "--delete"
+    if program != "pcopy":
+        asked = program
     for given, option in ((values.max_delete is not None, "--max-delete"), (values.delete_all, "--delete-all")):
         if given and not delete:
             raise Refused(f"{option} is for --delete and --mirror: give one of these, too; see pcopy --help")
@@ -40,6 +43,8 @@ def deletion_of(values: Namespace, paths: tuple[bytes, ...]) -> dict[str, Any]:
         raise Refused(f"--mirror means --existing changed: leave out --existing {values.existing}, or write --delete")
     if delete and len(paths) > 2:
         raise Refused(f"{asked} takes one SRC: what one lacks another may have; mirror them one after the other")
+    if delete and values.files_from is not None and asked == program:
+        raise Refused(f"--files-from does not tell what SRC lacks, which {program} would delete: write pcopy for it")
     if delete and values.files_from is not None:
         raise Refused(f"{asked} cannot be given with --files-from, which does not tell what SRC lacks: leave one out")
     if values.backup == "":

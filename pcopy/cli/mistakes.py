@@ -67,7 +67,15 @@ class Unknown(NamedTuple):
 
 
 OF_PCOPY = Unknown("pcopy", HABITS)
-OF_PSYNC = Unknown("psync", {option: said.replace("pcopy", "psync") for option, said in HABITS.items()})
+OF_PSYNC = Unknown(
+    "psync",
+    {
+        **{option: said.replace("pcopy", "psync") for option, said in HABITS.items()},
+        "-z": "psync does not compress for the way; leave it out; pcopy --compress zstd writes compressed files",
+        "--compress": "psync makes trees equal; pcopy --compress zstd SRC DST writes compressed files",
+        "--decompress": "psync makes trees equal; pcopy --decompress SRC DST writes decompressed files",
+    },
+)
 OF_PVERIFY = Unknown(
     "pverify",
     {

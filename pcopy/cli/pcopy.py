@@ -177,7 +177,7 @@ exit status:
                 nul_separated=values.nul_separated,
                 itemize=telling.itemizes,
                 dry_run=values.dry_run,
-                **deletion_of(values, paths),
+                **deletion_of(values, paths, self.name),
                 **_recoding(values, existing),
             ),
             telling=telling,
@@ -208,13 +208,20 @@ exit status:
             help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
         parser._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
         add_mirror_options(parser)
-        _add_recoding(parser)
+        self.add_recoding(parser)
         _add_kept(parser)
         _add_proof(parser)
         add_job_options(parser)
         add_told(parser, items=True)
         _add_tuning(parser)
         _add_lustre(parser)
+
+    def add_recoding(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument_group("compressing", "regular files are made anew, under another name").add_argument
+        add("--compress", metavar="HOW", type=taking(compression), default=None,
+            help="write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, "
+            "default 3)")  # fmt: skip
+        add("--decompress", action="store_true", help="write each regular file NAME.zst as NAME; others are copied")
 
 
 def _in_one_word(path: bytes) -> str:
@@ -325,14 +332,6 @@ def _add_everyday(parser: ArgumentParser, program: str) -> None:
         help=f"accepted, without effect, as are -{' -'.join(_ARCHIVE.replace('t', ''))}, and t "
         "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
     add(*[f"-{letter}" for letter in _ARCHIVE], dest="archive", action="store_true", help=SUPPRESS)
-
-
-def _add_recoding(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("compressing", "regular files are made anew, under another name").add_argument
-    add("--compress", metavar="HOW", type=taking(compression), default=None,
-        help="write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, "
-        "default 3)")  # fmt: skip
-    add("--decompress", action="store_true", help="write each regular file NAME.zst as NAME; others are copied")
 
 
 def _add_kept(parser: ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from pcopy.cli.pcopy import Pcopy
 from pcopy.errors import Refused
 
 if TYPE_CHECKING:
-    from argparse import Namespace
+    from argparse import ArgumentParser, Namespace
 
     from pcopy.tools.arguments import CopyArguments
 
@@ -26,7 +26,7 @@ class Psync(Pcopy):
     description = """\
 Makes DST equal to SRC, with several processes at once: copies what is new or
 has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror;
-all options of pcopy can be given.
+all options of pcopy can be given but those that compress.
 
   SRC/     a directory with a trailing slash: DST is to be equal to it
   SRC      with -T the same; a single file replaces DST
@@ -59,6 +59,10 @@ exit status:
             return super().understand(values, paths, words)
         except Refused as refused:
             raise Refused(str(refused).replace("see pcopy --help", "see psync --help"), refused.status) from None
+
+    def add_recoding(self, parser: ArgumentParser) -> None:
+        """What is compressed has other names than in SRC."""
+        parser.set_defaults(compress=None, decompress=False)
 
 
 PSYNC = Psync()

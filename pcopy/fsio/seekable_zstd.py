@@ -49,6 +49,7 @@ _HEAD = struct.Struct("<II")
 """How each frame begins that is to be skipped: magic number, bytes that follow."""
 _LONGEST_HEADER = 18
 """Bytes of the header of a frame with contents, at most (RFC 8878)."""
+_OR_THE_TABLE = " (if zstd -d, which reads no seek table, finds no fault, the table is wrong)"
 _PIECE = 1 << 20
 """Bytes of contents that are handed on at once."""
 _AT_ONCE = 1 << 18
@@ -160,14 +161,14 @@ def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
         else:
             contents = b""
     except zstandard.ZstdError as error:
-        raise _damaged(at, str(error)) from error
+        raise _damaged(at, f"{error}{_OR_THE_TABLE}") from error
     if len(contents) != size:
-        raise _damaged(at, "it does not hold as many bytes as the seek table says")
+        raise _damaged(at, f"it does not hold as many bytes as the seek table says{_OR_THE_TABLE}")
     if table.checksums:
         import xxhash
 
         if xxhash.xxh64_intdigest(contents) & 0xFFFFFFFF != table.checksums[number]:
-            raise _damaged(at, "its contents do not have the checksum that the seek table tells")
+            raise _damaged(at, f"its contents do not have the checksum that the seek table tells{_OR_THE_TABLE}")
     return contents
 
 

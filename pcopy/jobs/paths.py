@@ -19,7 +19,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.jobs.meant import barrier, meant, meant_or_made
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.job import DeviceInode, Root
+from pcopy.tasks.base.job import DeviceInode, Options, Root
 from pcopy.text import for_shell, shown
 
 if TYPE_CHECKING:
@@ -56,16 +56,25 @@ class _Destination(NamedTuple):
 
 
 def resolve(
-    sources: Sequence[bytes], destination: bytes, exact: bool, *, follow: bool = False, stays: bool = False
+    sources: Sequence[bytes],
+    destination: bytes,
+    exact: bool,
+    *,
+    follow: bool = False,
+    stays: bool = False,
+    recoding: Options | None = None,
 ) -> tuple[Root, ...]:
     """One root for each of ``sources``, in their order, all below the same target directory.
 
     ``exact``: DST itself is the target. With ``follow`` a source that is a symbolic link stands for what it leads to,
     and keeps its name. If the job ``stays`` on each source's file system, DST may be mounted in one: there it ends.
-    Raises ``Refused``, naming the path and what to do, where the paths cannot be copied as they are given.
+    ``recoding``: the options of a job that gives files other names. Raises ``Refused``, naming the path and what to do,
+    where the paths cannot be copied as they are given.
     """
     if not sources:
         raise Refused("nothing to copy: give SRC and DST")
+    if recoding is not None:
+        from pcopy.tasks.base.recoded import with_final_name
     found = [_look_at_source(path, follow) for path in sources]
     wanted = _look_at_destination(destination)
     _refuse_node(found, wanted)
@@ -79,7 +88,8 @@ def resolve(
         target_shown = os.path.join(destination, name) if is_inside else destination
         source_id = _identity(source.directory)
         root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
-        _refuse_onto_itself(source, root, ancestors, stays and not follow)
+        named = root if recoding is None else with_final_name(recoding, root)
+        _refuse_onto_itself(source, named, ancestors, stays and not follow)
         roots.append(root)
     _refuse_over_sources(roots)
     return tuple(roots)
@@ -365,35 +375,3 @@ def _explaining(path: bytes) -> Iterator[None]:
         yield
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot look at it: {error.strerror}{barrier(path, error)}") from None
-
-
-def root_read(path: bytes, *, follow: bool) -> Root:
-    """``path``, or what it leads to if it is a symbolic link that is to be followed; raises ``Refused``."""
-    try:
-        status = os.stat(path) if follow else os.lstat(path)
-        if stat.S_ISLNK(status.st_mode):
-            parent, name = os.path.split(path)
-            real = os.path.join(os.path.realpath(parent or b"."), name)
-        else:
-            real = os.path.realpath(path)
-        if stat.S_ISDIR(status.st_mode):
-            identity = status.st_dev, status.st_ino
-            return Root(real, real, b"", b"", path, path, identity, identity)
-        directory, name = os.path.split(real)
-        around = os.stat(directory)
-    except OSError as error:
-        if error.filename is None:  # there is no current directory to begin with
-            raise
-        raise unlookable(path, error) from None
-    if stat.S_ISSOCK(status.st_mode):
-        raise Refused(f"{shown(path)}: is a socket, which holds nothing to read")
-    if not os.path.lexists(real):  # /dev/fd/63
-        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; put what it holds into a file")
-    identity = around.st_dev, around.st_ino
-    return Root(directory, directory, name, name, path, path, identity, identity)
-
-
-def unlookable(path: bytes, error: OSError) -> Refused:
-    otherwise = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
-    told = meant(path) if error.errno == errno.ENOENT else barrier(path, error).removeprefix("; ")
-    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {told or otherwise}")

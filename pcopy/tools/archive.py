@@ -13,7 +13,8 @@ from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.problem import Problem
-from pcopy.jobs.paths import lies_in, root_read
+from pcopy.jobs.path_read import root_read
+from pcopy.jobs.paths import lies_in
 from pcopy.launch.tool import Ended, Tool
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, Refused
-from pcopy.jobs.paths import root_read
+from pcopy.jobs.path_read import root_read
 from pcopy.launch.tool import Ended
 from pcopy.report.gauge import Done, Stage, Stages
 from pcopy.report.output_file import OutputFile

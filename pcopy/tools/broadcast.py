@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import OK, Refused
-from pcopy.jobs.paths import absolute, unlookable
+from pcopy.jobs.path_read import unlookable
+from pcopy.jobs.paths import absolute
 from pcopy.launch.launcher import is_launched
 from pcopy.launch.tool import Ended
 from pcopy.report.gauge import Done, Stage, Stages

@@ -14,7 +14,7 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.errors import DIFFERENT, INTERNAL, OK, REFUSED, Refused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.paths import root_read
+from pcopy.jobs.path_read import root_read
 from pcopy.launch.tool import Ended
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT

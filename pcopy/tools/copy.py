@@ -191,10 +191,10 @@ class CopyPreparation(Preparation):
 
     def _resolved(self) -> tuple[Root, ...]:
         """What is to be copied, and where to; raises ``Refused``."""
-        arguments = self.arguments
-        exact, options = arguments.no_target_directory, arguments.options
-        follow, stays = options.dereference, options.one_file_system
-        return resolve(arguments.sources, arguments.destination, exact, follow=follow, stays=stays)
+        arguments, options = self.arguments, self.arguments.options
+        exact, follow, stays = arguments.no_target_directory, options.dereference, options.one_file_system
+        paths = arguments.sources, arguments.destination
+        return resolve(*paths, exact, follow=follow, stays=stays, recoding=options if options.recodes else None)
 
     def begin(self, ranks: int) -> None:
         """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pcopy.errors import Refused
 from pcopy.fsio.layout import LUSTRE
-from pcopy.jobs.paths import root_read
+from pcopy.jobs.path_read import root_read
 from pcopy.launch.tool import Ended, Tool
 from pcopy.libc import type_of_file_system
 from pcopy.lustre.layouts import told_of_count

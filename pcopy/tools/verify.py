@@ -10,7 +10,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from pcopy.errors import DIFFERENT, OK, REFUSED, Refused
-from pcopy.jobs.paths import absolute, root_read, unlookable
+from pcopy.jobs.path_read import root_read, unlookable
+from pcopy.jobs.paths import absolute
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Preparation, Settle, Tool
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM

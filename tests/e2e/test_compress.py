@@ -156,6 +156,51 @@ def test_two_items_of_one_name(area: Path, option: tuple[str, ...]) -> None:
     assert unpacked(area / "others/file.zst") == b"plain"
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_not_copied_has_no_name(area: Path, ranks: int) -> None:
+    """Filters leave it out, or the list does not name it, nor a directory above it."""
+    for name in ("a", "d/a", "d/e/b"):
+        write(area / "source" / name, b"plain" * 1000)
+        write(area / "source" / f"{name}.zst", by_zstd(b""))
+        write(area / "source" / f"{name}-other", b"")
+    os.utime(area / "source/a.zst", (1, 1))
+    words: list[Argument] = ["--compress", "zstd", "--json"]
+    for number, filters in enumerate([("--larger-than", "1K"), ("--smaller-than", "1M", "--exclude", "a.zst")]):
+        run = pcopy(*words, *filters, area / "source/", area / f"copy{number}", ranks=ranks)
+        assert (run.returncode, summary(run)["failed"]) == ((0, 0) if number == 0 else (1, 1)), show(run)
+    assert unpacked(area / "copy0/d/e/b.zst") == b"plain" * 1000
+    (area / "list").write_bytes(b"a\nd/a\nd/a-other\nd/a.zst\nd/e\n")
+    run = pcopy(*words, "--files-from", area / "list", area / "source/", area / "listed", ranks=ranks)
+    assert (run.returncode, summary(run)["failed"]) == (1, 2), show(run)
+    assert unpacked(area / "listed/a.zst") == b"plain" * 1000
+    for name in ("d/a.zst", "d/e/b.zst"):
+        assert (area / "listed" / name).read_bytes() == (area / "source" / name).read_bytes()
+
+
+def test_a_name_that_gets_too_long(area: Path) -> None:
+    """The line shows the one that the target would have."""
+    write(area / "source" / ("n" * 252), b"long")
+    write(area / "source" / ("m" * 251), b"long enough")
+    run = pcopy("--compress", "zstd", area / "source/", area / "copy")
+    assert run.returncode == 1, show(run)
+    assert b"too long" in run.stderr and b"n.zst" in run.stderr
+    assert [path.name for path in (area / "copy").iterdir()] == ["m" * 251 + ".zst"]
+
+
+def test_beside_its_source(area: Path) -> None:
+    """The new name is another one; a hard link under it is the same file."""
+    write(area / "text", b"text")
+    compress(area / "text", area, ranks=1)
+    compress(area / "text", area / "text", ranks=1)
+    assert unpacked(area / "text.zst") == (area / "text").read_bytes() == b"text"
+    (area / "text").unlink()
+    decompress(area / "text.zst", area, ranks=1)
+    assert (area / "text").read_bytes() == b"text"
+    os.link(area / "text", area / "other.zst")
+    run = pcopy("--compress", "zstd", area / "text", area / "other")
+    assert (run.returncode, b"the same file" in run.stderr) == (2, True), show(run)
+
+
 def test_single_files(area: Path, source: Path) -> None:
     """The name that the user gives gets the ending, or loses it."""
     compress(source / "text", area / "named", ranks=1)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.cli.psync import PSYNC
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.oracle import differences
+from tests.support.refusals import refusal
 
 
 def psync(*arguments: Argument, **options: object) -> Completed:
@@ -46,6 +48,15 @@ def test_it_says_its_own_name(trees: Path) -> None:
     run = psync("--max-delete", "1", f"{trees}/a/", trees / "b")
     assert run.returncode == 1 and b"psync: nothing was deleted: the source lacks 2 items" in run.stderr, show(run)
     assert b"usage: psync [options] SRC/ DST\n       psync --resume" in psync("--help").stdout
+
+
+def test_it_names_only_what_was_typed() -> None:
+    """Nor does it offer what it refuses."""
+    for words in ("--compress zstd", "--decompress", "-avz", "--files-from list", "-u --files-from list", "other/"):
+        told = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
+        assert "--mirror" not in told and "--delete" not in told
+        assert "pcopy --compress zstd" in told or "compress zstd" not in words
+    assert "--compress" not in PSYNC.parser().format_help()
 
 
 def test_other_policies_delete_all_the_same(trees: Path) -> None:

@@ -30,15 +30,14 @@ def recoded_in(job: Job, place: Place, name: bytes) -> bytes | None:
 
 def with_recoded_names(job: Job) -> tuple[Root, ...]:
     """The roots by the names that they get."""
-    return tuple(
-        root._replace(name=recoded_root(job.options, root) or root.name) if _is_file(job, root) else root
-        for root in job.roots
-    )
+    return tuple(with_final_name(job.options, root) for root in job.roots)
 
 
-def _is_file(job: Job, root: Root) -> bool:
+def with_final_name(options: Options, root: Root) -> Root:
+    """By the name that it gets."""
     path = os.path.join(root.source, root.item)
-    return bool(root.item) and os.path.isfile(path) and (job.options.dereference or not os.path.islink(path))
+    is_file = bool(root.item) and os.path.isfile(path) and (options.dereference or not os.path.islink(path))
+    return root._replace(name=(recoded_root(options, root) if is_file else None) or root.name)
 
 
 def recoded_root(options: Options, root: Root) -> bytes | None:

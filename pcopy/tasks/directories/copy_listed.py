@@ -11,6 +11,7 @@ import errno
 import stat
 import time
 from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
 from typing import BinaryIO
 
 from pcopy.engine.ticket import Stepwise
@@ -108,9 +109,28 @@ class ListedPaths:
                 yield offset, path
                 offset += len(path) + 1
 
+    def names(self, path: bytes) -> bool:
+        """Is ``path``, or a directory above it, in the list? Raises ``OSError``."""
+        parts = path.split(b"/")
+        with open(self._path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            return any(_has(text, parts[:depth]) for depth in range(len(parts) + 1))
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _has(text: mmap, parts: list[bytes]) -> bool:
+    """Is the path of these parts in the list? That is in their order."""
+    low, high = 0, len(text)
+    while low < high:
+        start = text.rfind(b"\0", low, (low + high) // 2) + 1 or low
+        end = text.find(b"\0", start)
+        found = text[start:end].split(b"/") if end > start else []
+        if found == parts:
+            return True
+        low, high = (end + 1, high) if found < parts else (low, start)
+    return False
 
 
 class _Walk:

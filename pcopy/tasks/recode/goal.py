@@ -13,15 +13,15 @@ from pcopy.fsio.close import close_read
 from pcopy.fsio.existing import open_existing
 from pcopy.fsio.layout import Recipe, Target
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.recode import SPAN, span_of
 from pcopy.fsio.seekable_zstd import SeekTable
-from pcopy.fsio.source import Version, check_found, status_of
+from pcopy.fsio.source import Version, check_found, source_status, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.recoded import recoded_in
+from pcopy.tasks.base.recoded import recoded_in, recoded_name
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import UNMADE, Item, Known, Place
@@ -29,6 +29,9 @@ from pcopy.tasks.files.existing import Existing, inherits_acl, look, mends
 from pcopy.tasks.files.layouts import Layouts, layout_at
 from pcopy.tasks.verify.read_items import skipped
 from pcopy.text import shown
+
+_LONGEST_NAME = 255
+"""Bytes of a name, on any file system of Linux."""
 
 
 class Goal(NamedTuple):
@@ -63,6 +66,9 @@ def goal_of(rank: Rank, item: Item) -> Goal:
     place, name = item.names[0]
     new_name = recoded_in(rank.job, place, name)
     assert new_name is not None  # others are no task of these kinds
+    if len(new_name) > _LONGEST_NAME:
+        text = f"its name in the target would be too long, with the ending: {shown(new_name)}"
+        raise Problem("create", errno.ENAMETOOLONG, text=text)
     if _is_anothers(rank, place, new_name):
         text = f"its name in the target, {shown(new_name)}, is that of another item of the source"
         raise Problem("create", errno.EEXIST, text=text)
@@ -79,18 +85,40 @@ def _is_anothers(rank: Rank, place: Place, new_name: bytes) -> bool:
     roots = rank.job.roots
     if roots[place.root].item:
         return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
-    if look_in_source(rank, place, new_name) is None:
+    if not _is_selected(rank, place, new_name):
         return False
-    selected = rank.own(Selected)
-    return not (selected.anything and selected.excludes_in_any_case(os.path.join(place.path, new_name)))
+    return not rank.options.files_from or _is_listed(rank, os.path.join(place.path, new_name))
 
 
-def look_in_source(rank: Rank, place: Place, name: bytes) -> os.stat_result | None:
-    """What has the name there; raises ``Problem``."""
+def is_for_the_list(rank: Rank, item: Item) -> bool:
+    """Is rank 0 to look whether the name that the item gets is listed, too (``--files-from``)? Raises ``Problem``."""
+    if not rank.number or not rank.options.files_from:
+        return False
+    place, name = item.names[0]
+    new_name = recoded_name(rank.options, name)
+    return new_name is not None and len(new_name) <= _LONGEST_NAME and _is_selected(rank, place, new_name)
+
+
+def _is_listed(rank: Rank, path: bytes) -> bool:
+    from pcopy.tasks.directories.copy_listed import ListedPaths
+
+    with failing("read the list of --files-from", on_source=True):
+        return rank.own(ListedPaths).names(path)
+
+
+def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
+    """Is anything of this name in the source, and not filtered out? Raises ``Problem``."""
+    directory = rank.open_source(place)
     try:
-        return look(rank.open_source(place), name)
+        status = source_status(directory, name)
+        if rank.options.dereference and stat.S_ISLNK(status.st_mode):
+            with suppress(Problem):  # one that leads nowhere is selected as a link
+                status = source_status(directory, name, follow=True)
     except Problem as problem:
-        raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
+        if problem.errno == errno.ENOENT:
+            return False
+        raise
+    return rank.own(Selected).takes_found(place, name, status)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from pcopy.tasks.base.values import Item, OpenFile, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.finish_file import Opened
 from pcopy.tasks.recode.finish_recoded import FinishRecoded, OfRecoded, recoding_failed
-from pcopy.tasks.recode.goal import checked, goal_of, level_of, span_for, stays
+from pcopy.tasks.recode.goal import checked, goal_of, is_for_the_list, level_of, span_for, stays
 from pcopy.tasks.recode.parts import Division, Packed, Parts, packed_table, unpacked_table
 from pcopy.tasks.recode.recode_files import recode_whole
 
@@ -49,7 +49,9 @@ class RecodeFile(OfItem, code=171, doing="recoding", is_note=False):
         """Splits the file, if there are several ranks and it can be split; else this one recodes all of it."""
         item = self.item
         try:
-            if rank.size == 1 or rank.options.dry_run or not _split(item, rank, result):
+            if is_for_the_list(rank, item):
+                result.spawn(self, item.size, owner=0)
+            elif rank.size == 1 or rank.options.dry_run or not _split(item, rank, result):
                 yield from recode_whole(rank, result, item)
         except Problem as problem:
             failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.data import set_size
-from pcopy.fsio.kernel.columns import unpack_names
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
@@ -24,9 +24,9 @@ from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Item, Known, unpack_numbers
+from pcopy.tasks.base.values import Item, Known, pack_numbers, unpack_numbers
 from pcopy.tasks.files.layouts import laid_out
-from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, level_of, span_for, stays
+from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, is_for_the_list, level_of, span_for, stays
 
 
 class RecodeFiles(Divisible, code=170, doing="recoding files of", is_note=False):
@@ -44,7 +44,11 @@ class RecodeFiles(Divisible, code=170, doing="recoding files of", is_note=False)
         for index, (name, (inode, size)) in enumerate(zip(unpack_names(self.names), numbers, strict=True)):
             item = Item(place.source_id.mount, inode, size, ((place, name),), self.attempt)
             try:
-                yield from recode_whole(rank, result, item)
+                if is_for_the_list(rank, item):
+                    one = pack_names([name]), pack_numbers([inode]), pack_numbers([size])
+                    result.spawn(RecodeFiles(place, *one, self.attempt), size, owner=0)
+                else:
+                    yield from recode_whole(rank, result, item)
             except Problem as problem:
                 failed_or_retried(result, place, name, problem, self.attempt, size)
             if not index % FILES_PER_SLICE:
