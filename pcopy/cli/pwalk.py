@@ -27,7 +27,7 @@ class Pwalk(TreeProgram):
     letters = "0qvh"
     unknown = OF_PWALK
     answers = True
-    usage = "pwalk [options] [PATH...] [expression]"
+    usage = "pwalk [options] [PATH...] [expression]\n       pwalk [options] --from FILE [PATH] [expression]"
     description = """\
 Walks trees and tells what is in them, a path a line, as find does. What
 belongs to the expression is written as for find, after the paths: -name -path
@@ -87,8 +87,8 @@ exit status:
                 raise Refused(f"unknown test {word}{hint}; see {self.name} --help")
 
     def _refuse_beside_list(self, values: Namespace, paths: tuple[bytes, ...]) -> None:
-        if paths:
-            raise Refused(f"--from {values.listed}: what it lists is told, and PATH too? leave one out")
+        if len(paths) > 1 or b"" in paths:
+            raise Refused("--from lists what is told: name at most one directory, in which all that is listed lies")
         if not values.listed:
             raise Refused("--from: the empty string names no file")
         if select_of(values, ()).anything:
@@ -131,6 +131,7 @@ exit status:
             page=os.fsencode(values.page or ""),
             listed=os.fsencode(values.listed or ""),
             listed_nul=values.null,
+            base=paths[0] if values.listed and paths else b"",
             force=values.force,
             now=now,
         )

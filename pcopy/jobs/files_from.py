@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 from pcopy.checkpoint.layout import FILES_FROM
 from pcopy.errors import HINDRANCES, Refused, hindrance
-from pcopy.jobs.meant import meant
+from pcopy.jobs.meant import meant, starts_elsewhere
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.text import shown
-from pcopy.walk.saved_listing import SavedListing, from_root
+from pcopy.walk.saved_listing import SavedListing, from_root, without_return
 
 _BUDGET = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
@@ -34,9 +34,11 @@ def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, 
         try:
             listed = 0
             for number, line, _ in listing:
-                path = line if nul or listing.is_saved else _without_return(line, root)
+                path = line if nul or listing.is_saved else without_return(line, root.source)
                 if not path:
                     continue
+                if not listed and not listing.is_saved and (why := starts_elsewhere(path, root.source)):
+                    raise listing.refused(number, why)
                 try:
                     key = _below(path, root, listing.directory)
                 except ValueError as error:
@@ -48,13 +50,6 @@ def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, 
             return _written(sorter, open_spool())
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None
-
-
-def _without_return(line: bytes, root: Root) -> bytes:
-    """What editors of Windows put at the end of each line belongs to a name only if there is one that ends so."""
-    if not line.endswith(b"\r") or os.path.lexists(os.path.join(root.source, line)):
-        return line
-    return line[:-1]
 
 
 def _below(line: bytes, root: Root, directory: bytes | None) -> bytes:

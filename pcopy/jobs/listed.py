@@ -19,13 +19,13 @@ from typing import BinaryIO
 
 from pcopy.errors import HINDRANCES, Refused, hindrance
 from pcopy.fsio.close import let_go
-from pcopy.jobs.meant import meant
+from pcopy.jobs.meant import meant, starts_elsewhere
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.listed.hand_out import DEVICE, DISAGREES, INODE, LISTED, MTIME, SIZE, SLASH
 from pcopy.text import shown
-from pcopy.walk.saved_listing import Recorded, SavedListing, from_root
+from pcopy.walk.saved_listing import Recorded, SavedListing, from_root, without_return
 
 _BUDGET = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
@@ -59,9 +59,14 @@ def read_list(
         common: bytes | None = None
         is_absolute, tells = False, listing.is_saved
         try:
-            for number, line, known in listing:
+            for number, listed_path, known in listing:
+                line = without_return(listed_path, start) if known is None and not nul else listed_path
+                if not line:
+                    continue
                 is_absolute = is_absolute or line.startswith(b"/")
                 path = from_root(start, line)
+                if common is None and known is None and within and (why := starts_elsewhere(line, within)):
+                    raise listing.refused(number, why)
                 parts = [part for part in path.split(b"/") if part not in (b"", b".")]
                 why = _why_not(parts, within) or check(b"/" + b"/".join(parts))
                 if why:

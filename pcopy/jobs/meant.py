@@ -45,6 +45,19 @@ def followed(text: str, more: str) -> str:
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
+def starts_elsewhere(path: bytes, directory: bytes) -> str:
+    """What to say of a listed path that is not there below ``directory``, but from here, and leads into it."""
+    if path.startswith(b"/") or os.path.lexists(os.path.join(directory, path)) or not os.path.lexists(path):
+        return ""
+    top = os.path.realpath(directory)
+    real = os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))
+    if not (real + b"/").startswith(top.rstrip(b"/") + b"/"):
+        return ""
+    below = os.path.relpath(real, top)
+    advice = f"write {shown(below)}, or a saved listing (pwalk --output LIST.jsonl), which tells where its paths start"
+    return f"{shown(path)} is not in {shown(directory)}, but starts in the working directory: {advice}"
+
+
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """The only one of ``words`` that begins with ``word``, else the one most like it, whatever the case of letters."""
     from difflib import get_close_matches

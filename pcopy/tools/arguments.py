@@ -207,6 +207,7 @@ class WalkArguments(NamedTuple):
     summary: bool = False
     listed: bytes = b""
     listed_nul: bool = False
+    base: bytes = b""
     page: bytes = b""
     force: bool = False
     now: int = 0

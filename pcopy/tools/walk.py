@@ -57,7 +57,7 @@ class WalkDirector(RepeatableDirector):
     def _root_task(self, number: int) -> Spawn:
         wish = WalkWish(*self._job.options.walk)
         if wish.listed:
-            task = WalkListed(wish.listed, wish.listed_nul, wish.directory)
+            task = WalkListed(wish.listed, wish.listed_nul, wish.directory, wish.base)
             return Spawn(int(Phase.COPY), encode(task), SCAN_COST, True, 0)
         return Spawn(int(Phase.COPY), encode(WalkRoot(number)), SCAN_COST, True, 0)
 
@@ -122,7 +122,12 @@ class WalkPreparation(TreePreparation):
         if arguments.listed != STANDARD_INPUT:
             with SavedListing(arguments.listed, "--from", nul=arguments.listed_nul, meant=meant):
                 pass
-        self.wish = self.wish._replace(listed=arguments.listed, listed_nul=arguments.listed_nul, directory=os.getcwdb())
+        base = arguments.base
+        if base and not os.path.isdir(base):
+            raise Refused(f"{shown(base)}: is no directory, in which what --from lists could lie")
+        self.wish = self.wish._replace(
+            listed=arguments.listed, listed_nul=arguments.listed_nul, directory=os.getcwdb(), base=base
+        )
         self.make_job((), copies=False, walk=tuple(self.wish))
         top = os.stat(b"/")
         identity = top.st_dev, top.st_ino

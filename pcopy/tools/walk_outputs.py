@@ -23,7 +23,7 @@ from pcopy.walk.matching import Items
 from pcopy.walk.sorting import SortedItems
 from pcopy.walk.sums import WalkSums
 
-ENDINGS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "lines", ".lst": "lines"}
+ENDINGS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "list", ".lst": "list"}
 """What a file of ``--output`` holds, by the end of its name."""
 
 _BEGINNINGS = {"jsonl": b'{"format": "pcopy listing"', "csv": b"path,path_b64,type", "parquet": b"PAR1"}
@@ -45,7 +45,7 @@ def target_of(path: bytes, *, nul: bool) -> ListTarget:
         raise Refused(f"{shown(path)}: its name says what it holds, and has to end in {', '.join(ENDINGS)}")
     if form == "parquet":
         _check_parquet()
-    return ListTarget("nul" if nul and form == "lines" else form, path)
+    return ListTarget("nul" if nul and form == "list" else form, path)
 
 
 def _check_parquet() -> None:
@@ -140,6 +140,8 @@ class Outputs(InFront):
             return
         try:
             call(*arguments)
+        except Refused as refused:
+            self.trouble, self.status = str(refused), REFUSED
         except OSError as error:
             self.is_closed = error.errno == errno.EPIPE and not output.path
             where = shown(output.path) if output.path else "standard output"
@@ -181,7 +183,7 @@ class Output(Protocol):
     """Empty: standard output."""
 
     def write(self, part: bytes) -> None:
-        """Bytes in its form. Raises ``OSError``, as the others."""
+        """Bytes in its form. Raises ``OSError``, as the others; and ``Refused`` for a name that cannot be listed."""
 
     def put(self, items: Items) -> None:
         """Items with their columns."""
@@ -197,6 +199,7 @@ class _Lines:
         self._has_begun = False
         self._head = b""
         self._form: Form = form_of(target.form, fields)
+        self._is_list = target.form == "list"
         if target.form == "jsonl":
             self._head = first_line(os.getcwdb())
         elif target.form == "csv":
@@ -206,8 +209,18 @@ class _Lines:
         if not self._has_begun:
             self._has_begun = True
             part = self._head + part
+        if self._is_list:
+            part = self._without_nul(part)
         if part:
             self._stream.write(part)
+
+    def _without_nul(self, part: bytes) -> bytes:
+        """Paths that end with a newline each, of which who reads them makes the same ones."""
+        if b"\n" in part:
+            path = next(path for path in part.split(b"\0") if b"\n" in path)
+            advice = "write --print0, which ends paths with a NUL, or a list that ends in .jsonl"
+            raise Refused(f"{shown(self.path)}: not written: {shown(path)} has a newline in it; {advice}")
+        return part.replace(b"\0", b"\n")
 
     def finish(self) -> None:
         self.write(b"")

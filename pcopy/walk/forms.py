@@ -184,6 +184,6 @@ def _quoted(text: str) -> str:
 
 
 def form_of(name: str, fields: Sequence[str]) -> Form:
-    """By the name that travels: ``lines``, ``nul``, ``shown``, ``jsonl``, ``csv``."""
-    plain: dict[str, Form] = {"lines": lines, "nul": nul_lines, "shown": shown_lines}
+    """By the name that travels: ``lines``, ``nul``, ``list``, ``shown``, ``jsonl``, ``csv``."""
+    plain: dict[str, Form] = {"lines": lines, "nul": nul_lines, "list": nul_lines, "shown": shown_lines}
     return plain.get(name) or (json_lines(fields) if name == "jsonl" else csv_lines(fields))

@@ -111,9 +111,9 @@ def is_cheap(tree: Tree) -> bool:
     return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP
 
 
-def opens(tree: Tree) -> bool:
-    """Does it need more than a status?"""
-    return any(map(opens, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in ("xattr", "empty")
+def opens(tree: Tree, test: str) -> bool:
+    """Does it have this ``test``, which needs more than a status?"""
+    return any(opens(each, test) for each in tree[1:]) if tree[0] in ("and", "or", "not") else tree[0] == test
 
 
 def _acts(tree: Tree) -> bool:
@@ -307,7 +307,7 @@ def _xattr(name: bytes) -> Test:
 
 def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
     with suppress(OSError):
-        path = item if directory < 0 else b"/proc/self/fd/%d/%b" % (directory, item)
+        path = item if directory < 0 or item.startswith(b"/") else b"/proc/self/fd/%d/%b" % (directory, item)
         os.getxattr(path, name, follow_symlinks=False)
         return True
     return False

@@ -35,6 +35,13 @@ TYPES = {
 }
 """What ``type`` may be, and what it is in ``st_mode``."""
 
+_NO_LISTS = {
+    b"path,path_b64,type": "is CSV, which no list is",
+    b'{"path": ': "is JSON without the first line of a saved listing",
+    b"PAR1": "is Parquet, which no list is",
+}
+"""How files begin that are like lists, and what they are."""
+
 _BLOCK = 1 << 20
 """Bytes that are read at once."""
 _LONGEST = 1 << 20
@@ -86,6 +93,14 @@ def from_root(directory: bytes, path: bytes) -> bytes:
     return b"/".join([*parts[: max(1, len(parts) - up)], *names[up:]]) or b"/"
 
 
+def without_return(line: bytes, directory: bytes) -> bytes:
+    """A line of a plain list, whose paths start in ``directory``: what editors of Windows put at its end belongs to a
+    name only if there is one that ends so."""
+    if not line.endswith(b"\r") or os.path.lexists(os.path.join(directory, line)):
+        return line
+    return line[:-1]
+
+
 class SavedListing:
     """A list of paths, open; it can be gone through once, and closes at the end of a ``with``.
 
@@ -109,6 +124,9 @@ class SavedListing:
             self._lines = self._split(b"\n" if self.is_saved or not nul else b"\0")
             if self.is_saved:
                 self.directory = self._header()
+            for beginning, what in _NO_LISTS.items():
+                if self._begun.startswith(beginning):
+                    raise Refused(f"{self.name}: {what}; write one that pwalk reads again: --output LIST.jsonl")
         except BaseException:
             self._source.close()
             raise
@@ -130,7 +148,8 @@ class SavedListing:
             return
         for number, path in self._lines:
             if not self._nul and b"\0" in path:
-                raise self.refused(number, f"{shown(path[:200])} holds a NUL; write -0 if paths end with one")
+                begins = shown(path[:80].rstrip(b"\0") + b"\0")
+                raise self.refused(number, f"{begins} holds a NUL; write -0 if paths end with one")
             if path:
                 yield Line(number, path, None)
 

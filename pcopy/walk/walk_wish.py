@@ -11,7 +11,8 @@ class WalkWish(NamedTuple):
 
     ``forms`` are those of ``pcopy.walk.forms`` in which ranks write what they find, with ``fields``; with ``columns``
     they send columns instead, which rank 0 sorts (by columns of ``sort_mask``) or writes. ``sums``: they sum it up.
-    ``listed`` is a list that is read instead of trees (``pcopy.walk.saved_listing``); ``directory``: from where.
+    ``listed`` is a list that is read instead of trees (``pcopy.walk.saved_listing``); ``directory``: from where;
+    ``base``: in which directory all has to lie.
     """
 
     tree: Tree = ("true",)
@@ -27,4 +28,5 @@ class WalkWish(NamedTuple):
     listed: bytes = b""
     listed_nul: bool = False
     directory: bytes = b""
+    base: bytes = b""
     now: int = 0

@@ -131,7 +131,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     105: ("TellSums", ""),
     106: ("SumsHeard", "words"),
     107: ("WalkPaths", "directory paths"),
-    108: ("WalkListed", "file nul directory"),
+    108: ("WalkListed", "file nul directory base"),
     150: ("Prepare", "step whose made private"),
     151: ("RankReady", ""),
     152: ("Measure", "step"),

@@ -250,7 +250,7 @@ def test_all_lists_tell_the_same_as_stat(tree: Path, area: Path) -> None:
     import pyarrow.parquet  # type: ignore[import-untyped]
 
     names = [area / f"list.{ending}" for ending in ("jsonl", "csv", "parquet", "lst")]
-    outputs = [word for name in names for word in ("--output", name)]
+    outputs = [word for name in names for word in ("--output", name)] + ["--print0"]
     for sort in ([], ["--sort=-size"]):
         run = pwalk(*outputs, *sort, "--json", "--force", "tree", cwd=tree.parent, ranks=2)
         assert run.returncode == 0, show(run)
@@ -282,8 +282,7 @@ def test_all_lists_tell_the_same_as_stat(tree: Path, area: Path) -> None:
         if sort:
             sizes = [line["size"] for line in lines]
             assert sizes == sorted(sizes, reverse=True)
-        text = names[3].read_bytes()
-        assert sorted(text.split(b"\n")) == sorted(b"\n".join([*paths, b""]).split(b"\n"))
+        assert sorted(names[3].read_bytes().split(b"\0")) == sorted([*paths, b""])
 
 
 def test_a_saved_listing_copies(tree: Path, area: Path) -> None:

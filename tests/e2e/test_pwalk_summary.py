@@ -177,7 +177,8 @@ class Balanced(HTMLParser):
 REFUSED = {
     ("--page", "x.txt"): "its name has to end in .html",
     ("--from", "nowhere"): "--from nowhere: does not exist",
-    ("--from", "list", "."): "leave one out",
+    ("--from", "list", ".", "list"): "name at most one directory",
+    ("--from", "list", "list"): "list: is no directory",
     ("--from", "list", "-maxdepth", "1"): "-maxdepth: nothing is entered",
     ("--from", "list", "--exclude", "x"): "write tests, as -path",
     ("--summary", "--json-lines"): "--summary and --json-lines: both would be printed",

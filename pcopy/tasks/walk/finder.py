@@ -48,14 +48,19 @@ class Finder:
             self.sums = WalkSums(wish.now)
             self.mask |= WalkSums.MASK
         """The columns that are wanted of what is told."""
-        self.opens_items = opens(wish.tree)
+        self.opens_all = opens(wish.tree, "xattr")
         """Does it ask items for more than their status?"""
+        self.opens_items = self.opens_all or opens(wish.tree, "empty")
+        """Or directories at least?"""
         self._looks = bool(self.mask) or not is_cheap(dear)
         self._selected = rank.own(Selected)
         kinds = types_of(cheap)
         is_whole = self._looks and kinds is not None and not self._selected.anything
         self.seen_at_once = (self.mask, kinds or b"") if is_whole else (0, b"")
         """The columns that are wanted of all that is found, whatever its name is, and of which types (none: of all)."""
+        select = rank.options.select
+        self._leaves_out_directories = select.by_age or select.by_size
+        """Such filters choose files: a directory that is told would stand for all that is in it."""
 
     @property
     def telling(self) -> Handover:
@@ -170,11 +175,17 @@ class Finder:
             chosen = self._dear(items, rows)
         if self._prints_late:
             chosen = sorted(looked.printed)
+        chosen = self._told(looked, chosen)
         told = looked if len(chosen) == len(looked) and not self.wish.prints else looked.chosen(chosen)
         if not len(told):
             return 0
         self.emit(told, depth, telling)
         return self._count(result, told)
+
+    def _told(self, items: Items, rows: Sequence[int]) -> Sequence[int]:
+        if not self._leaves_out_directories:
+            return rows
+        return [row for row in rows if items.kinds[row] != DIRECTORY]
 
     def _looked(
         self, result: Result, place: Place, items: Items, rows: Sequence[int]
@@ -184,7 +195,8 @@ class Finder:
         return Rows(len(rows), 0), rows
 
     def tell_root(self, result: Result, items: Items, telling: Handover) -> int:
-        """A PATH of the command line, which has been looked at; returns 1 if it is told. Filters never leave it out."""
+        """A PATH of the command line, which has been looked at; returns 1 if it is told. Filters never leave it out,
+        but as a directory where they choose files."""
         return 0 if self.wish.least_depth > 0 else self._tell_seen(result, items, telling)
 
     def tell_all(self, result: Result, items: Items, telling: Handover) -> None:
@@ -197,6 +209,7 @@ class Finder:
         chosen = self._dear(items, self._cheap(items, range(len(items))))
         if self.wish.prints:
             chosen = sorted(items.printed)
+        chosen = self._told(items, chosen)
         if not chosen:
             return 0
         told = items if len(chosen) == len(items) else items.chosen(chosen)

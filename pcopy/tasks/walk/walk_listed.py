@@ -10,9 +10,11 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from stat import S_IFDIR
 from typing import cast
 
 from pcopy.errors import Refused
+from pcopy.fsio.close import let_go
 from pcopy.fsio.kernel.columns import COLUMNS, FIRST, LAST, Rows
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -22,9 +24,10 @@ from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.walk.finder import Finder, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer
+from pcopy.text import shown
 from pcopy.walk.forms import BLOCK, FIELDS
 from pcopy.walk.matching import KINDS, UNKNOWN, Items
-from pcopy.walk.saved_listing import TIMES, Line, Recorded, SavedListing, from_root
+from pcopy.walk.saved_listing import TIMES, Line, Recorded, SavedListing, from_root, without_return
 
 AT_ONCE = 256
 """Lines that are looked at together."""
@@ -64,18 +67,28 @@ class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False
             return
         kinds = bytes(kind_of(status.st_mode) for status in statuses)
         telling = finder.telling
-        finder.tell_all(result, Items(-1, b"", names, kinds, Rows.of(statuses, finder.mask)), telling)
+        here = -1
+        if finder.opens_items:
+            here = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            finder.tell_all(result, Items(here, b"", names, kinds, Rows.of(statuses, finder.mask)), telling)
+        finally:
+            if here >= 0:
+                let_go(here)
         telling.tell(rank, result)
 
 
 class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
     """The list ``file``; ``nul``: its paths end with a NUL. ``directory`` is the user's working one.
 
-    A task reads some of it, and leaves the rest to the next one: what it has found is begun meanwhile."""
+    All has to lie in the directory ``base``, unless that is empty; there the paths of a plain list start. A task reads
+    some of it, and leaves the rest to the next one: what it has found is begun meanwhile.
+    """
 
     file: bytes
     nul: bool
     directory: bytes
+    base: bytes
 
     def about(self) -> None:
         return None
@@ -100,18 +113,42 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
             cast(Hearer, rank.sink).spoiled(str(refused))
         telling.tell(rank, result)
 
+    def _path(self, listing: SavedListing, line: Line, top: bytes) -> bytes:
+        """As it is told; raises ``Refused`` if it does not lie in the base, whose path from the root is ``top``."""
+        path = line.path
+        if listing.directory is None and not self.nul:
+            path = without_return(path, os.path.join(self.directory, self.base))
+        if not path:
+            return b""
+        if listing.directory is None:
+            path = os.path.join(self.base, path)
+        elif listing.directory != self.directory:
+            path = from_root(listing.directory, path)
+        if self.base:
+            real = from_root(top, line.path) if listing.directory is None else from_root(listing.directory, line.path)
+            if not (real + b"/").startswith(top + b"/"):
+                raise listing.refused(line.number, f"{shown(line.path)} does not lie in {shown(self.base)}")
+        return path
+
     def _take(
         self, finder: Finder, result: Result, telling: Handover, listing: SavedListing, lines: Sequence[Line]
     ) -> None:
         """What is not known of these lines is looked at by any rank."""
-        own = listing.directory in (None, self.directory)
-        directory = listing.directory or self.directory
-        paths = [line.path if own else from_root(directory, line.path) for line in lines]
+        top = os.path.realpath(os.path.join(self.directory, self.base)).rstrip(b"/") if self.base else b""
+        paths = [path for line in lines if (path := self._path(listing, line, top))]
         known = [line.known for line in lines if line.known is not None]
-        rows = _rows(known, finder.mask) if len(known) == len(lines) and not finder.opens_items else None
+        rows = _rows(known, finder.mask) if len(known) == len(paths) and not finder.opens_all else None
+        looked_at = [row for row, each in enumerate(known) if each.type == S_IFDIR] if finder.opens_items else []
         if rows is None:
-            result.spawn(WalkPaths(self.directory, b"\0".join(paths)), len(paths) * CALL_COST)
+            looked_at = [*range(len(paths))]
+        if looked_at:
+            some = b"\0".join([paths[row] for row in looked_at])
+            result.spawn(WalkPaths(self.directory, some), len(looked_at) * CALL_COST)
+        if rows is None or len(looked_at) == len(paths):
             return
+        if looked_at:
+            left = sorted({*range(len(paths))}.difference(looked_at))
+            paths, known, rows = [paths[row] for row in left], [known[row] for row in left], rows.chosen(left)
         kinds = bytes(KINDS.get(each.type, UNKNOWN) for each in known)
         finder.tell_all(result, Items(-1, b"", paths, kinds, rows), telling)
 

@@ -1,0 +1,114 @@
+"""Lists that one program writes and another reads: what is listed is what was chosen, what is no list is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.command import Argument, pcopy
+from tests.support.files import write
+
+
+@pytest.fixture
+def tree(area: Path) -> Path:
+    tree = area / "doc"
+    (tree / "sub/empty").mkdir(parents=True)
+    write(tree / "sub/large", bytes(200_000))
+    write(tree / "sub/small", bytes(3))
+    write(tree / "nothing", bytes(0))
+    return tree
+
+
+def found(tree: Path, *tests: str) -> list[str]:
+    """As find tells it."""
+    run = subprocess.run(["find", tree.name, *tests], cwd=tree.parent, check=True, capture_output=True, text=True)
+    return sorted(run.stdout.splitlines())
+
+
+class Told(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(program: str, *words: Argument, area: Path, ranks: int = 1) -> Told:
+    told = pcopy(*words, program=program, cwd=area, ranks=ranks)
+    return Told(told.returncode, os.fsdecode(told.stdout), os.fsdecode(told.stderr))
+
+
+def test_filters_by_size_and_age_choose_files(tree: Path, area: Path) -> None:
+    """A directory that is told stands for all that is in it: the copy has what was chosen, and no more."""
+    told = run("pwalk", "--larger-than", "100K", "doc", area=area)
+    assert told.stdout.splitlines() == found(tree, "-type", "f", "-size", "+100k"), told
+    told = run("pwalk", "--older-than", "0s", "doc", "-name", "sub", "-prune", "-o", "-print", area=area, ranks=2)
+    assert told.stdout.splitlines() == ["doc/nothing"], told
+    told = run("pwalk", "--exclude", "large", "doc", area=area)
+    assert sorted(told.stdout.splitlines()) == found(tree, "!", "-name", "large")
+    run("pwalk", "-q", "--larger-than", "100K", "--output", "big.jsonl", "doc", area=area)
+    copied = run("pcopy", "--files-from", "big.jsonl", "doc/", "copy", area=area)
+    assert copied.returncode == 0, copied
+    (area / "copy").rename(area / "there")
+    assert found(area / "there", "-type", "f") == ["there/sub/large"]
+
+
+def test_a_name_with_a_newline_is_not_listed_as_two(tree: Path, area: Path) -> None:
+    write(tree / "new\nline", bytes(1))
+    (area / "old.lst").touch()
+    for words in ([], ["--sort", "path"]):
+        told = run("pwalk", "-q", "--output", "old.lst", "--output", "other.jsonl", *words, "doc", area=area, ranks=2)
+        assert told.returncode == 2 and "doc/new\\nline has a newline in it; write --print0" in told.stderr, told
+        assert sorted(os.listdir(area)) == ["doc", "old.lst"] and not (area / "old.lst").read_bytes()
+    assert run("pwalk", "-q", "--print0", "--output", "old.lst", "doc", area=area).returncode == 0
+    assert b"doc/new\nline\0" in (area / "old.lst").read_bytes()
+
+
+def test_what_is_no_list(tree: Path, area: Path) -> None:
+    """And lists of paths that do not start where they are taken to."""
+    run("pwalk", "-q", "-o", "a.csv", "-o", "a.lst", "doc", "-type", "f", area=area)
+    subprocess.run(["tar", "--format=pax", "-cf", "a.tar", "doc"], cwd=area, check=True)
+    (area / "lines").write_text(run("ptar", "-t", "--json", "-f", "a.tar", area=area).stdout)
+    cases: dict[tuple[str, ...], str] = {
+        ("pcopy", "--files-from", "a.csv", "doc", "copy"): "a.csv: is CSV, which no list is; write one",
+        ("prm", "--yes", "--from", "a.csv"): "a.csv: is CSV",
+        ("pwalk", "--from", "lines"): "lines: is JSON without the first line of a saved listing",
+        ("pchmod", "--from", "a.tar", "0"): "a.tar: line 1: ",
+        ("pcopy", "--files-from", "a.lst", "doc/", "copy"): "starts in the working directory: write ",
+        ("prm", "--yes", "--from", "a.lst", "doc"): "starts in the working directory: write ",
+    }
+    for (program, *words), line in cases.items():
+        told = run(program, *words, area=area)
+        assert told.returncode == 2 and line in told.stderr and len(told.stderr) < 400, told
+    assert len(found(tree)) == 6 and not (area / "copy").exists()
+
+
+def test_lines_as_windows_ends_them(tree: Path, area: Path) -> None:
+    write(tree / "kept\r", bytes(1))
+    (area / "list").write_bytes(b"sub/small\r\n\r\nkept\r\nnothing\n")
+    below = [b"doc/sub/small", b"doc/kept\r", b"doc/nothing"]
+    told = run("pwalk", "--print0", "--from", "list", "doc", area=area)
+    assert told.returncode == 0 and sorted(os.fsencode(told.stdout).split(b"\0")) == sorted([*below, b""]), told
+    assert run("pchmod", "--from", "list", "0600", "doc", area=area).returncode == 0
+    assert all(os.stat(area / os.fsdecode(path)).st_mode & 0o7777 == 0o600 for path in below)
+    assert run("prm", "--yes", "--from", "list", "doc", area=area).returncode == 0
+    assert found(tree, "-type", "f") == ["doc/sub/large"]
+
+
+def test_pwalk_takes_a_base(tree: Path, area: Path) -> None:
+    """As prm and pchmod do. Tests are asked of what is listed; of a saved listing only directories are looked at."""
+    (area / "list").write_text("sub\nsub/small\n")
+    told = run("pwalk", "--from", "list", "doc", "-type", "f", area=area)
+    assert told.stdout == "doc/sub/small\n", told
+    (area / "list").write_text("sub\n../list\n")
+    told = run("pwalk", "--from", "list", "doc", area=area)
+    assert "line 2: ../list does not lie in doc" in told.stderr, told
+    run("pwalk", "-q", "--output", "all.jsonl", "doc", area=area)
+    told = run("pwalk", "--from", "all.jsonl", "doc/sub", area=area)
+    assert "does not lie in doc/sub" in told.stderr, told
+    os.truncate(tree / "nothing", 5)  # what is listed is told as it was
+    wanted = sorted([*found(tree, "-empty"), "doc/nothing"])
+    told = run("pwalk", "--from", "all.jsonl", "doc", "-empty", area=area, ranks=2)
+    assert told.returncode == 0 and sorted(told.stdout.splitlines()) == wanted, told
