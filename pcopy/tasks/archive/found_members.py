@@ -203,23 +203,24 @@ class Sorting:
                     place_of(b""), b"", Problem("extract", 0, text="a member without a name"), retry=Tried.NEVER
                 )
             return
-        self._keep(path, ToUnpack(b"", b"", found.data, member, found.trouble))
+        self._keep(path, member, found)
 
-    def _keep(self, path: bytes, told: ToUnpack) -> None:
+    def _keep(self, path: bytes, member: Member, found: FoundMember) -> None:
         """For the owner of its directory."""
         directory, _, last = path.rpartition(b"/")
-        kind, at = told.member.kind, told.data
+        kind, at = member.kind, found.data
         self._below.discard(path)
-        self._mark_above(directory, at)
+        if directory not in self._below:
+            self._mark_above(directory, at)
         if kind == DIRECTORY:
             if path:
                 self._mark(path, TOLD, at)
             directory, last = path, b""
-        value = told._replace(path=directory, name=last).packed()
+        value = ToUnpack(directory, last, at, member, found.trouble).packed()
         if kind == LINK:
             target = b""
             with suppress(Unsafe):
-                target = safe_path(told.member.link)
+                target = safe_path(member.link)
             if target == path:  # it takes the place of nothing
                 at = 0
             elif target:
