@@ -12,9 +12,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import closing
-from functools import reduce
-from itertools import groupby, takewhile
-from operator import itemgetter
+from itertools import chain, takewhile
 from typing import BinaryIO
 
 from pcopy.errors import HINDRANCES, Refused, hindrance
@@ -73,8 +71,9 @@ def read_list(
                     raise listing.refused(number, f"{shown(line)} {why}")
                 above = b"".join(part + _END for part in parts[:-1])
                 common = above if common is None else _common(common, above)
-                told = _told(known, has_slash=line.endswith((b"/", b"/.")))
-                tells = tells or told != _NOTHING
+                has_slash = line.endswith((b"/", b"/."))
+                told = _told(known, has_slash=has_slash) if has_slash or known is not None else b""
+                tells = tells or bool(told)
                 sorter.add(_END.join(parts), told)
             if common is None:
                 return None
@@ -108,10 +107,10 @@ def _common(one: bytes, other: bytes) -> bytes:
 
 
 def _told(known: Recorded | None, *, has_slash: bool) -> bytes:
-    """Of one line; fields that are not told are 0."""
+    """A ``LISTED`` of one line; fields that are not told are 0."""
     bits = SLASH if has_slash else 0
     if known is None:
-        return LISTED.pack(bits, 0, 0, 0, 0, 0, 0) if bits else _NOTHING
+        return LISTED.pack(bits, 0, 0, 0, 0, 0, 0)
     size, mtime = (None, None) if known.type == stat.S_IFDIR else (known.size, known.mtime_ns)
     fields = (known.inode, INODE), (known.device, DEVICE), (size, SIZE), (mtime, MTIME)
     bits += sum(bit for value, bit in fields if value is not None)
@@ -124,7 +123,7 @@ def _both(one: bytes, other: bytes) -> bytes:
     """What two lines tell of one item."""
     if one == other:
         return one
-    (bits, *first), (further, *second) = LISTED.unpack(one), LISTED.unpack(other)
+    (bits, *first), (further, *second) = LISTED.unpack(one or _NOTHING), LISTED.unpack(other or _NOTHING)
     told_twice = bits & further
     bits |= further
     for bit, mine, theirs in zip((0, INODE, DEVICE, SIZE, MTIME, MTIME), first, second, strict=True):
@@ -135,11 +134,15 @@ def _both(one: bytes, other: bytes) -> bytes:
 
 def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: bool) -> int:
     """Each path once, without so many bytes at its beginning, and with what a list ``tells``; returns their number."""
-    number = 0
-    for key, lines in groupby(sorter.sorted(), itemgetter(0)):
-        told = reduce(_both, map(itemgetter(1), lines))
-        written.write(key[skipped:].replace(_END, b"/") + _END + (told if tells else b""))
-        number += 1
+    last, held, number = b"", b"", 0  # no path is empty
+    for key, told in chain(sorter.sorted(), ((b"", b""),)):
+        if key == last:
+            held = _both(held, told)
+            continue
+        if last:
+            written.write(last[skipped:].replace(_END, b"/") + _END + ((held or _NOTHING) if tells else b""))
+            number += 1
+        last, held = key, told
     written.flush()
     return number
 
