@@ -51,7 +51,8 @@ def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
     except KeyError:
         digits = text.removeprefix("+")
     if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
-        raise ValueError(f"there is no {kind} {text}")
+        advice = ", and a colon stands before the group: USER:GROUP" if kind == "user" and "." in text else ""
+        raise ValueError(f"there is no {kind} {text}{advice}")
     return int(digits)
 
 

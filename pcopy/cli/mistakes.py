@@ -55,6 +55,9 @@ HABITS: Mapping[str, str] = {
     "--log-file": "write --log FILE",
     "-j": "write -n N",
     "-V": "write --version",
+    "--from": "write --files-from LIST",
+    "--null": "write --from0, beside --files-from LIST",
+    "--zstd": "write --compress zstd",
 }
 """Options of cp, rsync and others, and what is said of them."""
 
@@ -91,11 +94,17 @@ OF_PVERIFY = Unknown(
     },
 )
 
+_LISTS = {
+    "--files-from": "write --from LIST, as pwalk writes it",
+    "--from0": "write -0, beside --from LIST",
+}
+
 OF_PRM = Unknown(
     "prm",
     {
         "-d": "empty directories are removed by default; leave it out",
         **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out"),
+        **_LISTS,
         "--one-file-system": "prm does that by default; leave it out",
         **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "the root directory is never removed; leave it out"),
     },
@@ -122,6 +131,8 @@ OF_PCHMOD = Unknown(
         **dict.fromkeys(("-u", "--user"), "write --owner USER"),
         "-g": "write --group GROUP",
         "-i": "pchmod asks nothing; leave it out, or write --dry-run",
+        **dict.fromkeys(("--chown", "-o"), "write --owner USER[:GROUP]"),
+        **_LISTS,
     },
 )
 
@@ -178,6 +189,12 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
         "--resume": "an archive that was not made whole is made anew: run the same command again",
         "--dry-run": "-t lists an archive",
+        **dict.fromkeys(("-a", "--auto-compress"), "the name says nothing here: write -z or --zstd"),
+        **dict.fromkeys(("-O", "--to-stdout"), "ptar unpacks into directories; use tar"),
+        **dict.fromkeys(("--owner", "--group", "--mode"), "members are as the files are; use tar"),
+        **dict.fromkeys(("--transform", "--xform", "-s"), "names stay, but for --strip-components N; use tar"),
+        "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
+        "--from": "name the paths, or write --exclude and --include",
     },
 )
 
@@ -192,7 +209,9 @@ OF_PWALK = Unknown(
         "--text": "write --output FILE.txt",
         **dict.fromkeys(("--lite", "-l"), "write --fields none"),
         **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it as for find, with one dash"),
-        "--files-from": "write --from FILE",
+        "--distribution": "write --summary, which tells sizes and ages",
+        "--csv": "write --output FILE.csv",
+        **_LISTS,
     },
 )
 

@@ -179,7 +179,8 @@ class Program(ABC):
         values, others = parser.parse_known_args(words[:end])
         refuse_unknown(self.unknown, others, [name for action in parser._actions for name in action.option_strings])
         if values.help:
-            raise Refused(_HELP_ALONE)
+            habit = self.unknown.habits.get("-h")
+            raise Refused(f"-h: {habit}; for the help write --help alone" if habit else _HELP_ALONE)
         return Words(words[:end], values, others + words[end + 1 :], configuration_files(values.config))
 
     def configurable(self, given: Collection[str]) -> Collection[str] | None:

@@ -161,9 +161,11 @@ exit status:
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
         add("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
-            help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t see it by itself")  # fmt: skip
+            help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read that by its index, "
+            "and no other gzip")  # fmt: skip
         add("--zstd", action="store_const", const="zstd", dest="compress_as",
-            help="-c: compress with zstd, in frames that many processes make and unpack at once")  # fmt: skip
+            help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read "
+            "zstd that has a seek table")  # fmt: skip
         for letters, words in (("-p", "--preserve-permissions"), ("-S", "--sparse")):
             add(letters, words, action="store_true", help="no effect: that is the default")
         for word in ("--acls", "--xattrs", "--same-owner"):

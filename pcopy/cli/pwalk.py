@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import taking
@@ -61,6 +62,9 @@ exit status:
         words = list(map(os.fsdecode, argv))
         end = words.index("--") if "--" in words else len(words)
         start = next((at for at, word in enumerate(words[:end]) if begins(word)), None)
+        for option, value in pairwise(words[:end]):
+            if option == "--sort" and value.startswith("-"):
+                raise Refused(f"--sort {value}: write --sort={value}, with an equals sign")
         self._refuse_unknown_tests(words[: end if start is None else start])
         if start is None:
             self._expression = ()

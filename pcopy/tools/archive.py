@@ -163,6 +163,10 @@ class ArchivePreparation(OfArchive):
     def announce(self) -> None:
         if self.telling.quiet:
             return
+        said, meant = self.job.options.compress_as, _compression_of(self.arguments.archive)
+        if meant and meant != said:
+            how = f"compressed with {said}" if said else "not compressed"
+            tell("ptar", f"{shown(self.arguments.archive)}: is {how}, though its name ends so: names say nothing here")
         for root in self.job.roots:
             given = root.source_shown.rstrip(b"/") or b"/"
             name = name_in_archive(given, b"")
@@ -225,6 +229,12 @@ class ArchivePreparation(OfArchive):
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         return {**super().summary(ended, seconds, ranks), "signature": self._found}
+
+
+def _compression_of(path: bytes) -> str:
+    """What tar -a would make of this name; empty: nothing."""
+    endings = {b"gz": "gzip", b"tgz": "gzip", b"zst": "zstd", b"tzst": "zstd", b"bz2": "bzip2", b"xz": "xz"}
+    return endings.get(path.rpartition(b".")[2], "")
 
 
 def _archive_to_make(path: bytes) -> bytes:

@@ -219,7 +219,7 @@ def _target(path: bytes) -> bytes:
     try:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
-        raise unlookable(path, error) from None
+        raise Refused(f"{unlookable(path, error)}; the last word names a directory that each host has") from None
     if not is_directory:
         raise Refused(f"{shown(path)}: is no directory; the last word names one that each host has")
     return absolute(path)

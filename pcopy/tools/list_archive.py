@@ -24,7 +24,7 @@ from pcopy.walk.selection import Selection
 
 def list_archive(arguments: ArchiveArguments) -> int:
     """Prints the names; returns the exit status. Raises ``Refused``."""
-    path = archive_to_read(arguments.archive)
+    path = archive_to_read(arguments, "-tv" if arguments.telling.verbose else "-t")
     selection = Selection(arguments.select)
     number = wrong = 0
     descriptor = open_archive(path)

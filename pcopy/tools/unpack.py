@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable
 
@@ -23,7 +24,7 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFiles
-from pcopy.text import shown
+from pcopy.text import for_shell, shown
 from pcopy.tools.archive import OfArchive
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool
@@ -91,7 +92,7 @@ class UnpackPreparation(OfArchive):
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
-        archive = archive_to_read(arguments.archive)
+        archive = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
         options = Options(
@@ -115,15 +116,23 @@ class UnpackPreparation(OfArchive):
         if totals.found or not self.arguments.paths:
             return OK
         names = ", ".join(map(shown, self.arguments.paths))
-        self.remarks.append(f"{shown(self.arguments.archive)}: holds nothing of these names: {names}")
+        self.remarks.append(f"{shown(self.arguments.archive)}: holds nothing of these names: {names}{self._literally}")
+        self.incomplete = "the archive holds nothing of what was asked for"
         return INCOMPLETE
+
+    @property
+    def _literally(self) -> str:
+        has_patterns = any(re.search(rb"[*?\[]", path) for path in self.arguments.paths)
+        return "; they are names, not patterns" if has_patterns else ""
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", "the same command unpacks all once more")
 
 
-def archive_to_read(path: bytes) -> bytes:
-    """Its path from the root; raises ``Refused`` unless it can be read at any place."""
+def archive_to_read(arguments: ArchiveArguments, letters: str) -> bytes:
+    """Its path from the root; raises ``Refused`` unless it can be read at any place. ``letters``: those of tar."""
+    path, words = arguments.archive, [b"-C", arguments.directory] if arguments.directory else []
+    tar = " ".join([f"tar {letters}", *map(for_shell, [*words, *arguments.paths])])
     try:
         mode = os.stat(path).st_mode
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -136,7 +145,7 @@ def archive_to_read(path: bytes) -> bytes:
             raise Refused(f"{shown(path)}: is a directory; name the archive's file")
         if not stat.S_ISREG(mode):
             raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
-        ArchiveContents(descriptor, real)
+        ArchiveContents(descriptor, real, tar)
     except Problem as problem:
         raise Refused(f"{shown(path)}: cannot be read: {problem.strerror}") from None
     finally:
@@ -150,7 +159,9 @@ def _target(path: bytes) -> Root:
         status = os.stat(real)
     except OSError as error:
         advice = meant(path) if path else ""
-        raise Refused(f"{shown(path or b'.')}: {error.strerror}; {advice or 'make the directory first'}") from None
+        raise Refused(
+            f"{shown(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C names a directory that is there)"
+        ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise Refused(f"{shown(path)}: is no directory; name the one that members are to go to")
     identity = status.st_dev, status.st_ino

@@ -176,8 +176,11 @@ class _Parser:
         if word in INSTEAD:
             return f"{word}: {INSTEAD[word]}"
         if not word.startswith("-"):
+            if self._at > 1 and self._words[self._at - 2] == "-o":
+                return f"{_quoted(word)}: after a test -o means or: for a file write --output {_quoted(word)}"
             return f"{_quoted(word)}: paths stand before the first test; in the shell write patterns in quotes"
-        return f"unknown test {_quoted(word)}"
+        advice = ": short options stand before the first test" if len(word) == 2 else ""
+        return f"unknown test {_quoted(word)}{advice}"
 
     def _with_value(self, word: str, value: str) -> Tree:
         try:

@@ -112,3 +112,14 @@ def test_pwalk_takes_a_base(tree: Path, area: Path) -> None:
     wanted = sorted([*found(tree, "-empty"), "doc/nothing"])
     told = run("pwalk", "--from", "all.jsonl", "doc", "-empty", area=area, ranks=2)
     assert told.returncode == 0 and sorted(told.stdout.splitlines()) == wanted, told
+
+
+def test_what_ptar_cannot_read_is_listed_as_asked_for(tree: Path, area: Path) -> None:
+    subprocess.run(["tar", "-czf", "a.tar.gz", "doc"], cwd=area, check=True)
+    for words, advice in ((("-t",), "tar -t"), (("-x", "-C", "doc", "sub"), "tar -x -C doc sub")):
+        told = run("ptar", "-f", "a.tar.gz", *words, area=area)
+        assert told.returncode == 2 and told.stderr.endswith(f"/a.tar.gz | {advice}\n"), told
+    told = run("ptar", "-c", "-f", "b.tar.gz", "doc", area=area)
+    assert told.returncode == 0 and "b.tar.gz: is not compressed, though" in told.stderr, told
+    told = run("ptar", "-x", "-f", "b.tar.gz", "do*", area=area)
+    assert told.returncode == 1 and "they are names, not patterns" in told.stderr, told

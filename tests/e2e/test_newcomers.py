@@ -45,6 +45,19 @@ MISTAKES = {
     "a slip in the second SRC": Mistake(["file", "resluts", "archive"], "results does: was that meant?"),
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
+    # What other programs of the suite call it, or what they are for
+    "a list of pwalk": Mistake(["--from", "file", "data", "archive"], "--from: write --files-from LIST"),
+    "a list of pcopy": Mistake(["--from0", "file"], "--from0: write -0, beside --from LIST", "prm"),
+    "an output after a test": Mistake(["data", "-type", "f", "-o", "x.csv"], "write --output x.csv", "pwalk"),
+    "-q after a test": Mistake(["data", "-type", "f", "-q"], "short options stand before the first test", "pwalk"),
+    "a key with a dash": Mistake(["--sort", "-size", "data"], "write --sort=-size", "pwalk"),
+    "links of tar": Mistake(["-chf", "x.tar", "data"], "-h: symbolic links are archived as such", "ptar"),
+    "-a of tar": Mistake(["-caf", "x.tar", "data"], "write -z or --zstd", "ptar"),
+    "-h of chown": Mistake(["-hR", "0", "data"], "-h: the owner of a link in a tree is its own", "pchmod"),
+    "a dot before the group": Mistake(
+        ["--owner", "nosuch.", "data"], "there is no user nosuch., and a colon", "pchmod"
+    ),
+    "a new name for what is sent": Mistake(["file", "data/new"], "the last word names a directory", "pbcast"),
     # Shells
     "a pattern that matches nothing": Mistake(["data/*.h5", "archive"], "data/*.h5: does not exist; no name matches"),
     "a pattern in quotes": Mistake(["resu*", "archive"], "results does: a shell replaces no patterns in quotes"),

@@ -31,7 +31,9 @@ _OTHERS = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 class ArchiveContents:
     """Of an archive that is open; raises ``Problem``, and ``Refused`` for one that is compressed in another way."""
 
-    def __init__(self, descriptor: int, path: bytes) -> None:
+    def __init__(self, descriptor: int, path: bytes, tar: str = "tar -x") -> None:
+        """``tar``: the command that does the same behind the program that decompresses."""
+        self._tar = tar
         self.descriptor = descriptor
         self._path = path
         self._table: SeekTable | None = None
@@ -132,7 +134,7 @@ class ArchiveContents:
         return SeekTable.of([Frame(*each) for each in index.frames])
 
     def _refusal(self, program: str, why: str) -> Refused:
-        way = f"{program} -dc {for_shell(self._path)} | tar -x"
+        way = f"{program} -dc {for_shell(self._path)} | {self._tar}"
         return Refused(f"{shown(self._path)}: cannot be read at many places at once: {why}; write {way}")
 
 
