@@ -370,3 +370,14 @@ def test_a_job_that_is_killed_goes_on_with_the_layouts(lustre: Lustre, area: Pat
     counts = {path.name: got.count for path in target.rglob("*") if (got := lustre.shown(path)) is not None}
     assert counts == {"large": 4, **{str(number): 2 for number in range(20)}}
     same(source, target)
+
+
+def test_frames_hold_whole_stripes(lustre: Lustre) -> None:
+    """Those of 3 MiB lie two in a frame, which has 4 MiB otherwise."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    make(lustre, source / "odd", plain(2, 3 * MIB), 20 * MIB)
+    make(lustre, source / "usual", TWO, 20 * MIB)
+    done(lustre, "--compress", "zstd:1", source, target, ranks=1)
+    for name, frames in (("odd", 4), ("usual", 5)):
+        told = subprocess.run(["zstd", "-lv", target / f"{name}.zst"], check=True, capture_output=True, text=True)
+        assert f"# Zstandard Frames: {frames}\n" in told.stdout, told.stdout

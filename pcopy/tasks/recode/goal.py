@@ -141,7 +141,8 @@ def span_for(rank: Rank, place: Place, reading: int, size: int) -> int:
         return SPAN
     source = rank.open_source(place)
     layout = rank.own(Layouts).of(status_of(reading, on_source=True).st_dev, source)
-    return span_of(size, layout.stripes_of(reading).unit)
+    stripes = layout.stripes_of(reading)
+    return span_of(size, stripes.size or stripes.unit)
 
 
 def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_result) -> bool:
