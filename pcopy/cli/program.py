@@ -280,13 +280,13 @@ def add_told(
     json: str = "the summary as JSON",
     errors: bool = True,
     items: bool = False,
+    each: str = "; -vv: what becomes of each item, too",
 ) -> None:
     """The options of ``telling_of``; not each program knows which items have failed, or tells of all ``items``."""
     add = parser.add_argument_group("what it tells").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
-    each = "; -vv: what becomes of each item, too" if items else ""
     add("-v", "--verbose", action="count", default=0,
-        help=f"tell more: which kernel runs, when each phase begins{each}")  # fmt: skip
+        help=f"tell more: which kernel runs, when each phase begins{each if items else ''}")  # fmt: skip
     if errors:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
     if items:

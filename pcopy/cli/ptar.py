@@ -187,7 +187,7 @@ exit status:
         how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
             help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
         add_termination(how)
-        add_told(parser, items=True)
+        add_told(parser, items=True, each="; and what becomes of each item but directories")
 
 
 _OLD_LETTERS = "cxtvfpSzqh"

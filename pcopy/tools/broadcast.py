@@ -166,7 +166,8 @@ class BroadcastPreparation(SummedPreparation):
         sources = counted(len(self._files), "file", "files")
         if self.dry_run:
             hosts = counted(totals.found, "host", "hosts")
-            yield f"{sources} of {show_size(self._size)} would be sent to {hosts}: {totals.failed:,} cannot take them"
+            failed = f": {totals.failed:,} cannot take them" if totals.failed else ", which can take them"
+            yield f"{sources} of {show_size(self._size)} would be sent to {hosts}{failed}"
             return
         yield f"{sources} to each host: {totals.found:,} begun = {' + '.join(sums)}"
         rate, ways = show_size(_rate(totals, seconds)), counted(ranks, "rank", "ranks")

@@ -71,7 +71,7 @@ class ChangePreparation(TreePreparation):
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         changed = "would be changed" if self.tree.dry_run else "changed"
-        yield from sums_lines(totals, "as wanted", "left")
+        yield from sums_lines(totals, "as wanted", "excluded")
         yield f"  {totals.mended:,} {changed}, {totals.copied - totals.mended:,} unchanged"
         rate = totals.copied / seconds if seconds > 0 else 0.0
         yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"

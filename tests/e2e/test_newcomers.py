@@ -85,7 +85,9 @@ MISTAKES = {
     "another host": Mistake(["results", "ann@node7:/archive"], "ann@node7:/archive: on another host? pcopy reaches no"),
     "a source on another host": Mistake(["node7:/data", "archive"], "node7:/data: does not exist; on another host?"),
     "a bucket": Mistake(["s3://bucket/data", "archive"], "on another host? pcopy reaches no other hosts"),
-    "rsync's -z": Mistake(["-avz", "results", "archive"], "-z in -avz: pcopy does not compress; leave it out"),
+    "rsync's -z": Mistake(
+        ["-avz", "results", "archive"], "-z in -avz: pcopy does not compress for the way; leave it out"
+    ),
     "rsync's -n": Mistake(["-n", "results", "archive"], "results: not a number of processes"),
     "rsync's -e": Mistake(["-e", "ssh", "results", "archive"], "-e: pcopy reaches no other hosts"),
     "rsync's rules": Mistake(["--exclude=- *.o", "results", "archive"], "a rule in rsync's form"),
