@@ -93,14 +93,18 @@ def _is_far(field: str, column: Sequence[int]) -> bool:
     return field.endswith("_ns") and (LAST in column or FIRST in column)
 
 
+ENDS = {"lines": b"\n", "nul": b"\0"}
+"""What stands behind each path where nothing else is told."""
+
+
 def lines(items: Items) -> bytes:
     """As ``find -print``."""
-    return _joined(items, b"\n")
+    return _joined(items, ENDS["lines"])
 
 
 def nul_lines(items: Items) -> bytes:
     """As ``find -print0``."""
-    return _joined(items, b"\0")
+    return _joined(items, ENDS["nul"])
 
 
 def _joined(items: Items, end: bytes) -> bytes:

@@ -17,7 +17,7 @@ from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.walk.tell_found import Handover
-from pcopy.walk.forms import form_of, mask_of
+from pcopy.walk.forms import ENDS, form_of, mask_of
 from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
 from pcopy.walk.walk_wish import WalkWish
 
@@ -61,6 +61,9 @@ class Finder:
         select = rank.options.select
         self._leaves_out_directories = select.by_age or select.by_size
         """Such filters choose files: a directory that is told would stand for all that is in it."""
+        is_plain = cheap == ("true",) and not (self._looks or wish.prints or wish.columns or self._selected.anything)
+        ends = [ENDS[name] for name in wish.forms if name in ENDS]
+        self._ends = ends if is_plain and self.sums is None and len(ends) == len(wish.forms) else []
 
     @property
     def telling(self) -> Handover:
@@ -76,6 +79,16 @@ class Finder:
         """Are directories of this depth entered?"""
         return self.wish.most_depth < 0 or depth < self.wish.most_depth
 
+    def tells_all(self, depth: int) -> bool:
+        """Are paths alone told, of all that is found in this depth? Then ``tell_all_in`` does it."""
+        return bool(self._ends) and depth >= self.wish.least_depth
+
+    def tell_all_in(self, place: Place, names: bytes, telling: Handover) -> None:
+        """Tells of all names (joined by slashes) of a directory; they are to be counted."""
+        above = self.above(place)
+        for number, end in enumerate(self._ends):
+            telling.write(number, above + names.replace(b"/", end + above) + end)
+
     def look(
         self,
         result: Result,
@@ -89,7 +102,7 @@ class Finder:
         """Looks at names of a directory (open; below 0: it is opened if need be), unless they were ``seen``, and tells
         of those that are wanted; returns the rows of the directories among them that are to be entered."""
         names = packed.split(b"/")
-        depth = place.path.count(b"/") + 2 if place.path else 1
+        depth = depth_in(place)
         items = Items(directory, self.above(place), names, kinds, seen)
         rows: Sequence[int] = range(len(names))
         if UNKNOWN in kinds:
@@ -235,19 +248,29 @@ class Finder:
         """What is told twice (``-print -print``) counts once."""
         number = len(told) if not self.wish.prints else len(set(told.names))
         kinds = told.kinds if number == len(told) else bytes(dict(zip(told.names, told.kinds, strict=True)).values())
-        left = number
-        for kind, counter in _COUNTERS.items():
-            some = kinds.count(kind)
-            left -= some
-            if some:
-                result.count(counter, some)
-        if left:
-            result.count(counts.SPECIAL, left)
+        count_kinds(result, kinds)
         if told.rows is not None and told.rows.size:
             size = sum(compress(told.rows.size, map(ord("f").__eq__, told.kinds)))
             result.count(counts.BYTES, size)
             result.count(counts.FOUND_BYTES, size)
         return number
+
+
+def count_kinds(result: Result, kinds: bytes) -> None:
+    """So many items of these types are told."""
+    left = len(kinds)
+    for kind, counter in _COUNTERS.items():
+        some = kinds.count(kind)
+        left -= some
+        if some:
+            result.count(counter, some)
+    if left:
+        result.count(counts.SPECIAL, left)
+
+
+def depth_in(place: Place) -> int:
+    """Of what is in this directory."""
+    return place.path.count(b"/") + 2 if place.path else 1
 
 
 def kind_of(mode: int) -> int:

@@ -14,8 +14,9 @@ import os
 import stat
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import Look, Within
@@ -27,10 +28,10 @@ from pcopy.tasks.base.kind import Divisible, Kind, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
-from pcopy.tasks.walk.finder import Finder, kind_of
+from pcopy.tasks.walk.finder import Finder, count_kinds, depth_in, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover
 from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
-from pcopy.walk.matching import Items
+from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
 
 MOST = 64
 """Directories of one task."""
@@ -161,37 +162,60 @@ class _Walk:
 
     def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """Enters some that lie beside each other; those that are no plain cases one by one."""
-        rank, result, sums = self._rank, self._result, self._finder.sums
+        result, finder = self._result, self._finder
         self._has_begun = True
-        found: Mapping[int, Within] = {}
+        found = yield from self._look_into(around, names, inodes)
+        above, mount = around.path + b"/" if around.path else b"", around.source_id.mount
+        tells_all, told = finder.tells_all(depth_in(around) + 1), list[bytes]()
+        for name, inode, within in zip(names, inodes, found, strict=True):
+            if within is None:
+                yield from self._enter(around, name, inode)
+                continue
+            place = Place(around.root, above + name, Identity(mount, inode), NOWHERE, False, False)
+            result.count(counts.UNSCANNED, -1)
+            if tells_all and UNKNOWN not in within.kinds:
+                self._tell_all(place, within)
+                told.append(within.kinds)
+            else:
+                yield from self._tell(place, within)
+        if tells_all:
+            kinds = b"".join(told)
+            result.count(counts.FOUND, len(kinds))
+            count_kinds(result, kinds)
+
+    def _look_into(
+        self, around: Place, names: Sequence[bytes], inodes: Sequence[int]
+    ) -> Stepwise[Sequence[Within | None]]:
+        """What is in each of these directories; None if that wants care."""
+        rank = self._rank
         try:
             directory = rank.open_source(around)
         except Problem:  # which each tells by itself
-            pass
-        else:
-            device = rank.source_device(around) or 0
-            batch = Look(
-                directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *self._finder.seen_at_once
-            )
-            found = (yield from waited(rank.kernel, rank.kernel.submit(batch))).found
-        above = around.path + b"/" if around.path else b""
-        for row, name in enumerate(names):
-            within = found.get(row)
-            if within is None:
-                yield from self._enter(around, name, inodes[row])
-                continue
-            place = Place(
-                around.root, above + name, Identity(around.source_id.mount, inodes[row]), NOWHERE, False, False
-            )
-            result.count(counts.UNSCANNED, -1)
-            if within.names:
-                try:
-                    yield from self.look(place, -1, within.names, within.kinds, within.inodes, within.rows)
-                except Problem as problem:
-                    _unread(result, place, problem)
-                    continue
-            if sums is not None:
-                sums.add_directory(self._finder.path_of(place), len(within.kinds))
+            return [None] * len(names)
+        device = rank.source_device(around) or 0
+        seen = self._finder.seen_at_once
+        batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
+        looked = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        return [looked.found.get(row) for row in range(len(names))]
+
+    def _tell_all(self, place: Place, within: Within) -> None:
+        """Paths alone are told, and all of them."""
+        if not within.names:
+            return
+        self._finder.tell_all_in(place, within.names, self._telling)
+        if within.inodes and self._finder.enters(depth_in(place)):
+            rows = [row for row, kind in enumerate(within.kinds) if kind == DIRECTORY]
+            self._go_into(place, within.names, within.inodes, rows)
+
+    def _tell(self, place: Place, within: Within) -> Steps:
+        if within.names:
+            try:
+                yield from self.look(place, -1, within.names, within.kinds, within.inodes, within.rows)
+            except Problem as problem:
+                _unread(self._result, place, problem)
+                return
+        if self._finder.sums is not None:
+            self._finder.sums.add_directory(self._finder.path_of(place), len(within.kinds))
 
     def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
         rank = self._rank
@@ -255,9 +279,13 @@ class _Walk:
             yield from self._rank.throttle.spend(operations=len(kinds))
         rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling, seen)
         if rows:
-            names = packed.split(b"/")
-            self._result.count(counts.UNSCANNED, len(rows))
-            self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
+            self._go_into(place, packed, inodes, rows)
+
+    def _go_into(self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]) -> None:
+        """The directories in these rows are to be entered."""
+        names = packed.split(b"/")
+        self._result.count(counts.UNSCANNED, len(rows))
+        self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
     def _spawn(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
         """Few directories make several tasks while other ranks have nothing to do."""
