@@ -60,14 +60,15 @@ def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, befor
     return lines
 
 
-def sums_lines(totals: Totals, done: str, left: str) -> list[str]:
-    """What was found, and what has become of it: what is ``done`` by kind, too; ``left`` are items that stay."""
+def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> list[str]:
+    """What was found, and what has become of it: what is ``done`` by kind, too; ``left`` are items that stay. Without
+    ``sizes`` nobody has asked how large files are."""
     rest = totals.found - totals.copied - totals.skipped - totals.failed
     sums = [f"{totals.copied:,} {done}", f"{totals.skipped:,} {left}", f"{totals.failed:,} failed"]
     if rest:
         sums.append(f"{rest:,} not reached")
     kinds = [
-        counted(totals.files, "file", "files") + f" of {show_size(totals.bytes)}",
+        counted(totals.files, "file", "files") + (f" of {show_size(totals.bytes)}" if sizes else ""),
         counted(totals.directories, "directory", "directories"),
         counted(totals.symlinks, "symbolic link", "symbolic links"),
         counted(totals.hardlinks, "hard link", "hard links"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.engine.task import Spawn
 from pcopy.errors import INCOMPLETE, OK, Refused
+from pcopy.fsio.kernel.columns import SIZE
 from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import absolute
 from pcopy.launch.tool import Ended
@@ -19,6 +20,7 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Root, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
+from pcopy.tasks.walk.finder import columns_of
 from pcopy.tasks.walk.sum_up import TellSums
 from pcopy.tasks.walk.walk_dirs import WalkRoot
 from pcopy.tasks.walk.walk_listed import WalkListed
@@ -185,6 +187,11 @@ class WalkPreparation(TreePreparation):
             return INCOMPLETE
         return ended.status
 
+    @property
+    def _knows_sizes(self) -> bool:
+        """Names alone are told without a look at the items."""
+        return bool(columns_of(self.wish) & SIZE)
+
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         if self._outputs is not None and self._outputs.sums is not None and ended.halted is None:
@@ -192,12 +199,14 @@ class WalkPreparation(TreePreparation):
 
             yield from summary_lines(self._outputs.sums)
             yield ""
-        yield from sums_lines(totals, "listed", "left out")
+        yield from sums_lines(totals, "listed", "left out", sizes=self._knows_sizes)
         rate = totals.found / seconds if seconds > 0 else 0.0
         yield f"{show_seconds(seconds)}: {rate:,.0f} items/s"
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         values = summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        if not self._knows_sizes:
+            values["bytes"] = None
         if self._outputs is not None and self._outputs.sums is not None and ended.halted is None:
             from pcopy.tools.walk_summary import summary_of
 

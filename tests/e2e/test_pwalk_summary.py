@@ -49,6 +49,14 @@ def tree(area: Path) -> Path:
     return top
 
 
+def test_bytes_are_told_only_where_sizes_were_asked_for(tree: Path) -> None:
+    size = sum(int(row[1]) for row in printed("%y %s", "-type", "f", cwd=tree.parent))
+    for words, known in ((("--print0",), None), (("--sort=size", "--print0"), size)):
+        list_ = ("--output", "paths.lst", "--force", "--json", "tree", "-type", "f")
+        run = pwalk(*words, *list_, cwd=tree.parent, ranks=1)
+        assert json.loads(run.stdout)["bytes"] == known, show(run)
+
+
 def test_tells_the_sums_that_find_tells(tree: Path) -> None:
     around = tree.parent
     run = pwalk("--summary", "--json", "tree", cwd=around, ranks=3)

@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 _COUNTERS = {ord("f"): counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
 
 
+def columns_of(wish: WalkWish) -> int:
+    """Those that ranks look up, of what the cheap tests leave; ``SIZE`` among them: sizes are counted."""
+    whole = wish.prints and not is_cheap(wish.tree)
+    mask = wanted(wish.tree if whole else parted(wish.tree)[1]) | wish.sort_mask
+    if wish.forms or wish.columns:
+        mask |= mask_of(wish.fields)
+    if wish.sums:
+        from pcopy.walk.sums import WalkSums
+
+        mask |= WalkSums.MASK
+    return mask
+
+
 class Finder:
     """A rank's one: the job's wish, with its tests compiled."""
 
@@ -39,15 +52,13 @@ class Finder:
         self._prints_early = wish.prints and not whole
         self._prints_late = whole
         self._forms = [form_of(name, wish.fields) for name in wish.forms]
-        self.mask = wanted(dear) | (mask_of(wish.fields) if wish.forms or wish.columns else 0)
-        self.mask |= wish.sort_mask
+        self.mask = columns_of(wish)
+        """The columns that are wanted of what is told."""
         self.sums: WalkSums | None = None
         if wish.sums:
             from pcopy.walk.sums import WalkSums
 
             self.sums = WalkSums(wish.now)
-            self.mask |= WalkSums.MASK
-        """The columns that are wanted of what is told."""
         self.opens_all = opens(wish.tree, "xattr")
         """Does it ask items for more than their status?"""
         self.opens_items = self.opens_all or opens(wish.tree, "empty")
