@@ -165,7 +165,8 @@ def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
         if action.dest not in spelling or written.intersection(action.option_strings):
             exact = [option for option in action.option_strings if option in written]
             spelling[action.dest] = (exact or list(action.option_strings))[-1]
-    return {name: spelling[name] for name in vars(parser.parse_known_args(words)[0])}
+    values = vars(parser.parse_known_args(words)[0])
+    return {name: spelling[name] for name in values if name in spelling}  # others are set for options that it lacks
 
 
 def _path(text: str) -> bytes:
