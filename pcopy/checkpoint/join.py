@@ -75,7 +75,7 @@ class Join:
 
 CHUNK = 16
 """Tasks that one rank gets before it is the next one's turn: neighbours among tasks stay together."""
-SORT_BUDGET = 8 << 20
+SORT_BUDGET = 4 << 20
 """Bytes of memory in which tasks are sorted; the rest is on disk."""
 
 
