@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.tasks.base.rank import CLOCK_GRACE
-from tests.e2e.test_verify import NO_CHECKPOINT, OPTIONS, damaged, failed_paths, failing_paths
+from tests.e2e.test_verify import OPTIONS, damaged, failed_paths, failing_paths
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
 from tests.support.faults import Fault
@@ -51,8 +51,7 @@ def test_all_damage_is_mended(area: Path, ranks: int) -> None:
         damage_all(copy, but=LOST)
         empty_again.unlink()  # a directory gives way only if it is empty
 
-    options = ("--repair", "--signature", area / "sig", *NO_CHECKPOINT)
-    ended, told = damaged(area, damage, *options, ranks=ranks)
+    ended, told = damaged(area, damage, "--repair", "--signature", area / "sig", ranks=ranks)
     assert ended.returncode == 0, show(ended)
     remove_what_is_extra(area / "copy")
     restore_times(area / "source", area / "copy")
