@@ -57,12 +57,12 @@ def _contents(_: Sequence[str]) -> dict[str, Way]:
 
 def _packing(_: Sequence[str]) -> dict[str, Way]:
     tar = Way(("tar", "--format=pax", "--xattrs", "--acls", "-cf", "KEEP/tar", "-C", "SRC", "."))
-    return {"tar -c": tar, **of_suite("dtar"), **_ours("ptar", "-q -c -f KEEP/tar -C SRC .", syncs=False)}
+    return {"tar -c": tar, **of_suite("dtar -c"), **_ours("ptar", "-q -c -f KEEP/tar -C SRC .", syncs=False)}
 
 
 def _unpacking(_: Sequence[str]) -> dict[str, Way]:
     tar = Way(("tar", "--xattrs", "--acls", "-xpf", "KEEP/tar", "-C", "DST"))
-    return {"tar -x": tar, **_ours("ptar", "-q -x -f KEEP/tar -C DST", syncs=False)}
+    return {"tar -x": tar, **of_suite("dtar -x"), **_ours("ptar", "-q -x -f KEEP/tar -C DST", syncs=False)}
 
 
 SUITE = {

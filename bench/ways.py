@@ -94,13 +94,15 @@ PEERS = {
 """Other programs that copy in parallel, by the program that has to be on PATH."""
 
 DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
+_AS_IT_WAS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
 SUITE = {
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
     "dfind": Way((*_MPI, "dfind", "-q", "SRC", "--size", "+1k", "--print"), syncs=True),
     "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u+rwX,go-rwx", "DST"), syncs=True),
     "dcmp -l": Way((*_MPI, "dcmp", "-q", "-l", "SRC", "DST"), syncs=True),
     "dcmp": Way((*_MPI, "dcmp", "-q", "-t", "-o", "EXIST=COMMON@CONTENT=DIFFER:KEEP/list", "SRC", "DST"), syncs=True),
-    "dtar": Way((*_MPI, "dtar", "-q", "-c", "-f", "KEEP/tar", "SRC")),
+    "dtar -c": Way((*_MPI, "dtar", "-q", "-c", "-f", "KEEP/tar", "-C", "SRC/..", "source")),
+    "dtar -x": Way((*_MPI, "dtar", "-q", "-x", *_AS_IT_WAS, "-f", "KEEP/tar", "-C", "DST"), faithful=False),
 }
 """What others have for it; the first word of each name is the program that has to be on PATH."""
 
