@@ -1,7 +1,6 @@
 """Whole jobs in one process and in virtual time: many nodes, their network, and what they are made to run.
 
-A job is a *plan*: a list of tasks, each with the number of the task that spawns it. A task's payload is its number, so
-what must run, where and in which phase follows from the plan alone, without asking the engine. ``Simulation`` plays
+What must run, where and in which phase follows from the plan alone, without asking the engine. ``Simulation`` plays
 the driver's part: a rank hears nothing while it runs a slice. Whatever can be wrong at one instant is asserted at that
 instant; what must hold at the end is in ``tests/engine/test_node.py``.
 """
@@ -15,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from bench.simulation.network import SimulatedNetwork
 from pcopy.engine.backlog import SpoolFactory
@@ -27,6 +26,7 @@ from pcopy.engine.states import State
 from pcopy.engine.steering import Steering, Unsteered
 from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.engine.ticket import Outcome
+from tests.engine.plans import Interruption, Network, Plan, share, unpacked
 
 MOST_EVENTS = 500_000
 ENDED = (State.CLOSED, State.ABORTED)
@@ -41,49 +41,6 @@ SMALL = Limits(
     fan_out=2,
 )
 """Limits that a few dozen tasks reach."""
-
-
-class Planned(NamedTuple):
-    """A task of a plan. ``parent`` is the number of its spawner, or -1: the director has it. Times are in seconds,
-    for each portion of it."""
-
-    parent: int
-    phase: int
-    owner: int = ANYBODY
-    cost: int = 1
-    expands: bool = False
-    padding: int = 0
-    slices: int = 1
-    seconds: float = 0.001
-    items: int = 1
-    """Between which it may be divided; up to 255."""
-
-
-Plan = tuple[Planned, ...]
-
-
-class Network(NamedTuple):
-    """Latencies in seconds, uniform between the first two; each ``spike``-th or so is ten times as long (0: none)."""
-
-    least: float = 0.0001
-    most: float = 0.001
-    spike: int = 0
-
-    def latency(self, random: Random) -> float:
-        latency = random.uniform(self.least, self.most)
-        return 10 * latency if self.spike and random.randrange(self.spike) == 0 else latency
-
-    @property
-    def worst(self) -> float:
-        return self.most * (10 if self.spike else 1)
-
-
-class Interruption(NamedTuple):
-    """Rank ``rank`` stops the job in order (halt) or in disorder (abort) once ``event`` events have happened."""
-
-    kind: str
-    event: int
-    rank: int
 
 
 class _Rank:
@@ -206,14 +163,14 @@ class Simulation:
         self.phase_ends.append((phase, totals, self.now))
 
     def _check_start(self, rank: _Rank, task: Task) -> None:
-        number, start, end = _unpacked(task)
+        number, start, end = unpacked(task)
         planned = self.plan[number]
         for item in range(start, end):
             assert (number, item) not in self.started, f"task {number} runs again"
             self.started[number, item] = rank.node.rank
         assert task.id not in self._ids
         assert (task.phase, task.owner, task.expands) == (planned.phase, planned.owner, planned.expands)
-        assert task.cost == _share(planned, start, end)
+        assert task.cost == share(planned, start, end)
         assert len(task.payload) == 6 + planned.padding
         assert task.owner in (ANYBODY, rank.node.rank), f"task {number} runs on a rank that isn't its owner"
         begun_with = self.phase_ends[-1][1] if self.phase_ends else (0, 0)
@@ -316,10 +273,10 @@ class Simulation:
             if rank.task is None:
                 return
             self._check_start(rank, rank.task)
-            rank.slices = self.plan[_unpacked(rank.task)[0]].slices
+            rank.slices = self.plan[unpacked(rank.task)[0]].slices
         rank.slices -= 1
         rank.in_slice = True
-        planned = self.plan[_unpacked(rank.task)[0]]
+        planned = self.plan[unpacked(rank.task)[0]]
         self._set_timer(rank, self.now + planned.seconds * rank.slowness, slice_over=True)
 
     def _end_slice(self, rank: _Rank) -> None:
@@ -327,7 +284,7 @@ class Simulation:
         if rank.slices:
             rank.node.under_way.sliced(rank.task)
             return
-        number, start, end = _unpacked(rank.task)
+        number, start, end = unpacked(rank.task)
         planned = self.plan[number]
         task, rank.task = rank.task, None
         self.ended += 1
@@ -342,7 +299,7 @@ class Simulation:
 
     def _divide(self, task: Task, hungry: bool) -> list[Spawn]:
         """Most of those that can be divided have two portions."""
-        number, start, end = _unpacked(task)
+        number, start, end = unpacked(task)
         middle = (start + end) // 2
         assert task.owner == ANYBODY
         if middle == start or self.random.random() < self.whole:
@@ -354,7 +311,7 @@ class Simulation:
     def _spawn(self, number: int, start: int, end: int) -> Spawn:
         planned = self.plan[number]
         payload = number.to_bytes(4, "big") + bytes((start, end)) + bytes(planned.padding)
-        return Spawn(planned.phase, payload, _share(planned, start, end), planned.expands, planned.owner)
+        return Spawn(planned.phase, payload, share(planned, start, end), planned.expands, planned.owner)
 
     def _spawns(self, numbers: Iterable[int]) -> Iterable[Spawn]:
         for number in numbers:
@@ -401,13 +358,3 @@ class Simulation:
 def _last_words(rank: int, below: Sequence[bytes]) -> bytes:
     """Which ranks have spoken: there are no more than 256."""
     return bytes([rank]) + b"".join(below)
-
-
-def _unpacked(task: Task) -> tuple[int, int, int]:
-    """The number of what is planned, and the items of it: from the first one to before the last one."""
-    return int.from_bytes(task.payload[:4], "big"), task.payload[4], task.payload[5]
-
-
-def _share(planned: Planned, start: int, end: int) -> int:
-    """What so many of the items cost: all portions together cost as much as the task."""
-    return planned.cost * end // planned.items - planned.cost * start // planned.items

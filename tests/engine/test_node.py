@@ -22,7 +22,8 @@ from pcopy.engine.safra import DETECTORS
 from pcopy.engine.states import State
 from pcopy.engine.task import ANYBODY, HEADER_BYTES
 from pcopy.errors import INTERNAL
-from tests.engine.simulation import SMALL, Interruption, Network, Plan, Planned, Simulation
+from tests.engine.plans import Interruption, Network, Plan, Planned
+from tests.engine.simulation import SMALL, Simulation
 
 FRAME_TASKS = 3
 

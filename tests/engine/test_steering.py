@@ -14,7 +14,8 @@ from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
 from pcopy.engine.steering import Duty, Orders, Reported
 from pcopy.engine.ticket import Outcome
-from tests.engine.simulation import SMALL, Planned, Simulation
+from tests.engine.plans import Planned
+from tests.engine.simulation import SMALL, Simulation
 from tests.engine.spoken import Directions, Spoken, outstanding, task
 
 OUTCOME = Outcome((), (1,))

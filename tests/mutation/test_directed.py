@@ -10,7 +10,8 @@ from pcopy.engine.states import State
 from pcopy.engine.task import Spawn
 from pcopy.engine.termination import DEEPEST, DijkstraScholten
 from pcopy.errors import InvariantBroken
-from tests.engine.simulation import SMALL, Network, Planned, Simulation
+from tests.engine.plans import Network, Planned
+from tests.engine.simulation import SMALL, Simulation
 from tests.engine.spoken import Directions, Spoken, asking, task, without
 
 
