@@ -6,8 +6,12 @@ Each rank sums up what it finds, and rank 0 merges what all of them say. A file 
 from __future__ import annotations
 
 import heapq
+import stat
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
+from operator import mul, sub
 from typing import Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
@@ -37,7 +41,7 @@ UNUSUAL = ("set_id", "world_writable", "future", "control_characters", "not_utf8
 """What is counted of unusual items: set-user-ID or set-group-ID files; what everybody may write to; modified in the
 future; names with control characters; names that are no UTF-8; files with holes; files with several names."""
 
-_FILE, _LINK, _DIRECTORY = ord("f"), ord("l"), ord("d")
+_FILE = ord("f")
 
 
 class WalkSums:
@@ -47,6 +51,8 @@ class WalkSums:
 
     def __init__(self, now: int) -> None:
         self._now = now
+        self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
+        """Moments that part the classes of age; one that is such a moment belongs to the older class."""
         self.types: Counter[str] = Counter()
         self.size = 0
         """Bytes of regular files, and what is allocated for all items."""
@@ -68,56 +74,67 @@ class WalkSums:
         self._directories: list[tuple[int, bytes]] = []
 
     def add(self, items: Items, depth: int) -> None:
-        """Items of one directory, all of which have the columns of ``MASK``."""
+        """Items of one directory, all of which have the columns of ``MASK``.
+
+        Each column is looked at as a whole; one by one only where its items differ.
+        """
         rows, kinds = items.seen, items.kinds
         for kind in set(kinds):
             self.types[TYPES[kind]] += kinds.count(kind)
         self.depths[min(depth, DEEPEST)] += len(kinds)
         self.allocated += BLOCK * sum(rows.blocks)
-        self._add_owners(self.owners["users"], rows.uid, items)
-        self._add_owners(self.owners["groups"], rows.gid, items)
+        are_files = bytes(map(_FILE.__eq__, kinds))
+        sizes = rows.size if all(are_files) else list(map(mul, rows.size, are_files))
+        _add_owners(self.owners["users"], rows.uid, sizes, rows.blocks)
+        _add_owners(self.owners["groups"], rows.gid, sizes, rows.blocks)
         self._add_names(items)
-        columns = zip(kinds, rows.mode, rows.links, rows.size, rows.blocks, rows.mtime, rows.atime, strict=True)
-        for row, (kind, mode, links, size, blocks, mtime, atime) in enumerate(columns):
-            if mode & 0o2 and kind != _LINK and not (kind == _DIRECTORY and mode & 0o1000):
-                self.unusual["world_writable"] += 1
-            if mtime > self._now:
-                self.unusual["future"] += 1
-            if kind == _FILE:
-                self._add_file(items, row, (mode, links, size, blocks, mtime, atime))
+        self._add_modes(rows.mode)
+        if max(rows.mtime, default=0) > self._now:
+            self.unusual["future"] += sum(map(self._now.__lt__, rows.mtime))
+        if any(are_files):
+            self._add_files(items, are_files)
 
-    def _add_file(self, items: Items, row: int, of: tuple[int, ...]) -> None:
-        mode, links, size, blocks, mtime, atime = of
-        power, age = size.bit_length(), self._age(mtime)
-        self.size += size
-        self.sizes[power] += 1
-        self.size_bytes[power] += size
-        self.ages["mtime"][age] += 1
-        self.ages["mtime_bytes"][age] += size
-        self.ages["atime"][self._age(atime)] += 1
-        if mode & 0o6000:
-            self.unusual["set_id"] += 1
-        if links > 1:
-            self.unusual["hard_linked"] += 1
-        if blocks * BLOCK < size:
-            self.unusual["sparse"] += 1
-            self.holes += size - blocks * BLOCK
-        if len(self._files) < TOP or size > self._files[0][0]:
-            _keep(self._files, (size, items.above + items.names[row]))
+    def _add_modes(self, modes: Sequence[int]) -> None:
+        for mode in set(modes):
+            kind = stat.S_IFMT(mode)
+            sticky = kind == stat.S_IFDIR and mode & stat.S_ISVTX
+            if mode & stat.S_IWOTH and kind != stat.S_IFLNK and not sticky:
+                self.unusual["world_writable"] += modes.count(mode)
+            if mode & (stat.S_ISUID | stat.S_ISGID) and kind == stat.S_IFREG:
+                self.unusual["set_id"] += modes.count(mode)
+
+    def _add_files(self, items: Items, are_files: bytes) -> None:
+        """What is told of regular files only, of which there is one at least."""
+        rows = items.seen
+        names: Sequence[bytes] = items.names
+        columns: tuple[Sequence[int], ...] = rows.size, rows.blocks, rows.links, rows.mtime, rows.atime
+        if not all(are_files):
+            names = list(compress(names, are_files))
+            columns = tuple([*compress(column, are_files)] for column in columns)
+        sizes, blocks, links, mtimes, atimes = columns
+        self.size += sum(sizes)
+        _add_classes(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
+        _add_classes(self.ages["mtime"], self.ages["mtime_bytes"], self._ages_of(mtimes), sizes)
+        _add_classes(self.ages["atime"], None, self._ages_of(atimes), sizes)
+        if max(links) > 1:
+            self.unusual["hard_linked"] += sum(map((1).__lt__, links))
+        missing = list(map(sub, sizes, map(BLOCK.__mul__, blocks)))
+        if max(missing) > 0:
+            holes = [each for each in missing if each > 0]
+            self.unusual["sparse"] += len(holes)
+            self.holes += sum(holes)
+        if len(self._files) < TOP or max(sizes) > self._files[0][0]:
+            for name, size in zip(names, sizes, strict=True):
+                if len(self._files) < TOP or size > self._files[0][0]:
+                    _keep(self._files, (size, items.above + name))
+
+    def _ages_of(self, moments: Sequence[int]) -> list[int]:
+        """Their classes of age; only one for all of them, if they have the same."""
+        oldest, newest = self._age(min(moments)), self._age(max(moments))
+        return [oldest] if oldest == newest else list(map(self._age, moments))
 
     def _age(self, moment: int) -> int:
-        days = (self._now - moment) // _DAY
-        return 0 if moment > self._now else 1 + sum(days >= limit for limit in AGES)
-
-    def _add_owners(self, known: dict[int, list[int]], numbers: Sequence[int], items: Items) -> None:
-        rows = items.seen
-        for number, kind, size, blocks in zip(numbers, items.kinds, rows.size, rows.blocks, strict=True):
-            row = known.get(number)
-            if row is None:
-                row = known.setdefault(number if len(known) < MOST_OWNERS else OTHERS, [0, 0, 0])
-            row[0] += 1
-            row[1] += size if kind == _FILE else 0
-            row[2] += blocks * BLOCK
+        return len(self._bounds) - bisect_left(self._bounds, moment)
 
     def _add_names(self, items: Items) -> None:
         joined = b"/".join(items.names)
@@ -175,6 +192,40 @@ class WalkSums:
         return [
             self.types, self.sizes, self.size_bytes, *self.ages.values(), self.depths, self.entries, self.unusual
         ]  # fmt: skip
+
+
+def _add_classes(
+    numbers: Counter[int], all_bytes: Counter[int] | None, classes: Sequence[int], sizes: Sequence[int]
+) -> None:
+    """So many files, and their bytes, are of these ``classes``: one for each, or one for all of them."""
+    found = set(classes)
+    if len(found) == 1:
+        numbers[classes[0]] += len(sizes)
+        if all_bytes is not None:
+            all_bytes[classes[0]] += sum(sizes)
+        return
+    numbers.update(classes)
+    if all_bytes is not None:
+        for each, size in zip(classes, sizes, strict=True):
+            all_bytes[each] += size
+
+
+def _add_owners(
+    known: dict[int, list[int]], numbers: Sequence[int], sizes: Sequence[int], blocks: Sequence[int]
+) -> None:
+    """``sizes`` are those of files, 0 of all else."""
+    owners = set(numbers)
+    if len(owners) == 1:
+        numbers, sums = numbers[:1], [(len(numbers), sum(sizes), sum(blocks))]
+    else:
+        sums = [(1, size, some) for size, some in zip(sizes, blocks, strict=True)]
+    for number, (items, size, some) in zip(numbers, sums, strict=True):
+        row = known.get(number)
+        if row is None:
+            row = known.setdefault(number if len(known) < MOST_OWNERS else OTHERS, [0, 0, 0])
+        row[0] += items
+        row[1] += size
+        row[2] += some * BLOCK
 
 
 def _keep(heap: list[tuple[int, bytes]], each: Any) -> None:
