@@ -11,13 +11,16 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
-from operator import mul, sub
-from typing import Any
+from operator import sub
+from typing import TYPE_CHECKING, Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
-from pcopy.fsio.kernel.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE
+from pcopy.fsio.kernel.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
 from pcopy.walk.forms import BLOCK, TYPES
 from pcopy.walk.matching import Items
+
+if TYPE_CHECKING:
+    from pcopy.fsio.kernel.interface import Kernel
 
 TOP = 20
 """Files and directories that are named since they are the largest."""
@@ -45,14 +48,18 @@ _FILE = ord("f")
 
 
 class WalkSums:
-    """Of one rank, or of all. ``now``: ages count back from it, in nanoseconds since 1970."""
+    """Of one rank, or of all.
+
+    ``now``: ages count back from it, in nanoseconds since 1970. A ``kernel`` that has a tally adds up columns.
+    """
 
     MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, kernel: Kernel | None = None) -> None:
         self._now = now
         self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
         """Moments that part the classes of age; one that is such a moment belongs to the older class."""
+        self._tally = None if kernel is None else kernel.tally(self._bounds)
         self.types: Counter[str] = Counter()
         self.size = 0
         """Bytes of regular files, and what is allocated for all items."""
@@ -74,25 +81,32 @@ class WalkSums:
         self._directories: list[tuple[int, bytes]] = []
 
     def add(self, items: Items, depth: int) -> None:
-        """Items of one directory, all of which have the columns of ``MASK``.
-
-        Each column is looked at as a whole; one by one only where its items differ.
-        """
+        """Items of one directory, all of which have the columns of ``MASK``."""
         rows, kinds = items.seen, items.kinds
         for kind in set(kinds):
             self.types[TYPES[kind]] += kinds.count(kind)
         self.depths[min(depth, DEEPEST)] += len(kinds)
-        self.allocated += BLOCK * sum(rows.blocks)
-        are_files = bytes(map(_FILE.__eq__, kinds))
-        sizes = rows.size if all(are_files) else list(map(mul, rows.size, are_files))
-        _add_owners(self.owners["users"], rows.uid, sizes, rows.blocks)
-        _add_owners(self.owners["groups"], rows.gid, sizes, rows.blocks)
         self._add_names(items)
+        size, allocated, largest = (self._tally and self._tally.add(rows, kinds)) or self._add_columns(rows, kinds)
+        _add_owners(self.owners["users"], rows.uid, items, (size, allocated))
+        _add_owners(self.owners["groups"], rows.gid, items, (size, allocated))
+        if _FILE in kinds and (len(self._files) < TOP or largest > self._files[0][0]):
+            for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
+                if kind == _FILE and (len(self._files) < TOP or each > self._files[0][0]):
+                    _keep(self._files, (each, items.above + name))
+
+    def _add_columns(self, rows: Rows, kinds: bytes) -> tuple[int, int, int]:
+        """As ``Tally.add``. Each column is looked at as a whole; one by one only where its items differ."""
+        allocated = BLOCK * sum(rows.blocks)
+        self.allocated += allocated
         self._add_modes(rows.mode)
         if max(rows.mtime, default=0) > self._now:
             self.unusual["future"] += sum(map(self._now.__lt__, rows.mtime))
-        if any(are_files):
-            self._add_files(items, are_files)
+        columns: tuple[Sequence[int], ...] = rows.size, rows.blocks, rows.links, rows.mtime, rows.atime
+        if kinds.count(_FILE) < len(kinds):
+            are_files = bytes(map(_FILE.__eq__, kinds))
+            columns = tuple([*compress(column, are_files)] for column in columns)
+        return (self._add_files(*columns), allocated, max(columns[0])) if columns[0] else (0, allocated, 0)
 
     def _add_modes(self, modes: Sequence[int]) -> None:
         for mode in set(modes):
@@ -103,16 +117,17 @@ class WalkSums:
             if mode & (stat.S_ISUID | stat.S_ISGID) and kind == stat.S_IFREG:
                 self.unusual["set_id"] += modes.count(mode)
 
-    def _add_files(self, items: Items, are_files: bytes) -> None:
-        """What is told of regular files only, of which there is one at least."""
-        rows = items.seen
-        names: Sequence[bytes] = items.names
-        columns: tuple[Sequence[int], ...] = rows.size, rows.blocks, rows.links, rows.mtime, rows.atime
-        if not all(are_files):
-            names = list(compress(names, are_files))
-            columns = tuple([*compress(column, are_files)] for column in columns)
-        sizes, blocks, links, mtimes, atimes = columns
-        self.size += sum(sizes)
+    def _add_files(
+        self,
+        sizes: Sequence[int],
+        blocks: Sequence[int],
+        links: Sequence[int],
+        mtimes: Sequence[int],
+        atimes: Sequence[int],
+    ) -> int:
+        """What is told of regular files only, of which there is one at least; returns their bytes."""
+        size = sum(sizes)
+        self.size += size
         _add_classes(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
         _add_classes(self.ages["mtime"], self.ages["mtime_bytes"], self._ages_of(mtimes), sizes)
         _add_classes(self.ages["atime"], None, self._ages_of(atimes), sizes)
@@ -123,10 +138,7 @@ class WalkSums:
             holes = [each for each in missing if each > 0]
             self.unusual["sparse"] += len(holes)
             self.holes += sum(holes)
-        if len(self._files) < TOP or max(sizes) > self._files[0][0]:
-            for name, size in zip(names, sizes, strict=True):
-                if len(self._files) < TOP or size > self._files[0][0]:
-                    _keep(self._files, (size, items.above + name))
+        return size
 
     def _ages_of(self, moments: Sequence[int]) -> list[int]:
         """Their classes of age; only one for all of them, if they have the same."""
@@ -165,10 +177,26 @@ class WalkSums:
         return sorted(self._directories, key=lambda each: (-each[0], each[1]))
 
     def words(self) -> bytes:
-        """For ``merge``."""
+        """For ``merge``; nothing is added any more."""
+        self._take_tally()
         counters = [dict(each) for each in self._counters()]
         numbers = self.size, self.allocated, self.holes
         return dump_primitives((counters, numbers, self.owners, self._files, self._directories))
+
+    def _take_tally(self) -> None:
+        if self._tally is None:
+            return
+        sums, classes = self._tally.sums(), self._tally.classes()
+        self._tally = None
+        self.size += sums.pop("bytes")
+        self.allocated += sums.pop("allocated")
+        self.holes += sums.pop("holes")
+        self.unusual.update({key: number for key, number in sums.items() if number})
+        self.sizes.update(classes["sizes"])
+        self.size_bytes.update(classes["size_bytes"])
+        self.ages["mtime"].update(classes["modified"])
+        self.ages["mtime_bytes"].update(classes["modified_bytes"])
+        self.ages["atime"].update(classes["read"])
 
     def merge(self, words: bytes) -> None:
         """Adds what another rank has found."""
@@ -181,8 +209,7 @@ class WalkSums:
         for what, others in owners.items():
             known = self.owners[what]
             for number, values in others.items():
-                row = known.setdefault(number if number in known or len(known) < MOST_OWNERS else OTHERS, [0, 0, 0])
-                row[:] = [old + new for old, new in zip(row, values, strict=True)]
+                _add_owner(known, number, *values)
         for each in files:
             _keep(self._files, tuple(each))
         for each in directories:
@@ -210,22 +237,19 @@ def _add_classes(
             all_bytes[each] += size
 
 
-def _add_owners(
-    known: dict[int, list[int]], numbers: Sequence[int], sizes: Sequence[int], blocks: Sequence[int]
-) -> None:
-    """``sizes`` are those of files, 0 of all else."""
-    owners = set(numbers)
-    if len(owners) == 1:
-        numbers, sums = numbers[:1], [(len(numbers), sum(sizes), sum(blocks))]
-    else:
-        sums = [(1, size, some) for size, some in zip(sizes, blocks, strict=True)]
-    for number, (items, size, some) in zip(numbers, sums, strict=True):
-        row = known.get(number)
-        if row is None:
-            row = known.setdefault(number if len(known) < MOST_OWNERS else OTHERS, [0, 0, 0])
-        row[0] += items
-        row[1] += size
-        row[2] += some * BLOCK
+def _add_owners(known: dict[int, list[int]], numbers: Sequence[int], items: Items, whole: tuple[int, int]) -> None:
+    """``numbers`` are the owners of ``items``; ``whole``: the bytes of all, and what is allocated for them."""
+    rows = items.seen
+    if numbers.count(numbers[0]) == len(numbers):
+        _add_owner(known, numbers[0], len(numbers), *whole)
+        return
+    for number, kind, size, blocks in zip(numbers, items.kinds, rows.size, rows.blocks, strict=True):
+        _add_owner(known, number, 1, size if kind == _FILE else 0, blocks * BLOCK)
+
+
+def _add_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
+    row = known.setdefault(number if number in known or len(known) < MOST_OWNERS else OTHERS, [0, 0, 0])
+    row[:] = [old + new for old, new in zip(row, values, strict=True)]
 
 
 def _keep(heap: list[tuple[int, bytes]], each: Any) -> None:

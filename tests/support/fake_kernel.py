@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -126,6 +127,9 @@ class FakeKernel:
         self._under_way: dict[FakeTicket, tuple[int, ...]] = {}
         self.pins = Pins()
         self.wake: SettableWake = wake or EventWake()
+
+    def tally(self, bounds: Sequence[int]) -> None:
+        """It has none."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         inner = _Uneven(self._settings, self._random)

@@ -19,11 +19,12 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pcopy.fsio.directories import Opened, Pins
 from pcopy.fsio.kernel.batches import Batch
+from pcopy.fsio.kernel.columns import Rows
 from pcopy.fsio.preserve import Preserve
 from pcopy.named import NamedTuple
 
@@ -115,6 +116,23 @@ class Pool(Protocol):
         """The row that has been under way for longest. Any thread may ask."""
 
 
+class Tally(Protocol):
+    """Sums up what is in directories. ``kinds`` are letters of types; what is an ``f`` there counts as a file."""
+
+    def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
+        """The bytes of files, those that are allocated for all items, and the size of the largest file, of these rows.
+
+        None: nothing was added, since a sum might have more than 64 bits. Raises ``ValueError`` if a column is missing.
+        """
+
+    def sums(self) -> dict[str, int]:
+        """``bytes``, ``allocated``, ``holes``, and numbers of what is unusual (``pcopy.walk.sums.UNUSUAL``)."""
+
+    def classes(self) -> dict[str, dict[int, int]]:
+        """Files by their ``sizes`` (bits of the number), by their classes of age when they were ``modified`` and
+        ``read`` last, and bytes of these (``size_bytes``, ``modified_bytes``)."""
+
+
 class Kernel(Protocol):
     """Does batches of operations; one per process."""
 
@@ -140,6 +158,10 @@ class Kernel(Protocol):
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
         """An ``Opener``."""
+
+    def tally(self, bounds: Sequence[int]) -> Tally | None:
+        """One whose classes of age have these 9 ``bounds``: moments in nanoseconds since 1970, which ascend up to the
+        present. None if it has none."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         """The batch will be done; it may be done at once."""

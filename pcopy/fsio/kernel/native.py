@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pcopy.fsio.attribute_names import EACH_FILE_ON_LUSTRE, Kind, kind_of
 from pcopy.fsio.attributes import is_copied
@@ -27,6 +28,9 @@ from pcopy.fsio.kernel.native_batches import DEFERRED, InC, in_c
 from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC, LookInC, SyncInC
 from pcopy.fsio.kernel.native_pool import NativePool
 from pcopy.fsio.kernel.python import FILES_AT_ONCE, DoneTicket, Work
+
+if TYPE_CHECKING:
+    from pcopy.fsio.kernel.native_tally import NativeTally
 
 _ffi, _lib = _native.ffi, _native.lib
 
@@ -221,6 +225,11 @@ class NativeKernel:
             return None
         mark = _ffi.buffer(opened.mark)[1 : opened.mark[0] + 1] if opened.mark[0] else b""
         return descriptor, opened.device, opened.inode, mark
+
+    def tally(self, bounds: Sequence[int]) -> NativeTally:
+        from pcopy.fsio.kernel.native_tally import NativeTally  # few tools need it
+
+        return NativeTally(bounds)
 
     def _list(self, batch: List) -> Listed:
         """Done at once: this is one call for most directories."""

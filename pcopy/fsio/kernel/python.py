@@ -5,6 +5,7 @@ So a rank looks up from its work as often as it does between slices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pcopy.fsio.directories import Pins, nothing
@@ -134,6 +135,9 @@ class PythonKernel:
         self._waiting: list[RowTicket[object]] = []
 
     open_directory = staticmethod(nothing)
+
+    def tally(self, bounds: Sequence[int]) -> None:
+        """It has none."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         if isinstance(batch, Decide):

@@ -58,7 +58,7 @@ class Finder:
         if wish.sums:
             from pcopy.walk.sums import WalkSums
 
-            self.sums = WalkSums(wish.now)
+            self.sums = WalkSums(wish.now, rank.kernel)
         self.opens_all = opens(wish.tree, "xattr")
         """Does it ask items for more than their status?"""
         self.opens_items = self.opens_all or opens(wish.tree, "empty")

@@ -193,3 +193,15 @@ typedef struct {
     uint8_t mark[PK_MARK];
 } pk_opened;
 int pk_open_directory(int around, const char *name, int flags, int wants_mark, pk_opened *opened);
+
+/* What is in directories, summed up: regular files by the power of two that their sizes lie below and by their ages, with
+ * their bytes; and what is unusual. The last one of the bounds of ages is the present. */
+#define PK_BOUNDS 9
+typedef struct {
+    int64_t bounds[9];
+    uint64_t bytes, allocated, holes, sparse, hard_linked, set_id, world_writable, future;
+    uint64_t sizes[65], size_bytes[65], modified[10], modified_bytes[10], read[10];
+    uint64_t last_bytes, last_allocated, last_largest; /* of what was added last */
+} pk_tally;
+/* Adds so many rows, with their types (letters). -1: nothing was added, for no sum is sure to have room for it. */
+int pk_tally_add(pk_tally *tally, const pk_columns *rows, const uint8_t *kinds, uint32_t number);

@@ -1,0 +1,55 @@
+"""Sums over columns, as C makes them (``pcopy.fsio.kernel.interface.Tally``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pcopy.fsio.kernel import _native
+from pcopy.fsio.kernel.columns import ATIME, BLOCKS, LINKS, MODE, MTIME, SIZE, Rows
+
+_ffi, _lib = _native.ffi, _native.lib
+
+_NEEDED = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
+_COLUMNS = (
+    ("mode", "uint32_t[]"),
+    ("links", "uint32_t[]"),
+    ("size", "uint64_t[]"),
+    ("blocks", "uint64_t[]"),
+    ("atime", "int64_t[]"),
+    ("mtime", "int64_t[]"),
+)
+
+
+class NativeTally:
+    """Fills ``pcopy.fsio.kernel.interface.Tally``."""
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._tally: Any = _ffi.new("pk_tally *")
+        self._tally.bounds = list(bounds)
+        self._columns: Any = _ffi.new("pk_columns *")
+
+    def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
+        if _NEEDED & ~rows.mask or len(rows) != len(kinds):
+            raise ValueError("a column is missing, or has not all rows")
+        kept = []  # as long as C reads it
+        for name, pointer in _COLUMNS:
+            column = _ffi.from_buffer(pointer, getattr(rows, name))
+            if len(column) != len(kinds):
+                raise ValueError(f"the column {name} has {len(column)} rows")
+            kept.append(column)
+            setattr(self._columns, name, column)
+        tally = self._tally
+        if _lib.pk_tally_add(tally, self._columns, _ffi.from_buffer("uint8_t[]", kinds), len(kinds)):
+            return None
+        return tally.last_bytes, tally.last_allocated, tally.last_largest
+
+    def sums(self) -> dict[str, int]:
+        tally = self._tally
+        names = ("bytes", "allocated", "holes", "sparse", "hard_linked", "set_id", "world_writable", "future")
+        return {name: getattr(tally, name) for name in names}
+
+    def classes(self) -> dict[str, dict[int, int]]:
+        names = ("sizes", "size_bytes", "modified", "modified_bytes", "read")
+        columns = ((name, list(getattr(self._tally, name))) for name in names)
+        return {name: {each: number for each, number in enumerate(column) if number} for name, column in columns}
