@@ -116,7 +116,7 @@ def _about(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: argparse.Namespace) -> dict[str, object]:
-    dataset = SHAPES[scenario.shape](arguments.scale)
+    dataset = SHAPES[scenario.shape_on(kind)](arguments.scale)
     compare = scenario.ways(options)
     against = scenario.against or next(iter(compare))
     with _places(kind, dataset, arguments) as places:

@@ -79,6 +79,22 @@ def heavy_tailed(files: int, least: int, most: int) -> Dataset:
     return of_sizes(f"{files:,} files of {least / KIB:.0f} KiB to {most / MIB:.0f} MiB", sizes, 100)
 
 
+def many_files(files: int) -> Dataset:
+    """Nine of ten in directories of 100, the others in directories of 10,000. One in 100 has 4 KiB, the others none."""
+    few = files * 9 // 10
+    spans = [(start, min(start + 100, few)) for start in range(0, few, 100)]
+    spans += [(start, min(start + 10_000, files)) for start in range(few, files, 10_000)]
+
+    def make(root: Path) -> None:
+        for number, (start, end) in enumerate(spans):
+            directory = root / f"d{number:05}"
+            directory.mkdir()
+            _fill(directory, ((each, 0 if each % 100 else 4 * KIB) for each in range(start, end)))
+
+    label = f"{files:,} files, most of them empty, 100 or 10,000 a directory"
+    return Dataset(label, files, -(-files // 100) * 4 * KIB, make, len(spans))
+
+
 def large_file(size: int) -> Dataset:
     """One file, called ``large``."""
 
@@ -161,6 +177,7 @@ SHAPES: dict[str, Shape] = {
     "heavy": lambda scale: heavy_tailed(_scaled(100_000, scale, 100), 4 * KIB, _scaled(100 * MIB, min(scale, 1), MIB)),
     "one": lambda _: small_files(1, 4 * KIB, 1),
     "small": lambda scale: small_files(_scaled(50_000, scale, 200), 4 * KIB, 100),
+    "many": lambda scale: many_files(_scaled(400_000, scale, 200)),
     "fdtree": lambda scale: fdtree(_levels(8, 5000 * scale), 8, 10, 4 * KIB),
     "directories": lambda scale: fdtree(_levels(8, 40_000 * scale), 8, 0, 0),
     "links": lambda scale: hard_links(_scaled(10_000, scale, 200), 3),

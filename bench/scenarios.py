@@ -30,7 +30,10 @@ Ways = Callable[[Sequence[str]], dict[str, Way]]
 
 
 class Scenario(NamedTuple):
-    """``shape`` is one of ``bench.datasets.SHAPES``; ``against`` is the way that the others are compared with."""
+    """``shape`` is one of ``bench.datasets.SHAPES``; so is ``slow_shape``, which is taken instead where operations are slow.
+
+    ``against`` is the way that the others are compared with.
+    """
 
     name: str
     title: str
@@ -39,6 +42,11 @@ class Scenario(NamedTuple):
     ways: Ways
     against: str = "cp -a"
     before: State = State.NOTHING
+    slow_shape: str = ""
+
+    def shape_on(self, kind: str) -> str:
+        """Its dataset on this kind of file system."""
+        return self.slow_shape if kind == SLOW and self.slow_shape else self.shape
 
 
 def _pcopies(options: Sequence[str], more: str = "") -> dict[str, Way]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.scenarios import COPYING, SLOW, Scenario, State
+from bench.scenarios import COPYING, SLOW, Scenario, State, Ways
 from bench.ways import PROCESSORS, Way, of_suite, tool
 
 _RANKS = sorted({1, PROCESSORS})
@@ -23,7 +23,7 @@ def _reads(*words: str) -> Way:
 
 
 def _names(_: Sequence[str]) -> dict[str, Way]:
-    return {"find": _reads("find", "SRC"), **_ours("pwalk", "--progress none SRC")}
+    return {"find": _reads("find", "SRC"), **of_suite("dwalk"), **_ours("pwalk", "--progress none SRC")}
 
 
 def _sizes(_: Sequence[str]) -> dict[str, Way]:
@@ -65,14 +65,19 @@ def _unpacking(_: Sequence[str]) -> dict[str, Way]:
     return {"tar -x": tar, **of_suite("dtar -x"), **_ours("ptar", "-q -x -f KEEP/tar -C DST", syncs=False)}
 
 
+def _of_many(name: str, title: str, kinds: tuple[str, ...], compare: Ways, against: str, before: State) -> Scenario:
+    """Of items that are only looked at, or changed: a start does not count."""
+    return Scenario(name, title, "many", kinds, compare, against, before, slow_shape="small")
+
+
 SUITE = {
     scenario.name: scenario
     for scenario in (
-        Scenario("walk", "Walking: names", "small", _TREES, _names, "find", State.READ),
-        Scenario("walk-sizes", "Walking: what is larger than 1 KiB", "small", _TREES, _sizes, "find", State.READ),
-        Scenario("summary", "Walking: sums", "small", _TREES, _summary, "du", State.READ),
-        Scenario("chmod", "Changing modes", "small", _TREES, _modes, "chmod -R", State.CHANGED),
-        Scenario("chown", "Changing owners", "small", _TREES, _owners, "chown -R", State.CHANGED),
+        _of_many("walk", "Walking: names", _TREES, _names, "find", State.READ),
+        _of_many("walk-sizes", "Walking: what is larger than 1 KiB", _TREES, _sizes, "find", State.READ),
+        _of_many("summary", "Walking: sums", _TREES, _summary, "du", State.READ),
+        _of_many("chmod", "Changing modes", _TREES, _modes, "chmod -R", State.CHANGED),
+        _of_many("chown", "Changing owners", _TREES, _owners, "chown -R", State.CHANGED),
         Scenario("compare", "Comparing metadata", "small", _TREES, _comparing, "rsync -n", State.COPIED),
         Scenario("contents", "Comparing contents", "small", _TREES, _contents, "diff -rq", State.COPIED),
         Scenario("pack", "Making an archive", "small", ("tmpfs", "ext4"), _packing, "tar -c", State.READ),
