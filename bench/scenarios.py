@@ -30,7 +30,7 @@ Ways = Callable[[Sequence[str]], dict[str, Way]]
 
 
 class Scenario(NamedTuple):
-    """``shape`` is one of ``bench.datasets.SHAPES``; so is ``slow_shape``, which is taken instead where operations are slow.
+    """``shape`` is one of ``bench.datasets.SHAPES``. Where operations are slow it is ``slow_shape``, if that is given.
 
     ``against`` is the way that the others are compared with.
     """
