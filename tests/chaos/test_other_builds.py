@@ -150,7 +150,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     113: ("HandOutLevel", ""),
     114: ("VisitLater", "place names rows"),
     115: ("ChangeNames", "place names kinds inodes"),
-    116: ("ChangeTree", "place"),
+    116: ("ChangeTree", "place names inodes"),
     120: ("CompareDirs", "place names inodes others"),
     121: ("CompareNames", "place names once_more"),
     122: ("CompareFiles", "place names bits inodes others"),

@@ -19,7 +19,7 @@ from pcopy.tasks.base.dividing import GUESS, LEAST_COST, PORTION_SECONDS, UNASKE
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import KINDS, Divisible, Kind
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.change.change_tree import ChangeNames
+from pcopy.tasks.change.change_tree import ChangeNames, ChangeTree
 from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNames
 from pcopy.tasks.compare.contents import CompareFiles
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
@@ -91,7 +91,7 @@ def items_of(task: Divisible) -> list[tuple[object, ...]]:
 
 DIVISIBLE = [
     *(ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts, WalkDirs, WalkNames),
-    *(ChangeNames, CompareFiles, CompareDirs, CompareNames, RecodeFiles),
+    *(ChangeNames, ChangeTree, CompareFiles, CompareDirs, CompareNames, RecodeFiles),
 ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.kernel.batches import Judged, OfNames
+from pcopy.fsio.kernel.batches import KEEP, Judged, OfNames
 from pcopy.fsio.kernel.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
 from pcopy.named import NamedTuple
 
@@ -113,6 +113,50 @@ class Look(OfNames[Looked]):
     most: int
     mask: int = 0
     kinds: bytes = b""
+
+
+class LeftWithin(NamedTuple):
+    """Names (joined by slashes) in a directory, with their inodes as it tells them. The ``kinds`` are ``d`` for
+    directories that are as they should be, and are to be entered, ``?`` for what wants care."""
+
+    names: bytes
+    kinds: bytes
+    inodes: array[int]
+
+
+class SumsWithin(NamedTuple):
+    """Items that are as they should be now, the bytes of the files among them, and how many items were changed."""
+
+    files: int
+    directories: int
+    links: int
+    others: int
+    bytes: int
+    changed: int
+
+
+class MendedWithin(Judged):
+    """What is ``left`` in directories that are ``DONE``, and the ``tally`` of all of these. Others want ``CARE``, and
+    nothing in them was changed."""
+
+    tally: SumsWithin
+    left: dict[int, LeftWithin]
+
+
+class MendWithin(OfNames[MendedWithin]):
+    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, and changes
+    all that is in them as ``MendPlain`` does; directories get bits from ``directory_modes``.
+
+    Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
+    """
+
+    inodes: array[int]
+    device: int
+    most: int
+    modes: array[int]
+    directory_modes: array[int]
+    uid: int = KEEP
+    gid: int = KEEP
 
 
 class Finish(OfNames[Judged]):

@@ -21,11 +21,11 @@ from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import Batch, Decide, Decided, List, Listed, SyncDirectories
 from pcopy.fsio.kernel.columns import Code, Verdicts
 from pcopy.fsio.kernel.decide import decide_rows
-from pcopy.fsio.kernel.directory_batches import Enter, Finish, Look
+from pcopy.fsio.kernel.directory_batches import Enter, Finish, Look, MendWithin
 from pcopy.fsio.kernel.interface import Settings, Ticket
 from pcopy.fsio.kernel.item_rows import sync_directories
 from pcopy.fsio.kernel.native_batches import DEFERRED, InC, in_c
-from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC, LookInC, SyncInC
+from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC, LookInC, MendWithinInC, SyncInC
 from pcopy.fsio.kernel.native_pool import NativePool
 from pcopy.fsio.kernel.python import FILES_AT_ONCE, DoneTicket, Work
 
@@ -212,6 +212,8 @@ class NativeKernel:
             return EnterInC(self._settings, batch)
         if isinstance(batch, Look):
             return LookInC(batch)
+        if isinstance(batch, MendWithin):
+            return MendWithinInC(batch)
         if isinstance(batch, Finish):
             return FinishInC(self._settings, batch)
         if isinstance(batch, SyncDirectories):

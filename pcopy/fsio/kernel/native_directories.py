@@ -24,9 +24,22 @@ from pcopy.fsio.kernel.columns import (
     Rows,
     Verdicts,
 )
-from pcopy.fsio.kernel.directory_batches import Common, Enter, Entered, Finish, Look, Looked, Sibling, Within
+from pcopy.fsio.kernel.directory_batches import (
+    Common,
+    Enter,
+    Entered,
+    Finish,
+    LeftWithin,
+    Look,
+    Looked,
+    MendedWithin,
+    MendWithin,
+    Sibling,
+    SumsWithin,
+    Within,
+)
 from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.native_batches import DEFERRED, InC, flags_of
+from pcopy.fsio.kernel.native_batches import ALL_MODES, DEFERRED, InC, flags_of
 from pcopy.fsio.kernel.python import Work
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, capable
 
@@ -122,6 +135,46 @@ class LookInC(InC):
             rows = Rows(0, self._mask)
             _fill(rows, found, self._names)
         return Within(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows)
+
+
+class MendWithinInC(InC):
+    """Rows that C defers want care."""
+
+    def __init__(self, batch: MendWithin) -> None:
+        number = len(batch)
+        self._mended = MendedWithin(Verdicts(number), SumsWithin(0, 0, 0, 0, 0, 0), {})
+        super().__init__(_lib.PK_MEND_WITHIN, batch, self._mended, _none)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
+        if not len(batch.modes) == len(batch.directory_modes) == ALL_MODES:
+            raise ValueError("there is not one mode for all that permission bits can be")
+        self._tree = tree = _ffi.new("pk_tree *")
+        tree.source_device, tree.most, tree.user = batch.device, batch.most + 1, os.geteuid()
+        tree.flags = _lib.PK_POWERFUL if capable(CAP_DAC_OVERRIDE) else 0
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        self._tallies: Any = _ffi.new("pk_tally[]", number)
+        to = self.batch
+        to.tree, to.directories, to.tallies = tree, self._directories, self._tallies
+        to.given.inode = self.pointer("uint64_t[]", batch.inodes)
+        to.modes = self.pointer("uint16_t[]", batch.modes)
+        to.directory_modes = self.pointer("uint16_t[]", batch.directory_modes)
+        to.uid, to.gid = batch.uid, batch.gid
+
+    def finish(self) -> None:
+        mended, directories = self._mended, self._directories
+        codes = mended.verdicts.codes
+        _give_back(codes)
+        numbers = array("Q", _ffi.buffer(self._tallies)[:])
+        mended.tally = SumsWithin(
+            *(sum(numbers[column :: len(SumsWithin._fields)]) for column in range(len(SumsWithin._fields)))
+        )
+        done = int(Code.DONE)
+        for row, code in enumerate(codes):
+            found = directories[row]
+            if code == done and (number := found.left):
+                inodes = array("Q", _ffi.buffer(found.inodes, number * 8)[:])
+                names = _ffi.buffer(found.names, found.names_size)[:]
+                mended.left[row] = LeftWithin(names, _ffi.buffer(found.kinds, number)[:], inodes)
 
 
 class FinishInC(DirectoriesInC):

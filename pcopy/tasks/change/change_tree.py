@@ -6,20 +6,40 @@ all below it is done (``pcopy.tasks.listed.deepest_first``).
 
 from __future__ import annotations
 
+import os
+import time
+from array import array
+from collections.abc import Sequence
 from typing import Protocol
 
 from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
-from pcopy.fsio.kernel.columns import GROUP, OWNER, Verdicts, unpack_names
+from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import LeftWithin, MendedWithin, MendWithin, SumsWithin
+from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Divisible, OfPlace, Steps
-from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
+from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.change.intent import Intent
 from pcopy.tasks.listed.deepest_first import open_listed
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import Visitor, visit
+
+MOST = 64
+"""Directories of one task."""
+
+AT_ONCE = 16
+"""Directories that the kernel is given at a time."""
+
+LONG = 0.05
+"""Seconds after which a task leaves the rest to others."""
+
+MOUNTED = 0
+"""In the place of an inode: something is mounted there, and is entered."""
 
 
 class ChangeNames(Divisible, code=115, doing="changing", is_note=False):
@@ -40,21 +60,129 @@ class ChangeNames(Divisible, code=115, doing="changing", is_note=False):
                 result.fail(self.place, name, problem, retry=Tried.WHEN_FOUND)
             return
         listed = Listed(Verdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
-        yield from _change(rank, result, self.place, directory, listed)
+        tree = _Tree(rank, result)
+        yield from tree.change(self.place, directory, listed)
+        yield from tree.go_on()
 
 
-class ChangeTree(OfPlace, code=116, doing="changing", is_note=False):
-    """Changes what is in the directory ``place``, which has been counted, and changed itself, as far as it could be.
+class ChangeTree(Divisible, code=116, doing="changing", is_note=False):
+    """Changes what is in the directories ``names`` of ``place``, which have these ``inodes`` (8 bytes each; or
+    ``MOUNTED``). They have been counted, and changed themselves, as far as they could be.
 
-    With the ``source_id`` NOWHERE something is mounted there, and is entered. If it cannot be read, it counts once
-    more: as what is in it, which nobody has seen.
+    One that cannot be read counts once more: as what is in it, which nobody has seen.
     """
 
+    inodes: bytes
+
+    columns = ("inodes",)
+    least_items = 2
     is_found_anew = True
     effort = 0
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        place = self.place
+        tree = _Tree(rank, result)
+        tree.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
+        yield from tree.go_on()
+
+
+class _Tree:
+    """What one task changes, and the directories that it has found and not entered yet."""
+
+    def __init__(self, rank: Rank, result: Result) -> None:
+        self._rank = rank
+        self._result = result
+        self._left: list[tuple[Place, Sequence[bytes], Sequence[int]]] = []
+        """By the one around them; a task enters some at least, unless it has changed something else."""
+        self._until = time.monotonic() + LONG
+        self._has_begun = False
+
+    def add(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+        self._left.append((place, names, inodes))
+
+    def go_on(self) -> Steps:
+        """Enters what was found, as long as nobody else has need of it."""
+        left = self._left
+        while left and (not self._has_begun or self._is_ours()):
+            self._has_begun = True
+            place, names, inodes = left.pop()
+            number = AT_ONCE if len(names) > 1 and self._are_plain(place) else 1
+            if len(names) > number:
+                left.append((place, names[number:], inodes[number:]))
+            if number > 1:
+                yield from self._enter_all(place, names[:number], inodes[:number])
+            else:
+                yield from self._enter(place, names[0], inodes[0])
+        for each in left:
+            self._spawn(*each)
+
+    def _is_ours(self) -> bool:
+        rank = self._rank
+        return time.monotonic() < self._until and rank.stop_reason is None and rank.has_plenty()
+
+    def _are_plain(self, around: Place) -> bool:
+        """Does the kernel change what is in several of the directories in this one? Where it has threads, each item may
+        be another one's."""
+        rank = self._rank
+        kernel = rank.kernel
+        if not (kernel.enters and kernel.works_here) or rank.throttle.is_on:
+            return False
+        return self._visitor(around).changes_at_once and not rank.sources[around.root].mounted.concerns(around.path)
+
+    def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """Enters some that lie beside each other; those that are no plain cases one by one."""
+        mended = yield from self._mend_within(around, names, inodes)
+        _count(self._result, mended.tally)
+        for row, code in enumerate(mended.verdicts.codes):
+            if code != Code.DONE:
+                yield from self._enter(around, names[row], inodes[row])
+                continue
+            self._result.count(counts.UNSCANNED, -1)
+            if row in mended.left:
+                place = self._place(around, names[row], inodes[row])
+                yield from self._go_into(place, mended.left[row])
+
+    def _mend_within(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Stepwise[MendedWithin]:
+        rank, intent = self._rank, self._rank.own(Intent)
+        try:
+            directory = open_listed(rank, around)
+        except Problem:  # which each tells by itself
+            return MendedWithin(Verdicts(len(names)), SumsWithin(0, 0, 0, 0, 0, 0), {})
+        batch = MendWithin(
+            directory,
+            pack_names(names),
+            array("Q", inodes),
+            rank.source_device(around) or 0,
+            NAMES_AT_ONCE - 1,
+            intent.modes,
+            intent.directory_modes,
+            intent.uid,
+            intent.gid,
+        )
+        return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
+
+    def _go_into(self, place: Place, left: LeftWithin) -> Steps:
+        """What the kernel has left of a directory."""
+        names = unpack_names(left.names)
+        rows = [row for row, kind in enumerate(left.kinds) if kind == _DIRECTORY]
+        if rows:
+            self._result.count(counts.UNSCANNED, len(rows))
+            self.add(place, [names[row] for row in rows], [left.inodes[row] for row in rows])
+        if len(rows) == len(names):
+            return
+        others = [name for name, kind in zip(names, left.kinds, strict=True) if kind != _DIRECTORY]
+        try:
+            directory = open_listed(self._rank, place)
+        except Problem as problem:
+            if not problem.changed:
+                self._result.count(counts.FOUND)
+                self._result.fail(place, b"", problem, retry=Tried.WHEN_FOUND)
+            return
+        yield from self.change(place, directory, Listed(Verdicts(1), pack_names(others)))
+
+    def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
+        """Changes what is in one directory."""
+        rank, result = self._rank, self._result
+        place = self._place(around, name, inode)
         try:
             if place.source_id == NOWHERE:
                 place = place._replace(source_id=rank.sources[place.root].identity(place.path))
@@ -62,34 +190,72 @@ class ChangeTree(OfPlace, code=116, doing="changing", is_note=False):
             listing = yield from begin_list(rank.kernel, directory, detailed=True)
             if not listing.is_large:
                 yield from rank.throttle.spend(operations=2 * listing.number)
-                yield from _change(rank, result, place, directory, listing.listed)
+                yield from self.change(place, directory, listing.listed)
             else:
-                yield from self._spread(rank, result, place, listing)
+                yield from self._spread(place, listing)
         except Problem as problem:
             if not problem.changed:
                 result.fail(place, b"", problem, retry=Tried.WHEN_FOUND)
         result.count(counts.UNSCANNED, -1)
 
-    def _spread(self, rank: Rank, result: Result, place: Place, listing: Listing) -> Steps:
-        spool = NamesSpool(rank.open_spool)
+    def _spread(self, place: Place, listing: Listing) -> Steps:
+        spool = NamesSpool(self._rank.open_spool)
         try:
             yield from spread(listing, spool)
         finally:
             tasks = (ChangeNames(place, *each) for each in map(unpack_listed, spool))
-            result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+            self._result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+
+    def change(self, place: Place, directory: int, listed: Listed) -> Steps:
+        """Changes names of an open directory: what is plain at once."""
+        self._has_begun = True
+        visitor, names = self._visitor(place), listed.names
+        if listed.kinds and visitor.changes_at_once:
+            names = yield from visitor.change_plain(directory, listed)
+        yield from visit(self._rank.kernel, directory, names, visitor, follow=False, also=OWNER | GROUP)
+        if visitor.below:
+            found, inodes = zip(*visitor.below, strict=True)
+            self.add(place, found, inodes)
+
+    def _visitor(self, place: Place) -> Changer:
+        return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
+
+    def _place(self, around: Place, name: bytes, inode: int) -> Place:
+        identity = NOWHERE if inode == MOUNTED else Identity(around.source_id.mount, inode)
+        return Place(around.root, os.path.join(around.path, name), identity, NOWHERE, False, False)
+
+    def _spawn(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+        """Few directories make several tasks while other ranks have nothing to do."""
+        rank, number = self._rank, len(names)
+        size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
+        for start in range(0, number, size):
+            part = slice(start, start + size)
+            task = ChangeTree(place, pack_names(names[part]), pack_numbers([*inodes[part]]))
+            self._result.spawn(task, task.items * SCAN_COST, expands=True)
 
 
-def _change(rank: Rank, result: Result, place: Place, directory: int, listed: Listed) -> Steps:
-    """What is plain is changed at once."""
-    visitor: Changer = rank.visitor(rank, result, place, 0)  # type: ignore[assignment]
-    names = listed.names
-    if listed.kinds and visitor.changes_at_once:
-        names = yield from visitor.change_plain(directory, listed)
-    yield from visit(rank.kernel, directory, names, visitor, follow=False, also=OWNER | GROUP)
+_DIRECTORY = ord("d")
+
+
+def _count(result: Result, tally: SumsWithin) -> None:
+    found = tally.files + tally.directories + tally.links + tally.others
+    for counter, number in (
+        (counts.FOUND, found),
+        (counts.FOUND_BYTES, tally.bytes),
+        (counts.BYTES, tally.bytes),
+        (counts.MENDED, tally.changed),
+        (counts.FILES, tally.files),
+        (counts.DIRECTORIES, tally.directories),
+        (counts.SYMLINKS, tally.links),
+        (counts.SPECIAL, tally.others),
+    ):
+        result.count(counter, number)
 
 
 class Changer(Visitor, Protocol):
     """The visitor, as far as it matters here (which imports this)."""
+
+    below: list[tuple[bytes, int]]
 
     @property
     def changes_at_once(self) -> bool: ...

@@ -100,6 +100,7 @@ class Intent:
         self.uid, self.gid = (KEEP if each < 0 else each for each in (self._uid, self._gid))
         self.modes = array("H", [changed(stat.S_IFREG | bits, actions, umask) for bits in range(4096)])
         """What becomes of the permission bits of what is no directory."""
+        self.directory_modes = array("H", [changed(stat.S_IFDIR | bits, actions, umask) for bits in range(4096)])
 
     def differing(self, directory: int, names: Sequence[bytes], rows: Rows) -> Differing:
         """Of items of an open directory, which the columns ``MODE | OWNER | GROUP`` tell of. ``names`` are asked for

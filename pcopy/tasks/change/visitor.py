@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed, Mend, MendPlain
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
@@ -19,11 +18,11 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.kind import Steps
-from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.change.change_tree import ChangeTree
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.change.change_tree import MOUNTED
 from pcopy.tasks.change.intent import Differing, Intent, told, without
 from pcopy.tasks.listed.deepest_first import tell_later
 from pcopy.walk.visitor import Found
@@ -51,6 +50,8 @@ class ChangeVisitor:
         """Are these the PATHs of the command line?"""
         self._below_path = place.path.partition(b"/")[2]
         self._items: list[tuple[Found, Sequence[int]]] = []
+        self.below: list[tuple[bytes, int]] = []
+        """Directories that are to be entered, with their inodes (or ``MOUNTED``)."""
 
     def failed(self, name: bytes, problem: Problem) -> None:
         """What has gone by itself was never there, unless somebody has named it."""
@@ -118,15 +119,10 @@ class ChangeVisitor:
         yield from self._change(directory, packed, rows, stay=bool(stay), closes=self._closes)
 
     def _enter(self, names: Sequence[bytes], rows: Rows) -> None:
-        mount, entered = self._place.source_id.mount, 0
         for row, mode in enumerate(rows.mode):
             if stat.S_ISDIR(mode):
-                identity = Identity(mount, rows.inode[row]) if rows.device[row] == self.device else NOWHERE
-                path = os.path.join(self._place.path, names[row])
-                below = Place(self._place.root, path, identity, NOWHERE, False, False)
-                self._result.spawn(ChangeTree(below), SCAN_COST, expands=True)
-                entered += 1
-        self._result.count(counts.UNSCANNED, entered)
+                self.below.append((names[row], rows.inode[row] if rows.device[row] == self.device else MOUNTED))
+        self._result.count(counts.UNSCANNED, len(self.below))
 
     def _closes(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
         return stat.S_ISDIR(rows.mode[row]) and self._intent.closes(rows.mode[row], rows.uid[row], mode, uid)

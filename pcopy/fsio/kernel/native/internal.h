@@ -106,6 +106,7 @@ int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 void pk_release_directories(pk_batch *batch);
@@ -173,6 +174,14 @@ static inline int set_mode(int descriptor, mode_t mode)
     if (fchmod(descriptor, mode))
         return -1;
     return mode & S_ISGID && (fstat(descriptor, &status) || (status.st_mode & 07777) != mode) ? -1 : 0;
+}
+
+/* Is it the item of that row, as far as there are columns that tell? */
+static inline int pk_is_item(const pk_columns *rows, uint32_t row, const struct stat *status)
+{
+    return (rows->inode == NULL || rows->inode[row] == status->st_ino) &&
+           (rows->device == NULL || rows->device[row] == status->st_dev) &&
+           (rows->mode == NULL || (rows->mode[row] & S_IFMT) == (status->st_mode & S_IFMT));
 }
 
 static inline int others_may_write(uid_t owner, mode_t mode, uid_t us)

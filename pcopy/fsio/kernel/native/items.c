@@ -5,7 +5,6 @@
 #include "internal.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -136,13 +135,6 @@ int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return DONE;
 }
 
-static int is_item(const pk_columns *rows, uint32_t row, const struct stat *status)
-{
-    return (rows->inode == NULL || rows->inode[row] == status->st_ino) &&
-           (rows->device == NULL || rows->device[row] == status->st_dev) &&
-           (rows->mode == NULL || (rows->mode[row] & S_IFMT) == (status->st_mode & S_IFMT));
-}
-
 int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const char *name = batch->work->name[row];
@@ -152,7 +144,7 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         doing(worker, OP_STAT);
         if (fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW))
             return PK_DEFERRED;
-        if (!is_item(&batch->given, row, &status))
+        if (!pk_is_item(&batch->given, row, &status))
             return ANEW;
         batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
     }
@@ -160,96 +152,6 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (unlinkat(batch->directory, name, is_directory ? AT_REMOVEDIR : 0))
         return PK_DEFERRED;
     return DONE;
-}
-
-#ifndef SYS_fchmodat2
-#define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all machines but alpha, which has other ones */
-#endif
-
-/* As change_mode, where there is no call for it. */
-static int change_mode_opened(int directory, const char *name, mode_t mode)
-{
-    char path[32];
-    int held = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (held < 0)
-        return -1;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", held);
-    const int result = chmod(path, mode), number = errno;
-    close(held);
-    errno = number;
-    return result;
-}
-
-/* The mode of an item itself, never of what it leads to; -1 with errno set. */
-static int change_mode(int directory, const char *name, mode_t mode)
-{
-    static _Atomic int is_old;
-    if (!atomic_load_explicit(&is_old, memory_order_relaxed)) {
-        if (!syscall(SYS_fchmodat2, directory, name, mode, AT_SYMLINK_NOFOLLOW))
-            return 0;
-        if (errno != ENOSYS)
-            return -1;
-        atomic_store_explicit(&is_old, 1, memory_order_relaxed);
-    }
-    return change_mode_opened(directory, name, mode);
-}
-
-/* KEEP of pcopy.fsio.kernel.batches */
-#define KEEP UINT32_MAX
-
-/* Owner, group and mode of an item, in this order, each unless it stays. */
-static int mend(pk_worker *worker, pk_batch *batch, uint32_t row, uint32_t uid, uint32_t gid, uint32_t mode)
-{
-    const char *name = batch->work->name[row];
-    struct stat status;
-    if (uid != KEEP || gid != KEEP) {
-        doing(worker, OP_CHOWN);
-        if (fchownat(batch->directory, name, uid, gid, AT_SYMLINK_NOFOLLOW))
-            return errno == EPERM ? told(batch, row, FAILED, OP_CHOWN, EPERM) : PK_DEFERRED;
-    }
-    if (mode != KEEP) {
-        doing(worker, OP_CHMOD);
-        if (change_mode(batch->directory, name, mode))
-            return errno == EPERM ? told(batch, row, FAILED, OP_CHMOD, EPERM) : PK_DEFERRED;
-        if (mode & S_ISGID && (fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW) ||
-                               (status.st_mode & 07777) != mode)) /* who is not in the group can't set that */
-            return PK_DEFERRED;
-    }
-    return DONE;
-}
-
-int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row)
-{
-    const pk_columns *wanted = &batch->wanted;
-    struct stat status;
-    doing(worker, OP_STAT);
-    if (fstatat(batch->directory, batch->work->name[row], &status, AT_SYMLINK_NOFOLLOW))
-        return PK_DEFERRED;
-    if (!is_item(&batch->given, row, &status))
-        return ANEW;
-    return mend(worker, batch, row, wanted->uid[row], wanted->gid[row], wanted->mode[row]);
-}
-
-int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row)
-{
-    struct stat status;
-    doing(worker, OP_STAT);
-    if (fstatat(batch->directory, batch->work->name[row], &status, AT_SYMLINK_NOFOLLOW))
-        return PK_DEFERRED;
-    if (!is_item(&batch->given, row, &status) || S_ISDIR(status.st_mode))
-        return ANEW;
-    batch->found.mode[row] = status.st_mode;
-    batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
-    const uint32_t uid = batch->uid == status.st_uid ? KEEP : batch->uid;
-    const uint32_t gid = batch->gid == status.st_gid ? KEEP : batch->gid;
-    uint32_t bits = status.st_mode & 07777;
-    if (S_ISLNK(status.st_mode)) {
-        return uid == KEEP && gid == KEEP ? SKIPPED : mend(worker, batch, row, uid, gid, KEEP);
-    }
-    if (uid != KEEP || gid != KEEP) /* the kernel takes them away */
-        bits &= bits & S_IXGRP ? ~(uint32_t)(S_ISUID | S_ISGID) : ~(uint32_t)S_ISUID;
-    const uint32_t mode = batch->modes[bits] == bits ? KEEP : batch->modes[bits];
-    return uid == KEEP && gid == KEEP && mode == KEEP ? SKIPPED : mend(worker, batch, row, uid, gid, mode);
 }
 
 struct entry {

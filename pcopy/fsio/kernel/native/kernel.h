@@ -17,6 +17,7 @@
 #define PK_MEND 10
 #define PK_MEND_PLAIN 11
 #define PK_LOOK 12
+#define PK_MEND_WITHIN 13
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -101,10 +102,16 @@ typedef struct {
     char *names;          /* those that are left, joined by slashes, with the columns of what they are */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* of PK_LOOK: letters, with p, s, c and b beside those of pk_list */
+    uint8_t *kinds;       /* of PK_LOOK: letters, with p, s, c and b beside those of pk_list; of PK_MEND_WITHIN: d for a
+                           * directory that is done, and is to be entered, ? for what takes care */
     uint64_t *inodes;     /* and inodes, as the directory tells them */
     void *block;
 } pk_directory;
+
+/* What is in a directory and as it should be, how much of that was changed, and the bytes of its files. */
+typedef struct {
+    uint64_t files, directories, links, others, bytes, changed;
+} pk_tally;
 
 typedef struct pk_batch {
     int kind, flags;
@@ -124,6 +131,8 @@ typedef struct pk_batch {
     pk_directory *directories;
     const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more */
     const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
+    const uint16_t *directory_modes; /* and of directories, for PK_MEND_WITHIN */
+    pk_tally *tallies;     /* of PK_MEND_WITHIN: one for each row, zeros at first */
     uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */

@@ -17,6 +17,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
     [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
     [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
+    [PK_MEND_WITHIN] = pk_mend_within_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -311,7 +312,8 @@ void pk_poll(pk_kernel *kernel, uint64_t nanoseconds)
     int is_done = 0;
     while (!kernel->most && !is_done && kernel->first != NULL) {
         pk_batch *batch = kernel->first;
-        const int is_of_many = batch->kind == PK_ENTER || batch->kind == PK_LOOK;
+        const int is_of_many = batch->kind == PK_ENTER || batch->kind == PK_LOOK ||
+                               batch->kind == PK_MEND_WITHIN;
         const uint32_t most = kernel->main.is_slow || is_of_many ? 1 : ROWS_AT_ONCE;
         uint32_t start, number = claim(kernel, &kernel->main, batch, most, &start);
         pthread_mutex_unlock(&kernel->lock);
