@@ -92,7 +92,7 @@ def test_all_that_is_plain_is_changed(making: Making, place: Path) -> None:
     before = modes_in(place)
     result = mended(making, place, ["full", "empty", "some"])
     assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
-    assert result.tally == SumsWithin(files=5, directories=2, links=1, others=1, bytes=12, changed=6)
+    assert result.sums == SumsWithin(files=5, directories=2, links=1, others=1, bytes=12, changed=6)
     changed = {
         "full/inner": "755",
         "full/file": "4644",
@@ -104,7 +104,7 @@ def test_all_that_is_plain_is_changed(making: Making, place: Path) -> None:
     assert left(result, 0) == entered and result.left.keys() == {0}
     ctimes = {path: path.lstat().st_ctime_ns for path in place.rglob("*")}
     again = mended(making, place, ["full", "empty", "some"])
-    assert again.tally == result.tally._replace(changed=0)
+    assert again.sums == result.sums._replace(changed=0)
     assert {path: path.lstat().st_ctime_ns for path in place.rglob("*")} == ctimes
 
 
@@ -112,7 +112,7 @@ def test_owners(making: Making, place: Path) -> None:
     """A link is changed itself, and set-id bits go with the owner."""
     require_root("give files away")
     result = mended(making, place, ["full"], uid=7, gid=8)
-    assert result.tally.changed == 6
+    assert result.sums.changed == 6
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in (place / "full").iterdir()} == {(7, 8)}
     assert {(place / name).lstat().st_uid for name in ("full", "outside", "full/inner/deep")} == {0}
     assert modes_in(place)["full/file"] == "644"
@@ -126,7 +126,7 @@ def test_others_want_care(making: Making, place: Path) -> None:
     assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 5)
     assert mended(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
     assert mended(making, place, ["some"], most=2).verdicts.codes[0] == Code.CARE
-    assert modes_in(place) == before and result.left == {} and not any(result.tally)
+    assert modes_in(place) == before and result.left == {} and not any(result.sums)
     assert mended(making, place, ["some"], most=3).verdicts.codes[0] == Code.DONE
 
 
@@ -154,7 +154,7 @@ def test_what_would_be_closed_to_us_is_left(making: Making, place: Path) -> None
         result = mended(making, place, ["full", "some"], directory_modes=closing)
         assert {name: kind for name, (kind, _) in left(result, 0).items()} == {b"inner": "?", b"fine": "?"}
         assert [*left(result, 1)] == [b"0"], "what is refused is told by others"
-        assert result.tally.directories == 0 and modes_in(place)["full/inner"] == "750"
+        assert result.sums.directories == 0 and modes_in(place)["full/inner"] == "750"
 
     as_user(change)
 

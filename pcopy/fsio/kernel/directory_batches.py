@@ -136,10 +136,10 @@ class SumsWithin(NamedTuple):
 
 
 class MendedWithin(Judged):
-    """What is ``left`` in directories that are ``DONE``, and the ``tally`` of all of these. Others want ``CARE``, and
+    """What is ``left`` in directories that are ``DONE``, and the ``sums`` of all of these. Others want ``CARE``, and
     nothing in them was changed."""
 
-    tally: SumsWithin
+    sums: SumsWithin
     left: dict[int, LeftWithin]
 
 

@@ -152,9 +152,9 @@ class MendWithinInC(InC):
         tree.source_device, tree.most, tree.user = batch.device, batch.most + 1, os.geteuid()
         tree.flags = _lib.PK_POWERFUL if capable(CAP_DAC_OVERRIDE) else 0
         self._directories: Any = _ffi.new("pk_directory[]", number)
-        self._tallies: Any = _ffi.new("pk_tally[]", number)
+        self._sums: Any = _ffi.new("pk_sums[]", number)
         to = self.batch
-        to.tree, to.directories, to.tallies = tree, self._directories, self._tallies
+        to.tree, to.directories, to.sums = tree, self._directories, self._sums
         to.given.inode = self.pointer("uint64_t[]", batch.inodes)
         to.modes = self.pointer("uint16_t[]", batch.modes)
         to.directory_modes = self.pointer("uint16_t[]", batch.directory_modes)
@@ -164,8 +164,8 @@ class MendWithinInC(InC):
         mended, directories = self._mended, self._directories
         codes = mended.verdicts.codes
         _give_back(codes)
-        numbers = array("Q", _ffi.buffer(self._tallies)[:])
-        mended.tally = SumsWithin(
+        numbers = array("Q", _ffi.buffer(self._sums)[:])
+        mended.sums = SumsWithin(
             *(sum(numbers[column :: len(SumsWithin._fields)]) for column in range(len(SumsWithin._fields)))
         )
         done = int(Code.DONE)

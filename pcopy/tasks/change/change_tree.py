@@ -131,7 +131,7 @@ class _Tree:
     def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """Enters some that lie beside each other; those that are no plain cases one by one."""
         mended = yield from self._mend_within(around, names, inodes)
-        _count(self._result, mended.tally)
+        _count(self._result, mended.sums)
         for row, code in enumerate(mended.verdicts.codes):
             if code != Code.DONE:
                 yield from self._enter(around, names[row], inodes[row])
@@ -237,17 +237,17 @@ class _Tree:
 _DIRECTORY = ord("d")
 
 
-def _count(result: Result, tally: SumsWithin) -> None:
-    found = tally.files + tally.directories + tally.links + tally.others
+def _count(result: Result, sums: SumsWithin) -> None:
+    found = sums.files + sums.directories + sums.links + sums.others
     for counter, number in (
         (counts.FOUND, found),
-        (counts.FOUND_BYTES, tally.bytes),
-        (counts.BYTES, tally.bytes),
-        (counts.MENDED, tally.changed),
-        (counts.FILES, tally.files),
-        (counts.DIRECTORIES, tally.directories),
-        (counts.SYMLINKS, tally.links),
-        (counts.SPECIAL, tally.others),
+        (counts.FOUND_BYTES, sums.bytes),
+        (counts.BYTES, sums.bytes),
+        (counts.MENDED, sums.changed),
+        (counts.FILES, sums.files),
+        (counts.DIRECTORIES, sums.directories),
+        (counts.SYMLINKS, sums.links),
+        (counts.SPECIAL, sums.others),
     ):
         result.count(counter, number)
 

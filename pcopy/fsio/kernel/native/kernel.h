@@ -111,7 +111,7 @@ typedef struct {
 /* What is in a directory and as it should be, how much of that was changed, and the bytes of its files. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
-} pk_tally;
+} pk_sums;
 
 typedef struct pk_batch {
     int kind, flags;
@@ -132,7 +132,7 @@ typedef struct pk_batch {
     const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more */
     const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
     const uint16_t *directory_modes; /* and of directories, for PK_MEND_WITHIN */
-    pk_tally *tallies;     /* of PK_MEND_WITHIN: one for each row, zeros at first */
+    pk_sums *sums;         /* of PK_MEND_WITHIN: one for each row, zeros at first */
     uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */

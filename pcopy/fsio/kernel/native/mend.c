@@ -136,7 +136,7 @@ static int closes(const pk_batch *batch, const struct stat *status, const struct
 
 /* An item of an open directory is as it should be then, and counted; -1: it takes more care. */
 static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
-                     uint64_t inode, pk_tally *tally)
+                     uint64_t inode, pk_sums *sums)
 {
     struct stat status;
     doing(worker, OP_STAT);
@@ -149,15 +149,15 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
                                       is_directory ? batch->directory_modes : batch->modes);
     if ((is_directory && closes(batch, &status, &wish)) || (!is_nothing(&wish) && give(worker, directory, name, &wish)))
         return -1;
-    tally->changed += !is_nothing(&wish);
+    sums->changed += !is_nothing(&wish);
     switch (status.st_mode & S_IFMT) {
     case S_IFREG:
-        tally->files++;
-        tally->bytes += (uint64_t)status.st_size;
+        sums->files++;
+        sums->bytes += (uint64_t)status.st_size;
         break;
-    case S_IFDIR: tally->directories++; break;
-    case S_IFLNK: tally->links++; break;
-    default: tally->others++;
+    case S_IFDIR: sums->directories++; break;
+    case S_IFLNK: sums->links++; break;
+    default: sums->others++;
     }
     return 0;
 }
@@ -195,7 +195,7 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
     for (int each = 0; each < number; each++) {
         char *after = strchrnul(name, '/');
         *after = '\0';
-        const int left = mend_item(worker, batch, directory, name, kinds[each], inodes[each], &batch->tallies[row]);
+        const int left = mend_item(worker, batch, directory, name, kinds[each], inodes[each], &batch->sums[row]);
         if (left || kinds[each] == 'd') {
             const size_t length = (size_t)(after - name);
             if (found->left)
