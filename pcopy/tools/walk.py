@@ -195,9 +195,11 @@ class WalkPreparation(TreePreparation):
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         if self._outputs is not None and self._outputs.sums is not None and ended.halted is None:
+            from pcopy.tools.walk_layouts import layouts_lines
             from pcopy.tools.walk_summary import summary_lines
 
             yield from summary_lines(self._outputs.sums)
+            yield from layouts_lines(self._outputs.layouts)
             yield ""
         yield from sums_lines(totals, "listed", "left out", sizes=self._knows_sizes)
         rate = totals.found / seconds if seconds > 0 else 0.0
@@ -208,9 +210,11 @@ class WalkPreparation(TreePreparation):
         if not self._knows_sizes:
             values["bytes"] = None
         if self._outputs is not None and self._outputs.sums is not None and ended.halted is None:
+            from pcopy.tools.walk_layouts import layouts_of
             from pcopy.tools.walk_summary import summary_of
 
-            values = {**values, "summary": summary_of(self._outputs.sums)}
+            summary = {**summary_of(self._outputs.sums), **layouts_of(self._outputs.layouts)}
+            values = {**values, "summary": summary}
         return values
 
 

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pcopy.errors import REFUSED, STOPPED, Refused
 from pcopy.jobs.spool import spool_in
@@ -22,6 +22,9 @@ from pcopy.walk.forms import FIELDS, Form, csv_head, first_line, form_of
 from pcopy.walk.matching import Items
 from pcopy.walk.sorting import SortedItems
 from pcopy.walk.sums import WalkSums
+
+if TYPE_CHECKING:
+    from pcopy.walk.layout_sums import AllLayoutSums
 
 ENDINGS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "list", ".lst": "list"}
 """What a file of ``--output`` holds, by the end of its name."""
@@ -94,7 +97,8 @@ class Outputs(InFront):
         """Has whoever reads standard output gone?"""
         self._sorted = SortedItems(sort, spool_in(b"")) if sort else None
         self.sums: WalkSums | None = None
-        """What all ranks have found, where that is wanted."""
+        self.layouts: AllLayoutSums | None = None
+        """What all ranks have found, where that is wanted, and the layouts on Lustre."""
         self._files = ExitStack()
         self._outputs = []
         for target in targets:
@@ -126,10 +130,15 @@ class Outputs(InFront):
         if not self.trouble:
             self.trouble, self.status = why, REFUSED
 
-    def summed(self, words: bytes) -> None:
-        """What one rank has found, summed up."""
+    def summed(self, words: bytes, layouts: bytes) -> None:
+        """What one rank has found, summed up, and the layouts that it has met."""
         if self.sums is not None:
             self.sums.merge(words)
+        if layouts:
+            from pcopy.walk.layout_sums import AllLayoutSums
+
+            self.layouts = self.layouts or AllLayoutSums()
+            self.layouts.merge(layouts)
 
     def _put(self, items: Items) -> None:
         for output in self._outputs:

@@ -38,7 +38,7 @@ def page_of(values: Values, sources: Sequence[bytes]) -> str:
         if values["failed"]
         else None,
     )
-    parts = (header, _tiles(values), *_charts(sums), *_lists(sums), _unusual(sums), _foot())
+    parts = (header, _tiles(values), *_charts(sums), *_lists(sums), _unusual(sums), *_on_lustre(sums), _foot())
     title = "pwalk: " + ", ".join(map(shown, sources[:3]))
     return document(title, *parts, comment="pcopy walk 1")
 
@@ -75,6 +75,7 @@ _CALLED = {
     "bytes": "Bytes",
     "read": "Files by when they were read last",
     "items": "Items",
+    "objects": "Objects",
     "directories": "Directories",
 }
 
@@ -149,6 +150,47 @@ def _unusual(sums: Values) -> Markup:
     return section(
         "Unusual", "unusual", table(("What", "Number"), [*rows, ("in holes", show_size(sums["hole_bytes"]))])
     )
+
+
+def _on_lustre(sums: Values) -> list[Markup]:
+    """For each file system that is Lustre: the use of its OSTs, and layouts."""
+    return [
+        part for number, told in enumerate(sums.get("lustre", ())) for part in _file_system(told, f"lustre{number}")
+    ]
+
+
+def _file_system(told: Values, mark: str) -> list[Markup]:
+    from pcopy.tools.walk_layouts import name_of
+
+    osts = [{**row, "bytes": row["estimated_bytes"]} for row in told["osts"]]
+    units = (("objects", False), ("bytes", True))
+    note = "Bytes of OSTs and MDTs are an estimate from stripes and sizes; all others are sizes of files."
+    kinds = (("Layout", "layouts", "layout"), ("What it is", "patterns", "pattern"),
+             ("Stripes", "stripe_counts", "stripes"), ("Stripe size", "stripe_sizes", "stripe_size"),
+             ("Pool", "pools", "pool"))  # fmt: skip
+    tables = [
+        table(
+            (head, "Files", "Bytes"),
+            [(name_of(key, row[one]), f"{row['files']:,}", show_size(row["bytes"])) for row in told[key]],
+        )
+        for head, key, one in kinds
+    ]
+    on_mdt = [
+        ("Files with data on their MDT", f"{told['on_mdt']['files']:,}", show_size(told["on_mdt"]["estimated_bytes"]))
+    ]
+    mdts = [(name_of("mdts", row["mdt"]), f"{row['directories']:,}") for row in told["mdts"]]
+    return [
+        _histograms(f"Lustre, at {told['path']}: objects and bytes by OST", f"{mark}-osts", osts, _ost, units),
+        section(
+            "Layouts on Lustre", f"{mark}-layouts", element("p", note, class_="soft"), *tables,
+            table(("MDT", "Directories"), mdts) if mdts else None,
+            table(("", "Files", "Bytes"), on_mdt) if told["on_mdt"]["files"] else None,
+        ),
+    ]  # fmt: skip
+
+
+def _ost(row: Row) -> str:
+    return "others" if row["ost"] is None else str(row["ost"])
 
 
 def _foot() -> Markup:

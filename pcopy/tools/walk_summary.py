@@ -5,7 +5,7 @@ from __future__ import annotations
 import grp
 import pwd
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pcopy.text import shown
 from pcopy.units import show_size
@@ -96,16 +96,23 @@ def _fewer(power: int) -> str:
 
 
 def _histogram(
-    title: str, numbers: Counter[int], called: Callable[[int], str], sizes: Counter[int] | None = None
+    title: str, numbers: Mapping[int, int], called: Callable[[int], str], sizes: Mapping[int, int] | None = None
 ) -> Iterator[str]:
-    if not numbers:
+    return histogram(
+        title, [(called(key), number, sizes[key] if sizes else None) for key, number in sorted(numbers.items())]
+    )
+
+
+def histogram(title: str, rows: Sequence[tuple[str, int, int | None]]) -> Iterator[str]:
+    """A line for each row: its number, perhaps its bytes, its name, and a bar. Rows are (name, number, bytes)."""
+    if not rows:
         return
     yield ""
     yield f"{title}:"
-    most = max(numbers.values())
-    for key, number in sorted(numbers.items()):
-        size = "" if sizes is None else f"  {show_size(sizes[key]):>9}"
-        yield f"{number:>14,}{size}  {called(key):<20} {'#' * max(1, round(_BAR * number / most))}"
+    most = max(number for _, number, _ in rows) or 1
+    for name, number, size in rows:
+        told = "" if size is None else f"  {show_size(size):>9}"
+        yield f"{number:>14,}{told}  {name:<20} {'#' * max(1, round(_BAR * number / most))}"
 
 
 def _top(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:

@@ -129,7 +129,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     103: ("TellFound", "teller parts packed"),
     104: ("FoundHeard", "number"),
     105: ("TellSums", ""),
-    106: ("SumsHeard", "words"),
+    106: ("SumsHeard", "words layouts"),
     107: ("WalkPaths", "directory paths"),
     108: ("WalkListed", "file nul directory base"),
     150: ("Prepare", "step whose made private"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Stat
@@ -16,13 +15,11 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
+from pcopy.tasks.walk.sum_up import Summing
 from pcopy.tasks.walk.tell_found import Handover
 from pcopy.walk.forms import ENDS, form_of, mask_of
 from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
 from pcopy.walk.walk_wish import WalkWish
-
-if TYPE_CHECKING:
-    from pcopy.walk.sums import WalkSums
 
 _COUNTERS = {ord("f"): counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
 
@@ -54,11 +51,7 @@ class Finder:
         self._forms = [form_of(name, wish.fields) for name in wish.forms]
         self.mask = columns_of(wish)
         """The columns that are wanted of what is told."""
-        self.sums: WalkSums | None = None
-        if wish.sums:
-            from pcopy.walk.sums import WalkSums
-
-            self.sums = WalkSums(wish.now, rank.kernel)
+        self.summing = rank.own(Summing) if wish.sums else None
         self.opens_all = opens(wish.tree, "xattr")
         """Does it ask items for more than their status?"""
         self.opens_items = self.opens_all or opens(wish.tree, "empty")
@@ -74,7 +67,7 @@ class Finder:
         """Such filters choose files: a directory that is told would stand for all that is in it."""
         is_plain = cheap == ("true",) and not (self._looks or wish.prints or wish.columns or self._selected.anything)
         ends = [ENDS[name] for name in wish.forms if name in ENDS]
-        self._ends = ends if is_plain and self.sums is None and len(ends) == len(wish.forms) else []
+        self._ends = ends if is_plain and self.summing is None and len(ends) == len(wish.forms) else []
 
     @property
     def telling(self) -> Handover:
@@ -204,7 +197,14 @@ class Finder:
         if not len(told):
             return 0
         self.emit(told, depth, telling)
+        if self.summing is not None:
+            yield from self.summing.look_at_layouts(result, place, self.path_of(place), told)
         return self._count(result, told)
+
+    def listed(self, place: Place, entries: int) -> None:
+        """A directory was listed, and has so many entries."""
+        if self.summing is not None:
+            self.summing.listed(place, self.path_of(place), entries)
 
     def _told(self, items: Items, rows: Sequence[int]) -> Sequence[int]:
         if not self._leaves_out_directories:
@@ -247,8 +247,8 @@ class Finder:
 
     def emit(self, told: Items, depth: int, telling: Handover) -> None:
         """These are what is wanted."""
-        if self.sums is not None:
-            self.sums.add(told, depth)
+        if self.summing is not None:
+            self.summing.sums.add(told, depth)
         if self.wish.columns:
             telling.add(told)
         else:

@@ -39,8 +39,8 @@ class Hearer(Protocol):
     def spoiled(self, why: str) -> None:
         """What is found cannot be whole: no list appears."""
 
-    def summed(self, words: bytes) -> None:
-        """What one rank has found, summed up."""
+    def summed(self, words: bytes, layouts: bytes) -> None:
+        """What one rank has found, summed up, and the layouts that it has met."""
 
 
 def pack(items: Items) -> Packed:

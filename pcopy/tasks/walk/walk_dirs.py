@@ -73,6 +73,8 @@ class WalkRoot(Kind, code=100, doing="walking", is_note=False):
         )
         told = finder.tell_root(result, items, telling)
         result.count(counts.SKIPPED, 1 - told)
+        if told and root.item and finder.summing is not None:
+            yield from finder.summing.look_at_layout(result, place, root.item, items)
         walk = _Walk(rank, result, telling)
         if is_directory and finder.enters(0) and not items.pruned:
             result.count(counts.UNSCANNED)
@@ -214,8 +216,7 @@ class _Walk:
             except Problem as problem:
                 _unread(self._result, place, problem)
                 return
-        if self._finder.sums is not None:
-            self._finder.sums.add_directory(self._finder.path_of(place), len(within.kinds))
+        self._finder.listed(place, len(within.kinds))
 
     def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
         rank = self._rank
@@ -261,8 +262,7 @@ class _Walk:
         except Problem as problem:
             _unread(result, place, problem)
             return
-        if self._finder.sums is not None:
-            self._finder.sums.add_directory(self._finder.path_of(place), number)
+        self._finder.listed(place, number)
 
     def look(
         self,

@@ -1,0 +1,99 @@
+"""Layouts on Lustre in the summary of a walk, for people and as JSON; nothing where no directory is on Lustre."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pcopy.text import shown
+from pcopy.tools.walk_summary import histogram
+from pcopy.units import show_size
+from pcopy.walk.layout_sums import OTHER, OTHERS, PATTERNS, AllLayoutSums, LayoutSums
+
+CALLED = {
+    "raid0": "stripes on OSTs",
+    "overstriped": "several stripes on one OST (overstriped)",
+    "mdt": "on the MDT",
+    "composite": "components (PFL)",
+    "self-extending": "components that extend themselves",
+    "mirrored": "mirrors (FLR)",
+    "released": "released: their data are in an archive",
+    "none yet": "no layout yet",
+    "unknown": "not known: who may not read a file may not ask",
+}
+assert tuple(CALLED) == PATTERNS
+
+
+def layouts_lines(sums: AllLayoutSums | None) -> Iterator[str]:
+    """For people."""
+    for each in sums.in_order if sums else ():
+        yield from _lines(each)
+
+
+def _lines(sums: LayoutSums) -> Iterator[str]:
+    yield ""
+    yield f"on Lustre, at {shown(sums.path)}:"
+    for title, table in (
+        ("files by layout", "layouts"),
+        ("files by what their layouts are", "patterns"),
+        ("files by number of stripes", "stripe_counts"),
+        ("files by stripe size", "stripe_sizes"),
+        ("files by pool", "pools"),
+        ("objects by OST (bytes are an estimate from stripes and sizes)", "osts"),
+        ("files with data on their MDT (bytes are an estimate)", "mdt"),
+    ):
+        rows = [(name_of(table, key), number, size) for key, (number, size) in _in_order(sums, table)]
+        yield from histogram(title, rows)
+    yield from histogram(
+        "directories by MDT", [(name_of("mdts", key), number, None) for key, (number, _) in _in_order(sums, "mdts")]
+    )
+
+
+def layouts_of(sums: AllLayoutSums | None) -> dict[str, object]:
+    """As JSON: the key ``lustre``, if there is anything to be told."""
+    return {"lustre": [_values(each) for each in sums.in_order]} if sums else {}
+
+
+def _values(sums: LayoutSums) -> dict[str, object]:
+    def rows(table: str, key: str, number: str = "files", size: str = "bytes") -> list[dict[str, object]]:
+        found = [(each, dict(zip((number, size), row, strict=True))) for each, row in _in_order(sums, table)]
+        return [{key: None if each == OTHER else each, **row} for each, row in found]
+
+    on_mdt, estimated = sums.tables["mdt"].get(0, (0, 0))
+    return {
+        "path": shown(sums.path),
+        "layouts": rows("layouts", "layout"),
+        "patterns": rows("patterns", "pattern"),
+        "stripe_counts": rows("stripe_counts", "stripes"),
+        "stripe_sizes": rows("stripe_sizes", "stripe_size"),
+        "pools": rows("pools", "pool"),
+        "osts": rows("osts", "ost", "objects", "estimated_bytes"),
+        "on_mdt": {"files": on_mdt, "estimated_bytes": estimated},
+        "mdts": [{"mdt": mdt, "directories": number} for mdt, (number, _) in _in_order(sums, "mdts")],
+    }
+
+
+def _in_order(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
+    """The rows of a table: those of words by their bytes, those of numbers by these."""
+    rows = sums.tables[table].items()
+    if table in ("layouts", "patterns", "pools"):
+        return sorted(rows, key=lambda row: (-row[1][1], -row[1][0], row[0]))
+    return sorted(rows)
+
+
+def name_of(table: str, key: Any) -> str:
+    """What a row of a table is called."""
+    if key in (None, OTHER):
+        return OTHERS
+    if key == 0 and table in ("stripe_counts", "stripe_sizes", "mdt"):
+        return "on the MDT"
+    return _CALL.get(table, str)(key)
+
+
+_CALL: dict[str, Callable[[Any], str]] = {
+    "patterns": lambda key: CALLED.get(key, key),
+    "pools": lambda key: key or "in no pool",
+    "stripe_sizes": show_size,
+    "osts": "OST {}".format,
+    "mdts": "MDT {}".format,
+}
