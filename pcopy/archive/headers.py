@@ -9,6 +9,7 @@ long for that is in a pax header with ``hdrcharset=BINARY``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from zlib import adler32
 
@@ -26,6 +27,8 @@ _PLAIN_SIZE = 3 * BLOCK
 """Bytes of the header of a member of which there is nothing more to say than its time."""
 PLAIN_RECORD = b"30 mtime=%d.%09d\n"
 _TEN_DIGITS = range(10**9, 10**10)
+PLAIN_TIMES = range(10**9 * _SECOND, (1 << 63) - 1)
+"""In nanoseconds: what a header, and perhaps a plain record, tells."""
 
 
 def header_of(member: Member) -> bytes:
@@ -52,6 +55,34 @@ def header_size(member: Member) -> int:
         if part and member.mtime // _SECOND in _TEN_DIGITS:
             return _PLAIN_SIZE
     return len(header_of(member))
+
+
+def plain_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
+    """``whole_size`` of members that are no more than a header, a time and so many bytes."""
+    most = BLOCK - 1
+    return [
+        (size + most & ~most) + (_PLAIN_SIZE if mtime % _SECOND else BLOCK)
+        for size, mtime in zip(sizes, mtimes, strict=True)
+    ]
+
+
+def plain_pax() -> bytes:
+    """The block before a record that tells a time and nothing else."""
+    return _pax_header(len(PLAIN_RECORD % (10**9, 0)))
+
+
+def end_of_plain(user: bytes, group: bytes) -> tuple[bytes, int]:
+    """The end of the header of a regular file, from its type on, and what that adds to its sum, with 8 spaces."""
+    end, end_sum = _owner(user, group, 0)
+    return FILE + bytes(_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
+
+
+def is_short_name(name: bytes) -> bool:
+    return len(name) <= _NAME_BYTES
+
+
+def is_short_owner(uid: int, gid: int, user: bytes, group: bytes) -> bool:
+    return uid <= _MOST_OWNER and gid <= _MOST_OWNER and len(user) < _OWNER_BYTES and len(group) < _OWNER_BYTES
 
 
 def stored_size(member: Member) -> int:

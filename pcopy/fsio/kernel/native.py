@@ -18,14 +18,13 @@ from pcopy.fsio.attribute_names import EACH_FILE_ON_LUSTRE, Kind, kind_of
 from pcopy.fsio.attributes import is_copied
 from pcopy.fsio.directories import Opened, Pins, listing_problem
 from pcopy.fsio.kernel import _native
-from pcopy.fsio.kernel.batches import Batch, Decide, Decided, List, Listed, SyncDirectories
+from pcopy.fsio.kernel.batches import Bare, Batch, Decide, Decided, List, Listed, Members, SyncDirectories
 from pcopy.fsio.kernel.columns import Code, Verdicts
 from pcopy.fsio.kernel.decide import decide_rows
-from pcopy.fsio.kernel.directory_batches import Enter, Finish, Look, MendWithin
 from pcopy.fsio.kernel.interface import Settings, Ticket
 from pcopy.fsio.kernel.item_rows import sync_directories
-from pcopy.fsio.kernel.native_batches import DEFERRED, InC, in_c
-from pcopy.fsio.kernel.native_directories import EnterInC, FinishInC, LookInC, MendWithinInC, SyncInC
+from pcopy.fsio.kernel.native_batches import DEFERRED, InC, PlainInC, in_c
+from pcopy.fsio.kernel.native_directories import directories_in_c
 from pcopy.fsio.kernel.native_pool import NativePool
 from pcopy.fsio.kernel.python import FILES_AT_ONCE, DoneTicket, Work
 
@@ -208,17 +207,10 @@ class NativeKernel:
         return ticket
 
     def _in_c(self, batch: Batch[Any]) -> InC:
-        if isinstance(batch, Enter):
-            return EnterInC(self._settings, batch)
-        if isinstance(batch, Look):
-            return LookInC(batch)
-        if isinstance(batch, MendWithin):
-            return MendWithinInC(batch)
-        if isinstance(batch, Finish):
-            return FinishInC(self._settings, batch)
-        if isinstance(batch, SyncDirectories):
-            return SyncInC(batch)
-        return in_c(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
+        if isinstance(batch, (Bare, Members)):
+            return PlainInC(self._settings, batch)
+        rows = directories_in_c(self._settings, batch)
+        return rows or in_c(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
         opened = self._opened

@@ -9,16 +9,19 @@ import errno
 from array import array
 from collections.abc import Callable
 from itertools import accumulate
+from struct import Struct
 from typing import Any
 
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import (
+    Bare,
     Batch,
     Compare,
     Copied,
     Copy,
     Digests,
     Judged,
+    Members,
     Mend,
     Mended,
     MendPlain,
@@ -61,6 +64,8 @@ ALL_MODES = 4096
 """All that permission bits can be."""
 
 _POINTERS = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
+_OWNER = Struct("=III356s")
+"""A ``pk_owner`` of kernel.h."""
 _COLUMNS = [(name, _POINTERS[typecode], bit) for name, typecode, bit, _ in COLUMNS]
 
 
@@ -178,6 +183,38 @@ class CopyInC(InC):
                 verdicts.texts[row] = "", REPLACED
 
 
+class PlainInC(InC):
+    """Rows that C defers want care."""
+
+    def __init__(self, settings: Settings, batch: Bare | Members) -> None:
+        kind = _lib.PK_BARE if isinstance(batch, Bare) else _lib.PK_MEMBER
+        super().__init__(kind, batch, Judged(Verdicts(len(batch))), _nothing_deferred)
+        self.batch.flags = flags_of(settings)
+        if isinstance(batch, Members):
+            self._take(batch)
+
+    def _take(self, batch: Members) -> None:
+        to, offsets = self.batch, batch.offsets
+        self.columns(to.given, batch.rows, VERSION | DEVICE | MODE | OWNER | GROUP)
+        if len(offsets) != self.number + 1 or max(offsets) > len(batch.room):
+            raise ValueError("there is no room for all members")
+        owners = b"".join([_OWNER.pack(*ids, total, end) for ids, (end, total) in batch.owners.items()])
+        to.owners, to.owners_number = self.pointer("pk_owner[]", owners), len(batch.owners)
+        to.prefix, to.prefix_size = self.pointer("char[]", batch.prefix), len(batch.prefix)
+        to.pax = self.pointer("uint8_t[512]", batch.pax)
+        to.arena = self.pointer("uint8_t[]", batch.room)
+        to.offsets = self.pointer("uint64_t[]", offsets)
+
+    def finish(self) -> None:
+        give_back(self.result.verdicts.codes)
+
+
+def give_back(codes: bytearray) -> None:
+    """Whoever asked does what C has deferred."""
+    if DEFERRED in codes:
+        codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
+
+
 def flags_of(settings: Settings) -> int:
     preserve = settings.preserve
     flags = _lib.PK_FOLLOW if settings.follow else 0
@@ -231,7 +268,7 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
 
 
 def _nothing_deferred() -> Work:
-    raise AssertionError("no trial is deferred to the kernel in Python")
+    raise AssertionError("no row is deferred to the kernel in Python")
 
 
 def _mending(batch: Mend | MendPlain) -> InC:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.kernel import _native
-from pcopy.fsio.kernel.batches import Judged, OfNames, SyncDirectories
+from pcopy.fsio.kernel.batches import Batch, Judged, OfNames, SyncDirectories
 from pcopy.fsio.kernel.columns import (
     ATIME,
     COLUMNS,
@@ -39,7 +39,7 @@ from pcopy.fsio.kernel.directory_batches import (
     Within,
 )
 from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.native_batches import ALL_MODES, DEFERRED, InC, flags_of
+from pcopy.fsio.kernel.native_batches import ALL_MODES, InC, flags_of, give_back
 from pcopy.fsio.kernel.python import Work
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, capable
 
@@ -65,7 +65,7 @@ class DirectoriesInC(InC):
         to.tree = self._tree
 
     def finish(self) -> None:
-        _give_back(self.result.verdicts.codes)
+        give_back(self.result.verdicts.codes)
 
 
 class EnterInC(DirectoriesInC):
@@ -115,7 +115,7 @@ class LookInC(InC):
 
     def finish(self) -> None:
         codes = self._looked.verdicts.codes
-        _give_back(codes)
+        give_back(codes)
         done = int(Code.DONE)
         found, directories = self._looked.found, self._directories
         for row, code in enumerate(codes):
@@ -163,7 +163,7 @@ class MendWithinInC(InC):
     def finish(self) -> None:
         mended, directories = self._mended, self._directories
         codes = mended.verdicts.codes
-        _give_back(codes)
+        give_back(codes)
         numbers = array("Q", _ffi.buffer(self._sums)[:])
         mended.sums = SumsWithin(
             *(sum(numbers[column :: len(SumsWithin._fields)]) for column in range(len(SumsWithin._fields)))
@@ -202,10 +202,20 @@ class SyncInC(InC):
         self.batch.synced = self.pointer("int32_t[]", array("i", batch.directories))
 
 
-def _give_back(codes: bytearray) -> None:
-    """Whoever asked does what C has deferred."""
-    if DEFERRED in codes:
-        codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
+def directories_in_c(settings: Settings, batch: Batch[Any]) -> InC | None:
+    """None if it is no batch of directories."""
+    match batch:
+        case Enter():
+            return EnterInC(settings, batch)
+        case Look():
+            return LookInC(batch)
+        case MendWithin():
+            return MendWithinInC(batch)
+        case Finish():
+            return FinishInC(settings, batch)
+        case SyncDirectories():
+            return SyncInC(batch)
+    return None
 
 
 def _fill(rows: Rows, found: Any, names: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Where each member goes: owners of directories tell rank 0 how large their pieces are, and it tells where these begin.
 
-A piece is what one task writes: members of one directory that stand together. Rank 0 sorts pieces by the key of their
-first member, which is the order of the archive. It holds one record a piece, in a spool if they are many.
+Rank 0 sorts pieces by the key of their first member, which is the order of the archive. It holds one record a piece, in
+a spool if they are many.
 """
 
 from __future__ import annotations
@@ -13,46 +13,19 @@ from itertools import islice
 
 from pcopy.archive.member import BLOCK, RECORD, filled_up
 from pcopy.fsio.problem import Problem
-from pcopy.named import NamedTuple
-from pcopy.signature.sorting import ExternalSorter, KeyValue
+from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import described_in, directory_in, size_in
+from pcopy.tasks.archive.described import described_in
 from pcopy.tasks.archive.frames import FRAME_BYTES, frame_chunk
 from pcopy.tasks.archive.gather import Laid
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, PieceOfArchive, pieces
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
 
-PIECE_MEMBERS = 256
-PIECE_BYTES = 4 << 20
-"""Members and bytes with which a piece is full."""
 AT_ONCE = 1024
 """Pieces that are told at once."""
-
-
-class PieceOfArchive(NamedTuple):
-    """``values`` are of records of ``Described``; in the archive they take ``size`` bytes."""
-
-    key: bytes
-    size: int
-    values: list[bytes]
-
-
-def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[PieceOfArchive]:
-    """``across``: a piece may hold what is in several directories, and a large file makes one alone."""
-    first, directory, size, values = b"", b"", 0, list[bytes]()
-    for key, value in records:
-        is_full = len(values) >= PIECE_MEMBERS or size >= PIECE_BYTES or (across and size_in(value) > FRAME_BYTES)
-        if values and (is_full or not (across or key.startswith(directory))):
-            yield PieceOfArchive(first, size, values)
-            size, values = 0, []
-        if not values:
-            first, directory = key, directory_in(key) + b"\0\0"
-        size += size_in(value)
-        values.append(value)
-    if values:
-        yield PieceOfArchive(first, size, values)
 
 
 class TellPieces(Note, code=134, doing="laying out members", is_note=False):
@@ -173,6 +146,7 @@ def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
 
 
 def frames_of(rank: Rank, piece: PieceOfArchive) -> int:
-    if piece.size <= FRAME_BYTES or len(piece.values) > 1:
+    first = piece.runs[0]
+    if piece.size <= FRAME_BYTES or len(piece.runs) > 1 or not isinstance(first, bytes):
         return 1
-    return max(1, -(-described_in(piece.values[0]).member.size // frame_chunk(rank)))
+    return max(1, -(-described_in(first).member.size // frame_chunk(rank)))

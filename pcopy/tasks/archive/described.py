@@ -117,6 +117,16 @@ class Describing:
         )  # fmt: skip
         return Described(root, path, name, rows.inode[row], rows.ctime[row], member)
 
+    def prefix(self, place: Place) -> bytes:
+        """What stands before the names of the items of a directory."""
+        below = place.path + b"/x" if place.path else b"x"
+        return name_in_archive(self._given[place.root], below)[:-1]
+
+    def owners(self, found: Found) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+        """The names of all owners and groups, by their numbers."""
+        pairs = {*zip(found.rows.uid, found.rows.gid, strict=True)}
+        return {(uid, gid): (self._user(uid), self._group(gid)) for uid, gid in pairs}
+
     def top(self, root: int, directory: int, status: os.stat_result) -> Described:
         """The directory that a root is."""
         member = Member(

@@ -7,16 +7,22 @@ first of them in the order of the archive is the file, the others are links to i
 from __future__ import annotations
 
 import marshal
+import os
 import zlib
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import LINKS
+from pcopy.fsio.kernel.batches import Bare
+from pcopy.fsio.kernel.columns import LINKS, Code, pack_names
+from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter, KeyValue
-from pcopy.tasks.archive.described import Described, Describing, as_link, described_in
+from pcopy.tasks.archive.described import Described, Describing, as_link, described_in, directory_in
+from pcopy.tasks.archive.plain_files import is_of_plain, plain_in, plain_rows, sorted_files
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.kind import Note, Steps
@@ -29,6 +35,10 @@ from pcopy.walk.visitor import Found
 
 SORT_BUDGET = 32 << 20
 """Bytes of memory for the members of a rank; what is more waits in a spool."""
+MOST_PLAIN = 8 << 20
+"""Bytes of records of plain files of one directory that stay together."""
+_BUCKETS = 1 << 14
+"""Of directories, in which such bytes are summed up; few directories that are not large share one with such."""
 _ITEMS_PER_SLICE = 32
 _AT_ONCE = 512
 """Links that are told at once."""
@@ -47,15 +57,19 @@ class Gathering(Finding):
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         self._describing = rank.own(Describing)
+        self._small: list[tuple[Found, Sequence[int]]] = []
         self._items: list[tuple[Found, Sequence[int]]] = []
         self._linked: list[tuple[Found, Sequence[int]]] = []
         self._records: defaultdict[int, list[KeyValue]] = defaultdict(list)
         self._names: defaultdict[int, list[KeyValue]] = defaultdict(list)
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
+        self._small.append((found, rows))
+
+    def large_files(self, found: Found, rows: Sequence[int]) -> None:
         self._items.append((found, rows))
 
-    large_files = nodes = small_files
+    nodes = large_files
 
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         self._linked.append((found, rows))
@@ -94,6 +108,9 @@ class Gathering(Finding):
         return True
 
     def settle(self) -> Steps:
+        for found, rows in self._small:
+            if others := (yield from self._plain(found, rows)):
+                self._items.append((found, others))
         for found, rows in self._items:
             for at, row in enumerate(rows):
                 described = self._describe(found, row)
@@ -105,6 +122,29 @@ class Gathering(Finding):
             for row in rows:
                 self._link(found, row)
             yield None
+
+    def _plain(self, found: Found, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
+        """Hands over the plain files; returns the others."""
+        place, kernel = self._place, self._rank.kernel
+        if not kernel.enters or self._rank.job.roots[place.root].item:
+            return rows
+        own = {
+            os.path.basename(path) for root, path in self._rank.job.own if (root, os.path.dirname(path)) == place[:2]
+        }
+        chosen = [row for row in rows if found.names[row] not in own] if own else rows
+        prefix, owners = self._describing.prefix(place), self._describing.owners(found)
+        chosen = plain_rows(found, chosen, prefix, owners)
+        if chosen and (self._rank.options.preserve.xattr or self._rank.options.preserve.acl):
+            packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
+            judged = yield from waited(kernel, kernel.submit(Bare(found.directory, packed)))
+            bare = judged.verdicts.rows(Code.DONE)
+            chosen = chosen if len(bare) == len(chosen) else [chosen[each] for each in bare]
+        if chosen:
+            files = sorted_files(place.root, place.path, prefix, found, chosen, owners)
+            owner = owner_of_members(self._rank, place.root, place.path)
+            self._records[owner].append(files.record)
+            self._found_bytes += sum(files.rows.size)
+        return [*{*rows}.difference(chosen)] if len(chosen) < len(rows) else ()
 
     def _link(self, found: Found, row: int) -> None:
         described = self._described(found, row)
@@ -133,6 +173,19 @@ class Laid:
         self.names = ExternalSorter(rank.open_spool, SORT_BUDGET)
         """Of inodes with several names, by inode."""
         self.has_names = False
+        self._plain = array("Q", [0]) * _BUCKETS
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """What holds many plain files is taken apart where a directory has too many: pieces are made of all at once."""
+        if is_of_plain(value):
+            bucket = zlib.crc32(directory_in(key)) % _BUCKETS
+            self._plain[bucket] += len(value)
+            if self._plain[bucket] > MOST_PLAIN:
+                files = plain_in(value)
+                for row in range(len(files)):
+                    self.members.add(*files.described(row).record)
+                return
+        self.members.add(key, value)
 
     def close(self) -> None:
         self.members.close()
@@ -151,9 +204,12 @@ class MembersNote(Note, code=130, doing="gathering members"):
         if self.linked and not laid.has_names:
             laid.has_names = True
             result.spawn(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
-        sorter = laid.names if self.linked else laid.members
-        for record in marshal.loads(self.records):
-            sorter.add(*record)
+        if self.linked:
+            for record in marshal.loads(self.records):
+                laid.names.add(*record)
+            return
+        for key, value in marshal.loads(self.records):
+            laid.add(key, value)
 
 
 class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):

@@ -9,11 +9,15 @@ from __future__ import annotations
 import marshal
 import os
 import stat
+from collections.abc import Sequence
 
-from pcopy.archive.headers import header_of, stored_size
+from pcopy.archive.headers import end_of_plain, header_of, plain_pax, stored_size
 from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, filled_up
+from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.kernel.batches import Members
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.interface import SMALL_FILE, waited
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, Version, open_source, status_of
 from pcopy.signature.items import FILE as FILE_TYPE
@@ -21,6 +25,7 @@ from pcopy.signature.items import special_digest, symlink_digest, type_of
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import Described, described_in
 from pcopy.tasks.archive.frames import FRAME_BYTES, Frames
+from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, plain_in
 from pcopy.tasks.archive.write_chunks import begin_chunks, done
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
@@ -46,8 +51,9 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
     number: int
 
     def about(self) -> tuple[Place, bytes]:
-        root, path, name = marshal.loads(memoryview(marshal.loads(self.values)[0])[8:])[:3]
-        return Place(root, path, _NONE, NOWHERE, False, False), name
+        first = marshal.loads(self.values)[0]
+        described = plain_in(first).described(0) if is_of_plain(first) else described_in(first)
+        return place_of(described), described.name
 
     def run(self, rank: Rank, result: Result) -> Steps:
         writer = PieceWriter(rank, result)
@@ -59,9 +65,12 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
                 described = described_in(values[0])
                 begin_chunks(rank, result, described, values[0], self.offset, number=self.number)
             else:
-                members = []
+                members = list[bytes | bytearray]()
                 for value in values:
-                    members += writer.member(described_in(value))
+                    if is_of_plain(value):
+                        members.append((yield from writer.plain(plain_in(value))))
+                    else:
+                        members += writer.member(described_in(value))
                     yield None
                 data = b"".join(members)
                 self._check(rank, len(data))
@@ -76,6 +85,14 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         gathered: list[bytes] = []
         start = at = self.offset
         for value in values:
+            if is_of_plain(value):
+                files = yield from writer.plain(plain_in(value))
+                if gathered:
+                    archive.write(b"".join(gathered), start)
+                archive.write(files, at)
+                gathered, at = [], at + len(files)
+                start = at
+                continue
             described = described_in(value)
             member = described.member
             if member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None):
@@ -159,10 +176,7 @@ class PieceWriter:
     def _read(self, described: Described) -> bytes:
         """Raises ``Problem``, also if it is not what was found."""
         size, name = described.member.size, described.name
-        if (described.root, described.path) != self._place.directory or self._directory < 0:
-            self._directory = -1
-            self._directory = self._rank.sources[described.root].open(described.path)
-            self._place = place_of(described)
+        self._enter(described)
         try:
             descriptor = os.open(name, _QUICK, dir_fd=self._directory)
         except OSError:
@@ -182,6 +196,46 @@ class PieceWriter:
         finally:
             os.close(descriptor)
         return data
+
+    def _enter(self, described: Described) -> None:
+        """Its directory is open from now on; raises ``Problem``."""
+        if (described.root, described.path) != self._place.directory or self._directory < 0:
+            self._directory = -1
+            self._directory = self._rank.sources[described.root].open(described.path)
+            self._place = place_of(described)
+
+    def plain(self, files: PlainFiles) -> Stepwise[bytearray]:
+        """All of them, filled up. What can't be read just so is looked at by itself."""
+        rows, room, offsets = files.rows, bytearray(files.size), files.offsets
+        done = yield from self._taken(files, room)
+        if self._each:
+            for row in done:
+                size, end = rows.size[row], offsets[row + 1]
+                start = end - filled_up(size)
+                digest = self._rank.hashing.whole(bytes(room[start : start + size])) if self._rank.digests else b""
+                self._done(files.described(row), digest)
+        self._files += len(done)
+        self._bytes += sum(rows.size) if len(done) == len(files) else sum(rows.size[row] for row in done)
+        for row in {*range(len(files))}.difference(done) if len(done) < len(files) else ():
+            room[offsets[row] : offsets[row + 1]] = b"".join(self.member(files.described(row)))
+        return room
+
+    def _taken(self, files: PlainFiles, room: bytearray) -> Stepwise[Sequence[int]]:
+        """Which rows the kernel has put there."""
+        kernel = self._rank.kernel
+        if self._rank.throttle.is_on:
+            yield from self._rank.throttle.spend(sum(files.rows.size))
+        try:
+            self._enter(files.described(0))
+        except Problem:
+            return ()  # each of them tells of it
+        if not kernel.enters:
+            return ()
+        ends = {ids: end_of_plain(*names) for ids, names in files.owners.items()}
+        names = pack_names(files.names)
+        batch = Members(self._directory, names, files.rows, room, files.offsets, files.prefix, ends, plain_pax())
+        judged = yield from waited(kernel, kernel.submit(batch))
+        return judged.verdicts.rows(Code.DONE)
 
     def _at(self, described: Described) -> Place:
         if (described.root, described.path) != self._place.directory:

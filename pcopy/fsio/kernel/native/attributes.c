@@ -120,3 +120,18 @@ int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row)
                                                work->new_name[row]);
     return is_same ? DONE : PK_DEFERRED;
 }
+
+int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    char path[LONGEST_PATH], names[MOST_NAMES + 1];
+    if (!path_of(path, batch->directory, batch->work->name[row]))
+        return PK_DEFERRED;
+    doing(worker, OP_LISTXATTR);
+    const ssize_t size = list(path, names, 0);
+    if (size < 0)
+        return PK_DEFERRED;
+    for (const char *each = names; each < names + size; each += strlen(each) + 1)
+        if (what_of(worker, batch->flags, each) != PK_LEAVE)
+            return PK_DEFERRED;
+    return DONE;
+}

@@ -18,6 +18,8 @@
 #define PK_MEND_PLAIN 11
 #define PK_LOOK 12
 #define PK_MEND_WITHIN 13
+#define PK_BARE 14
+#define PK_MEMBER 15
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -113,6 +115,12 @@ typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
 
+/* Of PK_MEMBER: what a header of a regular file has from its type on, and what that, and its sum as spaces, adds to the sum. */
+typedef struct {
+    uint32_t uid, gid, sum;
+    uint8_t end[356];
+} pk_owner;
+
 typedef struct pk_batch {
     int kind, flags;
     uint32_t rows;
@@ -129,12 +137,18 @@ typedef struct pk_batch {
     uint8_t *arena;       /* NULL, or room for all contents, which are left there */
     const pk_tree *tree;
     pk_directory *directories;
-    const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more */
+    const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more; of PK_MEMBER: for
+                              * the member, up to the next offset */
     const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
     const uint16_t *directory_modes; /* and of directories, for PK_MEND_WITHIN */
     pk_sums *sums;         /* of PK_MEND_WITHIN: one for each row, zeros at first */
     uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
+    const pk_owner *owners;
+    uint32_t owners_number;
+    const char *prefix;    /* of all names in an archive */
+    size_t prefix_size;
+    const uint8_t *pax;    /* the block before a record of nothing but a time */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */
     /* The kernel's own. */
     int cancelled;

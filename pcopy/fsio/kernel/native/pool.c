@@ -18,6 +18,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
     [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
     [PK_MEND_WITHIN] = pk_mend_within_row,
+    [PK_BARE] = pk_bare_row, [PK_MEMBER] = pk_member_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -211,7 +212,7 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
 static int changes_nothing(const pk_batch *batch)
 {
     return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC || batch->kind == PK_SAME ||
-           batch->kind == PK_LOOK;
+           batch->kind == PK_LOOK || batch->kind == PK_BARE || batch->kind == PK_MEMBER;
 }
 
 static int makes_or_removes(const pk_batch *batch)
