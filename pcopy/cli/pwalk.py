@@ -152,7 +152,7 @@ exit status:
             ".csv, .parquet, .txt or .lst (paths alone); may be given for several")  # fmt: skip
         add("--summary", action="store_true",
             help="instead of a list tell how much there is: by type, size, age, depth, user and group; the largest "
-            "files and directories; what is unusual; on Lustre how files lie on its servers")  # fmt: skip
+            "files, directories and trees; what is unusual; on Lustre how files lie on its servers")  # fmt: skip
         add("--page", metavar="FILE", default=None,
             help="write the summary to FILE, too, as a page with pictures; its name ends in .html")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")

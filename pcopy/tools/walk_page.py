@@ -10,7 +10,7 @@ from pcopy import __version__
 from pcopy.report.page.charts import bar, columns, figure
 from pcopy.report.page.markup import Child, Markup, element, path
 from pcopy.report.page.page import document
-from pcopy.report.page.sections import section
+from pcopy.report.page.sections import edge, section
 from pcopy.report.page.tables import folded, table
 from pcopy.text import counted, shown
 from pcopy.units import show_size
@@ -105,7 +105,7 @@ def _labels(texts: Sequence[str]) -> Markup:
 
 
 def _below(row: Row) -> str:
-    return "empty" if row["below"] == 1 else f"< {show_size(row['below'])}"
+    return "empty" if row["below"] == 1 else f"< {edge(row['below'].bit_length() - 1)}"
 
 
 def _fewer(row: Row) -> str:
@@ -122,11 +122,28 @@ def _lists(sums: Values) -> list[Markup]:
     files = [(path(row["path"]), show_size(row["bytes"])) for row in sums["largest_files"]]
     directories = [(path(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
     return [
+        section("Largest trees", "trees", element("p", _TREES, class_="soft"), _trees(sums["largest_trees"])),
         section("Users", "users", _owners(sums["users"])),
         section("Groups", "groups", _owners(sums["groups"])),
         section("Largest files", "files", table(("Path", "Bytes"), files)),
         section("Directories with the most entries", "directories", table(("Path", "Entries"), directories)),
     ]
+
+
+_TREES = "All that lies below a directory, for directories of up to three levels below what was walked."
+
+
+def _trees(rows: Sequence[Row]) -> Markup:
+    most = max((row["bytes"] for row in rows), default=0) or 1
+    listed = []
+    for row in rows:
+        size = _with_bar(row["bytes"], most)
+        listed.append((path(row["path"]), f"{row['items']:,}", show_size(row["allocated"]), size))
+    return table(("Path", "Items", "Allocated", "Bytes"), listed)
+
+
+def _with_bar(size: int, most: int) -> Markup:
+    return element("span", show_size(size), bar(size / most))
 
 
 def _owners(rows: Sequence[Row]) -> Markup:
@@ -136,7 +153,7 @@ def _owners(rows: Sequence[Row]) -> Markup:
             row["name"],
             f"{row['items']:,}",
             show_size(row["bytes"]),
-            element("span", show_size(row["allocated"]), bar(row["allocated"] / most)),
+            _with_bar(row["allocated"], most),
         )
         for row in rows[:100]
     ]

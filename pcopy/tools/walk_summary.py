@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pcopy.text import shown
 from pcopy.units import show_size
 from pcopy.walk.forms import TYPES
-from pcopy.walk.sums import AGES, OTHERS, WalkSums
+from pcopy.walk.sums import AGES, OTHERS, TOP, WalkSums
 
 _BAR = 40
 """Characters of the longest bar of a histogram."""
@@ -44,6 +44,7 @@ def summary_lines(sums: WalkSums) -> Iterator[str]:
     yield from _histogram("directories by entries", sums.entries, _fewer)
     yield from _top("largest files", ((show_size(size), path) for size, path in sums.largest_files))
     yield from _top("directories with the most entries", ((f"{n:,}", path) for n, path in sums.largest_directories))
+    yield from _trees(sums)
     yield from _owners("users", sums, _user)
     yield from _owners("groups", sums, _group)
     unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in CALLED.items() if sums.unusual[key]]
@@ -71,6 +72,11 @@ def summary_of(sums: WalkSums) -> dict[str, object]:
         "entries": [{"below": 1 << power, "directories": number} for power, number in sorted(sums.entries.items())],
         "largest_files": [{"path": shown(path), "bytes": size} for size, path in sums.largest_files],
         "largest_directories": [{"path": shown(path), "entries": n} for n, path in sums.largest_directories],
+        "largest_trees": [
+            {"path": shown(path), "items": items, "bytes": size, "allocated": allocated}
+            for path, items, size, allocated in sums.trees.largest(TOP)
+        ],
+        "trees_folded": sums.trees.is_folded,
         "users": _owner_values(sums, "users", _user),
         "groups": _owner_values(sums, "groups", _group),
         "unusual": {key: sums.unusual[key] for key in CALLED},
@@ -121,6 +127,18 @@ def _top(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
         yield ""
         yield f"{title}:"
         yield from told
+
+
+def _trees(sums: WalkSums) -> Iterator[str]:
+    trees = sums.trees.largest(TOP)
+    if not trees:
+        return
+    yield ""
+    yield f"{'largest trees:':<14}  {'bytes':>9}  {'allocated':>9}"
+    for path, items, size, allocated in trees:
+        yield f"{items:>14,}  {show_size(size):>9}  {show_size(allocated):>9}  {shown(path)}"
+    if sums.trees.is_folded:
+        yield "(there were too many directories: some trees are missing here, and count for those around them)"
 
 
 def _owners(title: str, sums: WalkSums, called: Callable[[int], str]) -> Iterator[str]:

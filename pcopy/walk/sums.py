@@ -18,6 +18,7 @@ from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.fsio.kernel.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
 from pcopy.walk.forms import BLOCK, TYPES
 from pcopy.walk.matching import Items
+from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
     from pcopy.fsio.kernel.interface import Kernel
@@ -77,6 +78,8 @@ class WalkSums:
         self.unusual: Counter[str] = Counter()
         self.holes = 0
         """Bytes of sparse files that are not allocated."""
+        self.trees = TreeSums()
+        """What lies below directories."""
         self._files: list[tuple[int, bytes]] = []
         self._directories: list[tuple[int, bytes]] = []
 
@@ -88,6 +91,8 @@ class WalkSums:
         self.depths[min(depth, DEEPEST)] += len(kinds)
         self._add_names(items)
         size, allocated, largest = (self._tally and self._tally.add(rows, kinds)) or self._add_columns(rows, kinds)
+        if depth > 0:
+            self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
         _add_owners(self.owners["users"], rows.uid, items, (size, allocated))
         _add_owners(self.owners["groups"], rows.gid, items, (size, allocated))
         if _FILE in kinds and (len(self._files) < TOP or largest > self._files[0][0]):
@@ -181,7 +186,8 @@ class WalkSums:
         self._take_tally()
         counters = [dict(each) for each in self._counters()]
         numbers = self.size, self.allocated, self.holes
-        return dump_primitives((counters, numbers, self.owners, self._files, self._directories))
+        trees = self.trees.rows, self.trees.is_folded
+        return dump_primitives((counters, numbers, self.owners, self._files, self._directories, trees))
 
     def _take_tally(self) -> None:
         if self._tally is None:
@@ -200,7 +206,8 @@ class WalkSums:
 
     def merge(self, words: bytes) -> None:
         """Adds what another rank has found."""
-        counters, numbers, owners, files, directories = load_primitives(words)
+        counters, numbers, owners, files, directories, trees = load_primitives(words)
+        self.trees.merge(*trees)
         for mine, other in zip(self._counters(), counters, strict=True):
             mine.update(other)
         self.size += numbers[0]

@@ -46,6 +46,8 @@ def tree(area: Path) -> Path:
     os.mkfifo(top / "fifo")
     (top / os.fsdecode(b"\xff")).touch()
     (top / "new\nline").mkdir()
+    (top / "0/1/2/3").mkdir(parents=True)
+    (top / "0/1/2/3/deep").write_bytes(b"x" * 50_000)
     return top
 
 
@@ -91,6 +93,18 @@ def test_tells_the_sums_that_find_tells(tree: Path) -> None:
     assert {row["path"].replace("\\n", "\n"): row["entries"] for row in sums["largest_directories"]} == {
         row[7]: entries[row[7]] for row in rows if row[0] == "d"
     }
+    below = {
+        row[7]: [each for each in rows if each[7].startswith(f"{row[7]}/")]
+        for row in rows if row[0] == "d" and int(row[3]) <= 3
+    }  # fmt: skip
+    assert {row["path"]: (row["items"], row["bytes"], row["allocated"]) for row in sums["largest_trees"]} == {
+        path: (len(found), sum(int(row[1]) for row in found if row[0] == "f"), sum(512 * int(row[2]) for row in found))
+        for path, found in below.items() if found
+    }  # fmt: skip
+    assert [row["bytes"] for row in sums["largest_trees"]] == sorted(
+        (row["bytes"] for row in sums["largest_trees"]), reverse=True
+    )
+    assert not sums["trees_folded"]
     young = len(printed("%p", "-type", "f", "-mtime", "0", "!", "-newermt", "now", cwd=around))
     ages = {(row["from_days"], row["to_days"]): row["files"] for row in sums["modified"]}
     assert (ages[0, 1], ages[None, 0], sum(ages.values())) == (young, 1, len(files))
@@ -115,6 +129,7 @@ def test_for_people_and_of_a_selection(tree: Path) -> None:
         "files by size:",
         "files by age (modified):",
         "largest files:",
+        "largest trees:",
         "users:",
         "files with holes",
     ):

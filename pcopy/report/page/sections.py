@@ -189,11 +189,11 @@ def _buckets(rows: Sequence[Values]) -> Markup:
     for at, row in enumerate(rows):
         power = row["below"].bit_length() - 2
         has_room = at <= len(rows) - len(rows) / 8
-        labels.append(_edge(power) if power >= 0 and power % every == 0 and has_room else "")
+        labels.append(edge(power) if power >= 0 and power % every == 0 and has_room else "")
     return element("div", *(element("span", label) for label in labels), class_="buckets", aria_hidden="true")
 
 
-def _edge(power: int) -> str:
+def edge(power: int) -> str:
     """2 to the ``power``, without decimals."""
     return f"{1 << power % 10} {_UNITS[power // 10]}"
 
