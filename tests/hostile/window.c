@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,17 +20,19 @@
 static int (*next_open)(const char *, int, ...);
 static struct { char call[32], name[256], under[256], when[8]; long nth; } window;
 
-__attribute__((constructor)) static void begin(void)
+static void begin(void)
 {
-    const char *text = getenv("WINDOW");
     next_open = dlsym(RTLD_NEXT, "open64");
-    if (text)
-        sscanf(text, "%31s %255s %255s %ld %7s", window.call, window.name, window.under, &window.nth, window.when);
+    sscanf(getenv("WINDOW"), "%31s %255s %255s %ld %7s", window.call, window.name, window.under, &window.nth, window.when);
 }
 
 static int matches(const char *call, int directory, const char *name)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char link[64], path[8192];
+    if (!getenv("WINDOW"))
+        return 0; /* not yet, where runs are forked */
+    pthread_once(&once, begin);
     size_t prefix = strcspn(window.name, "*");
     if (strcmp(call, window.call) || !name || strncmp(name, window.name, prefix))
         return 0;

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lustre import standin
+from tests.lustre import asking, standin
 from tests.lustre.standin import Event, Shown
 from tests.support.filesystems import mounted, remove
 
@@ -57,7 +57,7 @@ class Lustre:
 
     def asked(self, code: str, *words: str | Path, osts: int = 8, pools: str = "") -> str:
         """What a Python program prints, and what it does is in the log."""
-        return standin.asked(code, *words, seen=self.environment(osts=osts, pools=pools))
+        return asking.asked(code, *words, seen=self.environment(osts=osts, pools=pools))
 
     def bytes_by_ost(self, path: Path) -> dict[int, int]:
         """How many bytes of a file have been written to which OST."""
@@ -70,6 +70,13 @@ class Lustre:
     def events(self, *calls: str) -> list[Event]:
         self.need_standin("a real one does not log what it is asked for")
         return standin.events(self.log, *calls)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def askers() -> Iterator[None]:
+    """They serve all tests of a session."""
+    yield
+    asking.clean_up()
 
 
 @pytest.fixture

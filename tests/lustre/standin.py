@@ -6,15 +6,13 @@ here comes from the programs under test.
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.lustre.asking import asked
 from tests.support.preload import compiled
 
 HERE = Path(__file__).parent
@@ -189,14 +187,6 @@ def composite(*wishes: tuple[int, bytes], mirrors: int = 1, flags: Mapping[int, 
         start = 0 if end == END else end
     size = at + len(bodies)
     return _HEADER.pack(COMPOSITE, size, 0, 0, len(wishes), mirrors - 1) + entries + bodies
-
-
-def asked(code: str, *words: str | Path, seen: Mapping[str, str]) -> str:
-    """What a program prints to which file systems look as ``seen`` (an environment) says; words are its ``argv``."""
-    command = [sys.executable, "-S", "-c", f"import os, sys, errno, fcntl\n{code}", *map(str, words)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **seen})
-    assert not done.returncode, done.stderr
-    return done.stdout
 
 
 def shown(path: Path, seen: Mapping[str, str]) -> Shown | None:

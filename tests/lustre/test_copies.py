@@ -52,7 +52,7 @@ def run(
 ) -> Completed:
     environment = lustre.environment(pools=pools, osts=osts, refuse=more.pop("refuse", ()), mdts=more.pop("mdts", 1))
     said = [word if isinstance(word, Path) else str(word) for word in words]
-    return pcopy(*said, env=environment, program=program, real=True, **more)
+    return pcopy(*said, env=environment, program=program, **more)
 
 
 def done(lustre: Lustre, *words: Any, **more: Any) -> Completed:

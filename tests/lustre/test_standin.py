@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.lustre.asking import asked
 from tests.lustre.conftest import Lustre
 from tests.lustre.standin import (
     ANY,
@@ -19,7 +20,6 @@ from tests.lustre.standin import (
     STALE,
     STORED,
     Component,
-    asked,
     composite,
     plain,
 )

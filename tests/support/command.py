@@ -115,18 +115,22 @@ def start(
         return subprocess.Popen(line, env=environment, cwd=cwd, umask=umask, **streams)
     wrap: Sequence[Argument] = options.get("wrap", ())
     program = options.get("program", "pcopy")
-    words = [os.fspath(word) for word in line[len(wrap) + 1 + len(RUN[program]) :]]
-    early = {"PYTHONPATH": environment["PYTHONPATH"]}
+    user = options.get("user") if is_root() else None
+    python, _ = _interpreter(user)
+    begins = line.index(python, len(wrap)) + 1 + len(RUN[program])
+    words = [os.fspath(word) for word in line[begins:]]
+    early: dict[str, str] = {name: environment[name] for name in ("PYTHONPATH", "LD_PRELOAD") if name in environment}
     if delays := getattr(wrap, "delays", ""):
         wrap = ()
         early |= preloaded(SLOW)
         environment["PCOPY_TEST_DELAYS"] = delays
     where = os.getcwd() if cwd is None else os.fspath(cwd)
-    return Program(_server(early), Request(program, words, environment, where, umask, bool(wrap)), wrap, **streams)
+    request = Request(program, words, environment, where, umask, bool(wrap), user, options.get("groups", ()))
+    return Program(_server(python, early), request, wrap, **streams)
 
 
 def _can_be_forked(environment: Mapping[str, str], options: Mapping[str, Any]) -> bool:
-    if options.get("launcher") or options.get("user") is not None or not is_possible():
+    if options.get("launcher") or not is_possible():
         return False
     wrap = options.get("wrap", ())
     if getattr(wrap, "delays", ""):
@@ -134,10 +138,11 @@ def _can_be_forked(environment: Mapping[str, str], options: Mapping[str, Any]) -
             return False
     elif wrap and not (is_root() and _is_strace(wrap)):  # others may not trace what they have not started
         return False
-    search = environment["PYTHONPATH"]
-    if not all(Path(place).is_relative_to(REPOSITORY) for place in search.split(os.pathsep)):
+    _, search = _interpreter(options.get("user") if is_root() else None)
+    asked = environment["PYTHONPATH"]
+    if asked != search and not all(Path(place).is_relative_to(REPOSITORY) for place in asked.split(os.pathsep)):
         return False  # an edited copy, of which there are many
-    return _early(environment) == _early(_environment(search))
+    return _early(environment) == _early(_environment(asked))
 
 
 def _is_strace(wrap: Sequence[Argument]) -> bool:
@@ -154,16 +159,16 @@ def _is_strace(wrap: Sequence[Argument]) -> bool:
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the start of an interpreter depends on."""
-    names = ("PYTHON", "LC_", "LD_", "LANG", "TZ")
-    return {name: value for name, value in environment.items() if name.startswith(names)}
+    """What the start of an interpreter depends on, but for libraries, with each of which there is a process."""
+    names = ("PYTHON", "LC_", "LD_", "LANG")
+    return {name: value for name, value in environment.items() if name.startswith(names) and name != "LD_PRELOAD"}
 
 
-def _server(early: Mapping[str, str]) -> Server:
-    key = frozenset(early.items())
+def _server(python: str, early: Mapping[str, str]) -> Server:
+    key = frozenset({"": python, **early}.items())
     with _turn:
         if key not in _servers:
-            _servers[key] = Server(sys.executable, {**_environment(early["PYTHONPATH"]), **early})
+            _servers[key] = Server(python, {**_environment(early["PYTHONPATH"]), **early})
         return _servers[key]
 
 
@@ -253,8 +258,8 @@ def _public(name: str) -> str:
 def _interpreter(user: int | None) -> tuple[str, str]:
     """A Python and a PYTHONPATH with which ``user`` can run the program.
 
-    Interpreters below /root and checkouts in private homes are out of reach of other users: then the machine's own
-    Python of the same version serves, and a copy of the package, and of all that it imports, in a public place.
+    Interpreters below /root and checkouts in private homes are out of reach of other users: the machine's own Python of
+    the same version serves, if there is one, and a copy of the package, and of all that it imports, in a public place.
     """
     if user is None:
         return sys.executable, str(REPOSITORY)
@@ -262,7 +267,8 @@ def _interpreter(user: int | None) -> tuple[str, str]:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     searches: tuple[Callable[[], str], ...] = (lambda: installed, _public_copy)
     for search in searches:
-        for python in (sys.executable, shutil.which(version, path="/usr/bin:/usr/local/bin")):
+        # Setpriv also starts what the user can't reach; it finds nothing of its own then.
+        for python in (shutil.which(version, path="/usr/bin:/usr/local/bin"), sys.executable):
             if python and _works(user, python, search()):
                 return python, search()
     pytest.skip(f"no {version} here that user {user} can run with the package")

@@ -15,7 +15,7 @@ from tests.support.command import Completed, pcopy, pverify, show, succeed
 from tests.support.extent import everything
 from tests.support.faults import ITEM_BY_ITEM, require_strace, slowed
 from tests.support.processes import background, wait_until
-from tests.support.users import is_root
+from tests.support.users import NOBODY, is_root, require_root
 from tests.support.warm import Program
 
 
@@ -45,6 +45,32 @@ def test_it_says_and_does_the_same(source: Path, area: Path, monkeypatch: pytest
             (area / "copy").rename(area / f"copy {forked}")
         runs.append((said(copied), said(verified), said(refused), mode))
     assert runs[0] == runs[1]
+
+
+@pytest.mark.skipif(everything(), reason="no run is forked")
+def test_it_is_somebody_else(source: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a capability, with the groups that are named, and with what it imports late within its reach."""
+    require_root("be somebody else")
+    (area / "place").mkdir()
+    os.chown(area / "place", NOBODY, NOBODY)
+    runs = []
+    for forked in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(command, "everything", lambda forked=forked: not forked)
+            target = area / "place" / f"copy {forked}"
+            with background(
+                source, target, user=NOBODY, groups=[10, 20], ranks=1, wrap=slowed(ITEM_BY_ITEM, 200)
+            ) as run:
+                assert isinstance(run.process, Program) is forked
+                assert wait_until(target.exists)
+                (rank,) = run.ranks()
+                status = Path(f"/proc/{rank}/status").read_text()
+                kept = re.findall(r"^(?:Uid|Gid|Groups|Cap...):.*", status, re.MULTILINE)
+                owner = os.stat(f"/proc/{rank}/fd").st_uid
+                assert run.end(20) == 0
+            runs.append((kept, owner, target.stat().st_uid))
+    assert runs[0] == runs[1]
+    assert runs[0][1:] == (NOBODY, NOBODY)
 
 
 @pytest.mark.skipif(everything(), reason="no run is forked")

@@ -38,6 +38,7 @@ GO = signal.SIGUSR2
 
 _PID = struct.Struct("=i")
 _CLONE_PARENT = 0x8000
+_PR_SET_DUMPABLE = 4
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 
@@ -56,6 +57,10 @@ class Request(NamedTuple):
     """-1: that of whoever asks."""
 
     traced: bool
+    user: int | None = None
+    """Also the group; None: whoever asks."""
+
+    groups: Sequence[int] = ()
 
 
 class Server:
@@ -184,11 +189,11 @@ def serve(number: int) -> NoReturn:
 
 
 def _load() -> None:
-    """All that a run may import, but for what belongs to MPI."""
+    """All that a run may import, but for what belongs to MPI, and for what brings threads of its own."""
     import pcopy
 
     for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
-        if not re.search(r"mpi|simulat|__main__|build_native", module.name):
+        if not re.search(r"mpi|simulat|parquet|__main__|build_native", module.name):
             with suppress(ImportError):
                 importlib.import_module(module.name)
     for name in ("argparse", "blake3", "ctypes", "gettext", "lmdb", "subprocess", "xxhash"):
@@ -222,6 +227,9 @@ def _become(told: int, *streams: int) -> NoReturn:
         os.chdir(request.directory)
         if request.umask >= 0:
             os.umask(request.umask)
+        time.tzset()
+        if request.user is not None:
+            _become_user(request.user, request.groups)
         sys.argv = [request.program, *map(os.fsdecode, request.arguments)]
         sys.stdin, sys.stdout, sys.stderr = (_opened(number) for number in range(3))
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
@@ -234,6 +242,14 @@ def _become(told: int, *streams: int) -> NoReturn:
     except BaseException:
         os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
     os._exit(99)
+
+
+def _become_user(user: int, groups: Sequence[int]) -> None:
+    """As setpriv does before it starts a program: all capabilities are gone, and /proc/self is the user's own."""
+    os.setgroups(groups)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def _take_environment(environment: Mapping[str, str]) -> None:
