@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.directory_batches import MendedWithin, MendWithin, SumsWithin
+from pcopy.fsio.kernel.directory_batches import DoneWithin, MendWithin, SumsWithin
 from pcopy.fsio.kernel.interface import Kernel, Settings
 from pcopy.fsio.preserve import Preserve, capable
 from tests.fsio.kernel_bench import KERNELS, done
@@ -53,7 +53,7 @@ def place(on: Any) -> Path:
 
 def mended(
     making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] | None = None, **wanted: Any
-) -> MendedWithin:
+) -> DoneWithin:
     """``wanted`` as in ``MendWithin``."""
     kernel = making(Settings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
@@ -67,9 +67,7 @@ def mended(
         **wanted,
     }
     try:
-        result: MendedWithin = done(
-            kernel, MendWithin(directory, pack_names(map(os.fsencode, names)), numbers, **chosen)
-        )
+        result: DoneWithin = done(kernel, MendWithin(directory, pack_names(map(os.fsencode, names)), numbers, **chosen))
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -83,7 +81,7 @@ def modes_in(place: Path) -> dict[str, str]:
     }
 
 
-def left(result: MendedWithin, row: int) -> dict[bytes, tuple[str, int]]:
+def left(result: DoneWithin, row: int) -> dict[bytes, tuple[str, int]]:
     found = result.left[row]
     return dict(zip(found.names.split(b"/"), zip(found.kinds.decode(), found.inodes, strict=True), strict=True))
 

@@ -117,33 +117,36 @@ class Look(OfNames[Looked]):
 
 class LeftWithin(NamedTuple):
     """Names (joined by slashes) in a directory, with their inodes as it tells them. The ``kinds`` are ``d`` for
-    directories that are as they should be, and are to be entered, ``?`` for what wants care."""
+    directories that are done themselves, and are to be entered, ``?`` for what wants care. If two sides are compared,
+    ``others`` are the inodes on the second one, and ``c`` are files that differ in their contents alone."""
 
     names: bytes
     kinds: bytes
     inodes: array[int]
+    others: array[int]
 
 
 class SumsWithin(NamedTuple):
-    """Items that are as they should be now, the bytes of the files among them, and how many items were changed."""
+    """Items that are done, with all that there is to do with them: of the files the ``bytes``, of all how many were
+    ``changed``. If two sides are compared, an item counts once, and ``bytes`` were read of both."""
 
-    files: int
-    directories: int
-    links: int
-    others: int
-    bytes: int
-    changed: int
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    others: int = 0
+    bytes: int = 0
+    changed: int = 0
 
 
-class MendedWithin(Judged):
+class DoneWithin(Judged):
     """What is ``left`` in directories that are ``DONE``, and the ``sums`` of all of these. Others want ``CARE``, and
-    nothing in them was changed."""
+    nothing in them is done."""
 
     sums: SumsWithin
     left: dict[int, LeftWithin]
 
 
-class MendWithin(OfNames[MendedWithin]):
+class MendWithin(OfNames[DoneWithin]):
     """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, and changes
     all that is in them as ``MendPlain`` does; directories get bits from ``directory_modes``.
 
@@ -157,6 +160,27 @@ class MendWithin(OfNames[MendedWithin]):
     directory_modes: array[int]
     uid: int = KEEP
     gid: int = KEEP
+
+
+class CompareWithin(OfNames[DoneWithin]):
+    """Opens the directories ``names`` of ``directory`` and of ``target``, which have these ``inodes`` there and
+    ``others`` here, and lie on these ``devices``, and compares what is in them by ``wanted`` (the bits of
+    ``pcopy.tasks.compare.properties``; no attributes). Times may differ by ``window`` whole seconds, if it is not 0.
+
+    Directories with more than ``most`` names on a side, of 255 at most, want ``CARE``.
+    """
+
+    target: int
+    inodes: array[int]
+    others: array[int]
+    devices: tuple[int, int]
+    most: int
+    wanted: int
+    window: int = 0
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return self.directory, self.target
 
 
 class Finish(OfNames[Judged]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pcopy.fsio.attributes import Attributes
@@ -26,13 +26,14 @@ from pcopy.fsio.kernel.columns import (
 )
 from pcopy.fsio.kernel.directory_batches import (
     Common,
+    CompareWithin,
+    DoneWithin,
     Enter,
     Entered,
     Finish,
     LeftWithin,
     Look,
     Looked,
-    MendedWithin,
     MendWithin,
     Sibling,
     SumsWithin,
@@ -137,44 +138,66 @@ class LookInC(InC):
         return Within(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows)
 
 
-class MendWithinInC(InC):
-    """Rows that C defers want care."""
+class WithinInC(InC):
+    """Something is done in directories. Rows that C defers want care."""
 
-    def __init__(self, batch: MendWithin) -> None:
+    def __init__(self, kind: int, batch: MendWithin | CompareWithin) -> None:
         number = len(batch)
-        self._mended = MendedWithin(Verdicts(number), SumsWithin(0, 0, 0, 0, 0, 0), {})
-        super().__init__(_lib.PK_MEND_WITHIN, batch, self._mended, _none)
-        if len(batch.inodes) != number:
-            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
-        if not len(batch.modes) == len(batch.directory_modes) == ALL_MODES:
-            raise ValueError("there is not one mode for all that permission bits can be")
-        self._tree = tree = _ffi.new("pk_tree *")
-        tree.source_device, tree.most, tree.user = batch.device, batch.most + 1, os.geteuid()
-        tree.flags = _lib.PK_POWERFUL if capable(CAP_DAC_OVERRIDE) else 0
+        self._done = DoneWithin(Verdicts(number), SumsWithin(), {})
+        super().__init__(kind, batch, self._done, _none)
+        self._tree: Any = _ffi.new("pk_tree *")
         self._directories: Any = _ffi.new("pk_directory[]", number)
         self._sums: Any = _ffi.new("pk_sums[]", number)
         to = self.batch
-        to.tree, to.directories, to.sums = tree, self._directories, self._sums
-        to.given.inode = self.pointer("uint64_t[]", batch.inodes)
-        to.modes = self.pointer("uint16_t[]", batch.modes)
-        to.directory_modes = self.pointer("uint16_t[]", batch.directory_modes)
-        to.uid, to.gid = batch.uid, batch.gid
+        to.tree, to.directories, to.sums = self._tree, self._directories, self._sums
+        self._tree.most = batch.most + 1
+        to.given.inode = self._inodes(batch.inodes)
+
+    def _inodes(self, inodes: array[int]) -> Any:
+        """One for each row; raises ``ValueError``."""
+        if len(inodes) != self.number:
+            raise ValueError(f"there are {len(inodes)} inodes for {self.number} rows")
+        return self.pointer("uint64_t[]", inodes)
 
     def finish(self) -> None:
-        mended, directories = self._mended, self._directories
-        codes = mended.verdicts.codes
+        result, directories = self._done, self._directories
+        codes, width = result.verdicts.codes, len(SumsWithin._fields)
         give_back(codes)
         numbers = array("Q", _ffi.buffer(self._sums)[:])
-        mended.sums = SumsWithin(
-            *(sum(numbers[column :: len(SumsWithin._fields)]) for column in range(len(SumsWithin._fields)))
-        )
+        result.sums = SumsWithin(*(sum(numbers[column::width]) for column in range(width)))
         done = int(Code.DONE)
         for row, code in enumerate(codes):
             found = directories[row]
             if code == done and (number := found.left):
-                inodes = array("Q", _ffi.buffer(found.inodes, number * 8)[:])
-                names = _ffi.buffer(found.names, found.names_size)[:]
-                mended.left[row] = LeftWithin(names, _ffi.buffer(found.kinds, number)[:], inodes)
+                names, kinds = _ffi.buffer(found.names, found.names_size)[:], _ffi.buffer(found.kinds, number)[:]
+                inodes, others = (
+                    array("Q", _ffi.buffer(each, 8 * number)[:] if each else b"")
+                    for each in (found.inodes, found.rows.inode)
+                )
+                result.left[row] = LeftWithin(names, kinds, inodes, others)
+
+
+class MendWithinInC(WithinInC):
+    def __init__(self, batch: MendWithin) -> None:
+        super().__init__(_lib.PK_MEND_WITHIN, batch)
+        if not len(batch.modes) == len(batch.directory_modes) == ALL_MODES:
+            raise ValueError("there is not one mode for all that permission bits can be")
+        self._tree.source_device, self._tree.user = batch.device, os.geteuid()
+        self._tree.flags = _lib.PK_POWERFUL if capable(CAP_DAC_OVERRIDE) else 0
+        to = self.batch
+        to.modes = self.pointer("uint16_t[]", batch.modes)
+        to.directory_modes = self.pointer("uint16_t[]", batch.directory_modes)
+        to.uid, to.gid = batch.uid, batch.gid
+
+
+class CompareWithinInC(WithinInC):
+    def __init__(self, batch: CompareWithin) -> None:
+        super().__init__(_lib.PK_COMPARE_WITHIN, batch)
+        self._tree.source_device, self._tree.target_device = batch.devices
+        self._tree.window = batch.window
+        self.batch.target = batch.target
+        self.batch.flags = batch.wanted
+        self.batch.wanted.inode = self._inodes(batch.others)
 
 
 class FinishInC(DirectoriesInC):
@@ -207,15 +230,18 @@ def directories_in_c(settings: Settings, batch: Batch[Any]) -> InC | None:
     match batch:
         case Enter():
             return EnterInC(settings, batch)
-        case Look():
-            return LookInC(batch)
-        case MendWithin():
-            return MendWithinInC(batch)
         case Finish():
             return FinishInC(settings, batch)
-        case SyncDirectories():
-            return SyncInC(batch)
-    return None
+    made = _WITHOUT_SETTINGS.get(type(batch))
+    return made(batch) if made is not None else None
+
+
+_WITHOUT_SETTINGS: dict[type[Batch[Any]], Callable[[Any], InC]] = {
+    Look: LookInC,
+    MendWithin: MendWithinInC,
+    CompareWithin: CompareWithinInC,
+    SyncDirectories: SyncInC,
+}
 
 
 def _fill(rows: Rows, found: Any, names: Sequence[str]) -> None:

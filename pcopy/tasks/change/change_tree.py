@@ -16,7 +16,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
 from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import LeftWithin, MendedWithin, MendWithin, SumsWithin
+from pcopy.fsio.kernel.directory_batches import DoneWithin, LeftWithin, MendWithin, SumsWithin
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -141,12 +141,12 @@ class _Tree:
                 place = self._place(around, names[row], inodes[row])
                 yield from self._go_into(place, mended.left[row])
 
-    def _mend_within(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Stepwise[MendedWithin]:
+    def _mend_within(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Stepwise[DoneWithin]:
         rank, intent = self._rank, self._rank.own(Intent)
         try:
             directory = open_listed(rank, around)
         except Problem:  # which each tells by itself
-            return MendedWithin(Verdicts(len(names)), SumsWithin(0, 0, 0, 0, 0, 0), {})
+            return DoneWithin(Verdicts(len(names)), SumsWithin(), {})
         batch = MendWithin(
             directory,
             pack_names(names),

@@ -12,24 +12,29 @@ from __future__ import annotations
 import errno
 import os
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import MODE, Code, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import MODE, Code, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import CompareWithin, DoneWithin, LeftWithin, SumsWithin
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.signature.items import ROOT
+from pcopy.named import NamedTuple
+from pcopy.signature.items import DIRECTORY, FILE, ROOT
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import Paces
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.looking import Looking
+from pcopy.tasks.compare.properties import ACL, CONTENT, TELLS_COMMON, XATTR
 from pcopy.tasks.compare.sides import SIDES, failed, on_side, open_sides
 from pcopy.tasks.compare.tell_differences import Differences
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
@@ -38,11 +43,15 @@ IN_PLACE = 64
 """Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
 MOST = 64
 """Directories of one task."""
+AT_ONCE = 16
+"""Directories that the kernel is given at a time."""
 LONG = 0.05
 """Seconds after which a task leaves the rest to others."""
 MOST_MERGED = 1 << 17
 """Names of a directory, of both sides together, that one rank brings together: some 20 MB. Of more, those of the second
 side are asked for on the first once more."""
+
+_CONTENTS = ord("c")
 
 
 class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
@@ -56,12 +65,18 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
     operation_count = 4
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        found, end = Differences(rank), time.monotonic() + LONG
-        inodes = zip(unpack_numbers(self.inodes), unpack_numbers(self.others), strict=True)
-        names = unpack_names(self.names)
-        for row, (name, both) in enumerate(zip(names, inodes, strict=True), 1):
-            result.count(counts.UNSCANNED, -1)
-            yield from _compare(rank, result, found, self.place, name, both)
+        found, end, row = Differences(rank), time.monotonic() + LONG, 0
+        names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
+        at_once = AT_ONCE if len(names) > 1 and _are_plain(rank, self.place) else 1
+        while row < len(names):
+            part = slice(row, row + at_once)
+            row += at_once
+            if at_once > 1:
+                some = _Some(self.place, names[part], inodes[part], others[part])
+                yield from _compare_at_once(rank, result, found, some)
+            else:
+                result.count(counts.UNSCANNED, -1)
+                yield from _compare(rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0]))
             if row < len(names) and (rank.stop_reason is not None or time.monotonic() > end):
                 rest = self._replace(
                     names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
@@ -70,6 +85,87 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
                     result.spawn(task, task.items * SCAN_COST, expands=True)
                 break
         found.tell(result)
+
+
+class _Some(NamedTuple):
+    """Directories that lie beside each other on both sides, with their inodes there and here."""
+
+    around: Place
+    names: Sequence[bytes]
+    inodes: Sequence[int]
+    others: Sequence[int]
+
+
+def _are_plain(rank: Rank, around: Place) -> bool:
+    """Does the kernel compare what is in several of the directories in this one? Where it has threads, each item may be
+    another one's."""
+    kernel, options = rank.kernel, rank.options
+    if not (kernel.enters and kernel.works_here) or rank.throttle.is_on or rank.own(Selected).anything:
+        return False
+    if options.compare & (ACL | XATTR | TELLS_COMMON) or options.direct or options.drop_cache:
+        return False
+    return not any(rank.sources[side].mounted.concerns(around.path) for side in SIDES)
+
+
+def _compare_at_once(rank: Rank, result: Result, found: Differences, some: _Some) -> Steps:
+    """Some directories; those that are no plain cases one by one."""
+    around = some.around
+    done = yield from _compare_within(rank, some)
+    _count(rank, result, done.sums)
+    for row, code in enumerate(done.verdicts.codes):
+        result.count(counts.UNSCANNED, -1)
+        name, both = some.names[row], (some.inodes[row], some.others[row])
+        if code != Code.DONE:
+            yield from _compare(rank, result, found, around, name, both)
+            continue
+        result.count(counts.DIRECTORIES)
+        if row in done.left:
+            ours, theirs = Identity(around.source_id.mount, both[0]), Identity(around.target_id.mount, both[1])
+            place = Place(around.root, os.path.join(around.path, name), ours, theirs, False, False)
+            yield from _go_on(rank, result, found, place, done.left[row])
+
+
+def _compare_within(rank: Rank, some: _Some) -> Stepwise[DoneWithin]:
+    sides = [on_side(some.around, side) for side in SIDES]
+    try:
+        ours, theirs = map(rank.open_source, sides)
+    except Problem:  # which each tells by itself
+        return DoneWithin(Verdicts(len(some.names)), SumsWithin(), {})
+    devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
+    numbers = array("Q", some.inodes), array("Q", some.others)
+    wanted, window = rank.options.compare, rank.options.modify_window
+    batch = CompareWithin(ours, pack_names(some.names), theirs, *numbers, devices, NAMES_AT_ONCE - 1, wanted, window)
+    return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
+
+
+def _count(rank: Rank, result: Result, sums: SumsWithin) -> None:
+    """What is alike, and files that differ in their contents; directories count when they are done."""
+    result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.others)
+    result.count(counts.FILES, sums.files)
+    result.count(counts.SYMLINKS, sums.links)
+    result.count(counts.SPECIAL, sums.others)
+    result.count(counts.FOUND_BYTES, sums.bytes)
+    result.count(counts.BYTES, sums.bytes)
+    rank.counters[counts.MOVED] += sums.bytes
+
+
+def _go_on(rank: Rank, result: Result, found: Differences, place: Place, left: LeftWithin) -> Steps:
+    """What the kernel has left of a directory."""
+    names = unpack_names(left.names)
+    below, differing, others = list[tuple[bytes, int, int]](), list[bytes](), list[bytes]()
+    for name, kind, inode, other in zip(names, left.kinds, left.inodes, left.others, strict=True):
+        if kind == DIRECTORY[0]:
+            below.append((name, inode, other))
+        else:
+            (differing if kind == _CONTENTS else others).append(name)
+    found.add(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
+    _enter(rank, result, place, below)
+    if others:
+        opened = open_sides(rank, result, place, others)
+        if opened is None:
+            result.count(counts.FOUND, len(others))
+        else:
+            yield from compare_names(rank, result, found, place, opened, pack_names(others))
 
 
 def _compare(

@@ -20,6 +20,7 @@
 #define PK_MEND_WITHIN 13
 #define PK_BARE 14
 #define PK_MEMBER 15
+#define PK_COMPARE_WITHIN 16
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -33,6 +34,13 @@
 #define PK_IDENTIFY 512 /* inode and mark are told of files, too, that keep the names under which they were made */
 #define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
 #define PK_ACLS 2048    /* ACLs are */
+
+/* What PK_COMPARE_WITHIN compares, in the place of flags: as pcopy.tasks.compare.properties has it. */
+#define PK_OF_SIZE 2
+#define PK_OF_MTIME 4
+#define PK_OF_MODE 8
+#define PK_OF_OWNER 16
+#define PK_OF_CONTENT 128
 
 /* What the rows of PK_TRY are, in the place of flags: pcopy.fsio.kernel.batches.Call. */
 #define PK_TRY_CREATE 1
@@ -104,13 +112,15 @@ typedef struct {
     char *names;          /* those that are left, joined by slashes, with the columns of what they are */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* of PK_LOOK: letters, with p, s, c and b beside those of pk_list; of PK_MEND_WITHIN: d for a
-                           * directory that is done, and is to be entered, ? for what takes care */
+    uint8_t *kinds;       /* of PK_LOOK: letters, with p, s, c and b beside those of pk_list; of PK_MEND_WITHIN and
+                           * PK_COMPARE_WITHIN: d for a directory that is done, and is to be entered, ? for what takes
+                           * care, c for files that differ in their contents alone */
     uint64_t *inodes;     /* and inodes, as the directory tells them */
     void *block;
 } pk_directory;
 
-/* What is in a directory and as it should be, how much of that was changed, and the bytes of its files. */
+/* What is in a directory and as it should be, how much of that was changed, and the bytes of its files. Of
+ * PK_COMPARE_WITHIN: what is on both sides, and the bytes that were read. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
@@ -141,7 +151,7 @@ typedef struct pk_batch {
                               * the member, up to the next offset */
     const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
     const uint16_t *directory_modes; /* and of directories, for PK_MEND_WITHIN */
-    pk_sums *sums;         /* of PK_MEND_WITHIN: one for each row, zeros at first */
+    pk_sums *sums;         /* of PK_MEND_WITHIN and PK_COMPARE_WITHIN: one for each row, zeros at first */
     uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
     const pk_owner *owners;

@@ -17,7 +17,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
     [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
     [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
-    [PK_MEND_WITHIN] = pk_mend_within_row,
+    [PK_MEND_WITHIN] = pk_mend_within_row, [PK_COMPARE_WITHIN] = pk_compare_within_row,
     [PK_BARE] = pk_bare_row, [PK_MEMBER] = pk_member_row,
 };
 
@@ -212,7 +212,8 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
 static int changes_nothing(const pk_batch *batch)
 {
     return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC || batch->kind == PK_SAME ||
-           batch->kind == PK_LOOK || batch->kind == PK_BARE || batch->kind == PK_MEMBER;
+           batch->kind == PK_LOOK || batch->kind == PK_BARE || batch->kind == PK_MEMBER ||
+           batch->kind == PK_COMPARE_WITHIN;
 }
 
 static int makes_or_removes(const pk_batch *batch)
@@ -314,7 +315,7 @@ void pk_poll(pk_kernel *kernel, uint64_t nanoseconds)
     while (!kernel->most && !is_done && kernel->first != NULL) {
         pk_batch *batch = kernel->first;
         const int is_of_many = batch->kind == PK_ENTER || batch->kind == PK_LOOK ||
-                               batch->kind == PK_MEND_WITHIN;
+                               batch->kind == PK_MEND_WITHIN || batch->kind == PK_COMPARE_WITHIN;
         const uint32_t most = kernel->main.is_slow || is_of_many ? 1 : ROWS_AT_ONCE;
         uint32_t start, number = claim(kernel, &kernel->main, batch, most, &start);
         pthread_mutex_unlock(&kernel->lock);

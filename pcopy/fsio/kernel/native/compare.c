@@ -1,0 +1,269 @@
+/* Rows that are directories which two trees have: what is in them is compared on both sides.
+ *
+ * What is alike is counted. All else is left: names that one side alone has, what differs, what can't be told here.
+ */
+#include "internal.h"
+
+#define MOST_COMPARED 256 /* names of a directory on one side */
+#define NAMES (64u << 10) /* bytes of these */
+#define CONTENTS (64u << 10)
+#define LARGEST (512u << 10)    /* a file of more bytes is compared by others, */
+#define MOST_BYTES (8u << 20)   /* and so are those of a directory after so many: a row should not take long */
+#define LISTED (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+
+struct item {
+    const char *name;
+    uint64_t inode;
+    uint8_t kind;
+};
+
+/* A directory on one side, and the items in it by their names. */
+struct side {
+    int directory, number;
+    struct item items[MOST_COMPARED];
+};
+
+/* Of what is in the directories of a row. */
+struct pairs {
+    pk_worker *worker;
+    const pk_batch *batch;
+    const struct side *sides[2];
+    pk_directory *found;
+    pk_sums *sums;
+    unsigned char *contents[2];
+};
+
+static int by_name(const void *one, const void *other)
+{
+    return strcmp(((const struct item *)one)->name, ((const struct item *)other)->name);
+}
+
+/* Lists an open directory, which must be that of the inode; `names` has room for NAMES bytes. -1: it is no plain case. */
+static int list(pk_worker *worker, struct side *side, char *names, uint64_t inode, uint64_t device, int most)
+{
+    struct stat status;
+    pk_listing listing;
+    uint8_t kinds[MOST_COMPARED];
+    uint64_t inodes[MOST_COMPARED];
+    doing(worker, OP_FSTAT);
+    if (fstat(side->directory, &status) || status.st_ino != inode || status.st_dev != device)
+        return -1;
+    doing(worker, OP_READDIR);
+    listing.at = listing.end = 0;
+    listing.has_begun = 1;
+    listing.is_over = 0;
+    most = most < MOST_COMPARED ? most : MOST_COMPARED;
+    side->number = pk_list(side->directory, &listing, names, NAMES - 1, kinds, inodes, most);
+    if (side->number < 0 || !listing.is_over)
+        return -1;
+    if (side->number == 0) /* one that was removed once it was open looks like an empty one */
+        return fstat(side->directory, &status) || status.st_nlink == 0 ? -1 : 0;
+    names[listing.used] = '\0';
+    for (int each = 0; each < side->number; each++) {
+        char *after = strchrnul(names, '/');
+        *after = '\0';
+        side->items[each] = (struct item){names, inodes[each], kinds[each]};
+        names = after + 1;
+    }
+    qsort(side->items, (size_t)side->number, sizeof *side->items, by_name);
+    return 0;
+}
+
+static int are_times_alike(const struct stat *one, const struct stat *other, int64_t window)
+{
+    const int64_t later = one->st_mtim.tv_sec - other->st_mtim.tv_sec;
+    return window ? later <= window && -later <= window
+                  : !later && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+/* Are two items alike as far as their statuses tell? A device takes more care. */
+static int are_alike(const pk_batch *batch, const struct stat *one, const struct stat *other)
+{
+    const mode_t kind = one->st_mode & S_IFMT;
+    const int has_size = kind == S_IFREG ? batch->flags & (PK_OF_SIZE | PK_OF_CONTENT)
+                                         : kind == S_IFLNK && batch->flags & PK_OF_SIZE;
+    if (kind != (other->st_mode & S_IFMT) || kind == S_IFCHR || kind == S_IFBLK)
+        return 0;
+    if (has_size && one->st_size != other->st_size)
+        return 0;
+    if (batch->flags & PK_OF_MTIME && !are_times_alike(one, other, batch->tree->window))
+        return 0;
+    if (batch->flags & PK_OF_MODE && kind != S_IFLNK && (one->st_mode ^ other->st_mode) & 07777)
+        return 0;
+    return !(batch->flags & PK_OF_OWNER) || (one->st_uid == other->st_uid && one->st_gid == other->st_gid);
+}
+
+/* Do two symbolic links have the same text? 0: no, or that can't be told. */
+static int have_same_text(const struct pairs *pairs, const char *name)
+{
+    ssize_t sizes[2];
+    doing(pairs->worker, OP_READ);
+    for (int side = 0; side < 2; side++)
+        sizes[side] = readlinkat(pairs->sides[side]->directory, name, (char *)pairs->contents[side], CONTENTS);
+    return sizes[0] > 0 && sizes[0] < CONTENTS && sizes[0] == sizes[1] &&
+           !memcmp(pairs->contents[0], pairs->contents[1], (size_t)sizes[0]);
+}
+
+/* Do two open files of this size hold the same? -1: one of them can't be read, or not just so. */
+static int hold_same(const struct pairs *pairs, const int reading[2], size_t size)
+{
+    size_t at = 0;
+    do { /* what is read is one byte more than there should be at the end, so that this shows in one read of small files */
+        const size_t wanted = size - at < CONTENTS - 1 ? size - at + 1 : CONTENTS - 1;
+        const size_t expected = wanted <= size - at ? wanted : size - at;
+        for (int side = 0; side < 2; side++)
+            if (read(reading[side], pairs->contents[side], wanted) != (ssize_t)expected)
+                return -1;
+        if (memcmp(pairs->contents[0], pairs->contents[1], expected))
+            return 0;
+        at += expected;
+        if (wanted > expected)
+            return 1;
+    } while (1);
+}
+
+static int is_unchanged(int reading, const struct stat *before)
+{
+    struct stat now;
+    return !fstat(reading, &now) && now.st_size == before->st_size && now.st_mtim.tv_sec == before->st_mtim.tv_sec &&
+           now.st_mtim.tv_nsec == before->st_mtim.tv_nsec && now.st_ctim.tv_sec == before->st_ctim.tv_sec &&
+           now.st_ctim.tv_nsec == before->st_ctim.tv_nsec;
+}
+
+/* Compares two open files: the letter of what becomes of them, 0 if they are alike. */
+static int compare_open(struct pairs *pairs, const int reading[2])
+{
+    struct stat status[2];
+    doing(pairs->worker, OP_FSTAT);
+    for (int side = 0; side < 2; side++)
+        if (fstat(reading[side], &status[side]) || !S_ISREG(status[side].st_mode))
+            return '?';
+    const uint64_t size = (uint64_t)status[0].st_size;
+    if (!are_alike(pairs->batch, &status[0], &status[1]) || size > LARGEST || pairs->sums->bytes > MOST_BYTES)
+        return '?';
+    doing(pairs->worker, OP_READ);
+    const int are_same = hold_same(pairs, reading, size);
+    if (are_same < 0 || !is_unchanged(reading[0], &status[0]) || !is_unchanged(reading[1], &status[1]))
+        return '?';
+    pairs->sums->files++;
+    pairs->sums->bytes += 2 * size;
+    return are_same ? 0 : 'c';
+}
+
+static int compare_files(struct pairs *pairs, const char *name)
+{
+    int reading[2], result = '?', keeps_atime;
+    doing(pairs->worker, OP_OPEN);
+    reading[0] = pk_open_source(pairs->sides[0]->directory, name, 0, &keeps_atime);
+    if (reading[0] < 0)
+        return '?';
+    reading[1] = pk_open_source(pairs->sides[1]->directory, name, 0, &keeps_atime);
+    if (reading[1] >= 0) {
+        result = compare_open(pairs, reading);
+        close(reading[1]);
+    }
+    close(reading[0]);
+    return result;
+}
+
+/* Compares two items of one name: the letter of what becomes of them, 0 if they are alike and that is all. */
+static int compare(struct pairs *pairs, const struct item *one, const struct item *other)
+{
+    const pk_batch *batch = pairs->batch;
+    const pk_tree *tree = batch->tree;
+    struct stat status[2];
+    if (one->kind == 'f' && other->kind == 'f' && batch->flags & PK_OF_CONTENT)
+        return compare_files(pairs, one->name);
+    doing(pairs->worker, OP_STAT);
+    for (int side = 0; side < 2; side++)
+        if (fstatat(pairs->sides[side]->directory, one->name, &status[side], AT_SYMLINK_NOFOLLOW))
+            return '?';
+    if (!are_alike(batch, &status[0], &status[1]))
+        return '?';
+    switch (status[0].st_mode & S_IFMT) {
+    case S_IFDIR:
+        if (status[0].st_ino != one->inode || status[0].st_dev != tree->source_device ||
+            status[1].st_ino != other->inode || status[1].st_dev != tree->target_device)
+            return '?';
+        pairs->sums->directories++;
+        return 'd';
+    case S_IFREG:
+        if (batch->flags & PK_OF_CONTENT)
+            return '?';
+        pairs->sums->files++;
+        return 0;
+    case S_IFLNK:
+        if (batch->flags & PK_OF_CONTENT && !have_same_text(pairs, one->name))
+            return '?';
+        pairs->sums->links++;
+        return 0;
+    default: pairs->sums->others++; return 0;
+    }
+}
+
+static void leave(pk_directory *found, const char *name, int letter, uint64_t inode, uint64_t other)
+{
+    const size_t length = strlen(name);
+    if (found->left)
+        found->names[found->names_size++] = '/';
+    memcpy(found->names + found->names_size, name, length);
+    found->names_size += length;
+    found->inodes[found->left] = inode;
+    found->rows.inode[found->left] = other;
+    found->kinds[found->left++] = (uint8_t)letter;
+}
+
+/* Goes through both sides by names. -1: there is no memory. */
+static int compare_all(struct pairs *pairs)
+{
+    const struct side *one = pairs->sides[0], *other = pairs->sides[1];
+    const size_t rows = (size_t)(one->number + other->number);
+    pk_directory *found = pairs->found;
+    if (!rows)
+        return 0;
+    found->block = malloc(rows * (2 * sizeof(uint64_t) + 1) + 2 * NAMES);
+    if (found->block == NULL)
+        return -1;
+    found->inodes = found->block;
+    found->rows.inode = found->inodes + rows;
+    found->kinds = (uint8_t *)(found->rows.inode + rows);
+    found->names = (char *)(found->kinds + rows);
+    for (int a = 0, b = 0; a < one->number || b < other->number;) {
+        const int order = a == one->number ? 1 : b == other->number ? -1 : by_name(&one->items[a], &other->items[b]);
+        if (order) {
+            leave(found, order < 0 ? one->items[a++].name : other->items[b++].name, '?', 0, 0);
+            continue;
+        }
+        const int letter = compare(pairs, &one->items[a], &other->items[b]);
+        if (letter)
+            leave(found, one->items[a].name, letter, one->items[a].inode, other->items[b].inode);
+        a++;
+        b++;
+    }
+    return 0;
+}
+
+int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const pk_tree *tree = batch->tree;
+    const char *name = batch->work->name[row];
+    char *names = (char *)worker->buffer;
+    unsigned char *contents = worker->buffer + 2 * NAMES;
+    struct side one, other;
+    struct pairs pairs = {
+        worker, batch, {&one, &other}, &batch->directories[row], &batch->sums[row], {contents, contents + CONTENTS}};
+    int is_plain = 0;
+    doing(worker, OP_OPEN);
+    one.directory = pk_open_quietly(batch->directory, name, LISTED, NULL);
+    if (one.directory < 0)
+        return PK_DEFERRED;
+    other.directory = pk_open_quietly(batch->target, name, LISTED, NULL);
+    if (other.directory >= 0) {
+        is_plain = !list(worker, &one, names, batch->given.inode[row], tree->source_device, tree->most) &&
+                   !list(worker, &other, names + NAMES, batch->wanted.inode[row], tree->target_device, tree->most) &&
+                   !compare_all(&pairs);
+        close(other.directory);
+    }
+    close(one.directory);
+    return is_plain ? DONE : PK_DEFERRED;
+}
