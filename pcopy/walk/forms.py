@@ -93,7 +93,7 @@ def _is_far(field: str, column: Sequence[int]) -> bool:
     return field.endswith("_ns") and (LAST in column or FIRST in column)
 
 
-ENDS = {"lines": b"\n", "nul": b"\0"}
+ENDS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
 """What stands behind each path where nothing else is told."""
 
 

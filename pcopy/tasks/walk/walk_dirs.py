@@ -176,14 +176,12 @@ class _Walk:
             place = Place(around.root, above + name, Identity(mount, inode), NOWHERE, False, False)
             result.count(counts.UNSCANNED, -1)
             if tells_all and UNKNOWN not in within.kinds:
-                self._tell_all(place, within)
+                self._tell_all(place, within.names, within.kinds, within.inodes)
                 told.append(within.kinds)
             else:
                 yield from self._tell(place, within)
         if tells_all:
-            kinds = b"".join(told)
-            result.count(counts.FOUND, len(kinds))
-            count_kinds(result, kinds)
+            self._count(b"".join(told))
 
     def _look_into(
         self, around: Place, names: Sequence[bytes], inodes: Sequence[int]
@@ -200,14 +198,18 @@ class _Walk:
         looked = yield from waited(rank.kernel, rank.kernel.submit(batch))
         return [looked.found.get(row) for row in range(len(names))]
 
-    def _tell_all(self, place: Place, within: Within) -> None:
+    def _tell_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Paths alone are told, and all of them."""
-        if not within.names:
+        if not kinds:
             return
-        self._finder.tell_all_in(place, within.names, self._telling)
-        if within.inodes and self._finder.enters(depth_in(place)):
-            rows = [row for row, kind in enumerate(within.kinds) if kind == DIRECTORY]
-            self._go_into(place, within.names, within.inodes, rows)
+        self._finder.tell_all_in(place, packed, self._telling)
+        if DIRECTORY in kinds and self._finder.enters(depth_in(place)):
+            self._go_into(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
+
+    def _count(self, kinds: bytes) -> None:
+        """Items of these types are told, which were found."""
+        self._result.count(counts.FOUND, len(kinds))
+        count_kinds(self._result, kinds)
 
     def _tell(self, place: Place, within: Within) -> Steps:
         if within.names:
@@ -277,6 +279,10 @@ class _Walk:
         self._has_begun = True
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.spend(operations=len(kinds))
+        if self._finder.tells_all(depth_in(place)) and UNKNOWN not in kinds:
+            self._tell_all(place, packed, kinds, inodes)
+            self._count(kinds)
+            return
         rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling, seen)
         if rows:
             self._go_into(place, packed, inodes, rows)

@@ -253,6 +253,8 @@ static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
     memcpy(found->names, name, listing.used);
     memcpy(found->kinds, kinds, (size_t)number);
     memcpy(found->inodes, inodes, (size_t)number * sizeof *inodes);
+    if (!tree->mask && memchr(kinds, '?', (size_t)number) == NULL)
+        return 0;
     name[listing.used] = '\0';
     for (uint32_t each = 0; each < found->left; each++) {
         char *after = strchrnul(name, '/');

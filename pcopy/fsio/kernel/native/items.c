@@ -9,10 +9,20 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
+/* The fields that these columns take, of which file servers may have to be asked each. */
+static unsigned mask_of(const pk_columns *out)
+{
+    return STATX_TYPE | STATX_MODE | (out->uid != NULL ? STATX_UID : 0) | (out->gid != NULL ? STATX_GID : 0) |
+           (out->links != NULL ? STATX_NLINK : 0) | (out->inode != NULL ? STATX_INO : 0) |
+           (out->size != NULL ? STATX_SIZE : 0) | (out->blocks != NULL ? STATX_BLOCKS : 0) |
+           (out->mtime != NULL ? STATX_MTIME : 0) | (out->ctime != NULL ? STATX_CTIME : 0) |
+           (out->atime != NULL ? STATX_ATIME : 0);
+}
+
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode)
 {
     struct statx status;
-    if (statx(directory, name, flags | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &status))
+    if (statx(directory, name, flags | AT_NO_AUTOMOUNT, mask_of(out), &status))
         return -1;
     const struct timespec mtime = {status.stx_mtime.tv_sec, status.stx_mtime.tv_nsec};
     const struct timespec ctime = {status.stx_ctime.tv_sec, status.stx_ctime.tv_nsec};
