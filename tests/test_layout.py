@@ -81,6 +81,7 @@ UNWANTED = {
 }  # fmt: skip
 """What a plain copy loads nothing of: each module takes 0.2 ms and more."""
 
+MOST_MODULES_OF_A_WALK = 192
 MOST_MODULES, MOST_OTHERS = 201, 75
 """Modules of pcopy, and others, that a plain copy loads (five of them are the kernel in C). A start takes as long as
 these take to load."""
@@ -277,6 +278,22 @@ def test_a_plain_copy_imports_nothing_that_it_does_not_need(area: Path, ranks: i
     own = [name for name in loaded if is_below(name, ("pcopy",))]
     assert len(own) <= MOST_MODULES
     assert len(loaded) - len(own) <= MOST_OTHERS
+
+
+def test_a_plain_walk_loads_nothing_of_a_copy(area: Path) -> None:
+    program = (
+        "import sys\nbefore = set(sys.modules)\nfrom pcopy.cli.pwalk import main\n"
+        "assert main(sys.argv[1:]) == 0\nprint(*sorted(set(sys.modules) - before), file=sys.stderr)\n"
+    )
+    environment = {**os.environ, "XDG_STATE_HOME": str(area / "state")}
+    command = [sys.executable, "-c", program, "-n", "1", str(area)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.stdout == f"{area}\n"
+    loaded = done.stderr.split()
+    assert "ctypes" not in loaded
+    unwanted = ("pcopy.tasks.copying", "pcopy.tasks.files.copy_files", "pcopy.tasks.links", "pcopy.tasks.verify")
+    assert [name for name in loaded if is_below(name, unwanted)] == []
+    assert len([name for name in loaded if is_below(name, ("pcopy",))]) <= MOST_MODULES_OF_A_WALK
 
 
 def test_functions_are_simple_but_for_a_list_that_shrinks() -> None:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from pcopy.engine.transports.local import LocalTransport, allow_descriptors, fork_ranks
 from pcopy.errors import INTERNAL, Hindered, JobAborted, PcopyError, story
+from pcopy.fsio.kernel.choose import load_kernel
 from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import Ranks, run
 from pcopy.launch.tool import Command, Ended, Tool
@@ -40,6 +41,7 @@ class LocalRanks(Ranks):
         return size
 
     def start(self, size: int, program: str) -> tuple[LocalTransport, NoticePipe]:
+        load_kernel()
         self._notices = NoticePipe()
         self._transport = fork_ranks(size, program)
         self._notices.keep(self._transport.rank)

@@ -1,4 +1,7 @@
-"""The visitor of a copy: it sorts the items that a scan finds into tasks, which copy them or only read them."""
+"""The visitor of a copy: it sorts the items that a scan finds into tasks, which copy them or only read them.
+
+This module loads all kinds of a copy and of pverify.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
 from pcopy.tasks.files.deciding import decides_at_once, what_goes
 from pcopy.tasks.files.split_file import SplitFile
+from pcopy.tasks.files.unmark import Unmark  # noqa: F401 (it is only loaded, as the next two)
 from pcopy.tasks.links.group_links import LinkNote
+from pcopy.tasks.links.inodes_copied import notes_of  # noqa: F401
+from pcopy.tasks.links.link_groups import groups_of  # noqa: F401
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.walk.visitor import Found, Visitor
 

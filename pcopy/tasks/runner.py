@@ -1,7 +1,7 @@
 """Unpacks and runs a task; at its end makes new tasks and notes of all that it has learned.
 
-A kind is known once it is loaded, and this module loads all kinds of a copy and of pverify, those of a signature where
-there is one (``LATER`` in ``pcopy.tasks.base.codec``).
+A kind is known once it is loaded, or when it is met (``LATER`` in ``pcopy.tasks.base.codec``). Those of a copy and of
+pverify are loaded by ``pcopy.tasks.copying``, before ranks are forked; those of a signature by this module.
 """
 
 from __future__ import annotations
@@ -22,16 +22,8 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
 from pcopy.tasks.base.values import Item, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanNames
-from pcopy.tasks.directories.scan_dirs import ScanDirs  # noqa: F401 (it is only loaded)
 from pcopy.tasks.directories.sync_files import FileSystems
-from pcopy.tasks.files.copy_files import CopyFiles  # noqa: F401 (it is only loaded)
-from pcopy.tasks.files.unmark import Unmark
-from pcopy.tasks.links.group_links import InodeCopied
-from pcopy.tasks.links.inodes_copied import notes_of
-from pcopy.tasks.links.link_group import LinkGroup
-from pcopy.tasks.links.link_groups import groups_of
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.verify.split_read import SplitRead
 from pcopy.text import shown
 
 if TYPE_CHECKING:
@@ -67,7 +59,8 @@ class TaskRunner:
         if rank.signs or rank.options.verify or rank.options.itemize:
             load_later()
         self._unheard = _unheard_of(rank)
-        rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
+        if not rank.options.walk:  # before anything is written: an error is told to a descriptor that was open then
+            rank.own(FileSystems)
 
     def __call__(self, task: Task) -> Slices:
         value = self._unpacked(task)
@@ -150,18 +143,20 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
     """All that a task has learned: what it has gathered of items becomes tasks, failures become a note for rank 0."""
     for names, phase in result.looks:
         result.spawn(ScanNames(*names), phase=phase, expands=True)
-    for group, cost, phase in groups_of(result.copies):
-        result.spawn(group, cost, phase=phase)
-    for note in notes_of(InodeCopied(item, copy) for item, copy in result.inodes):
-        result.spawn(note, phase=max(Phase.FINISH, result.phase))
+    if result.copies or result.inodes:
+        _go_on_with_links(result)
     if result.entries:
         _store_entries(result, rank)
     for (place, failed), files in result.over.items():
+        from pcopy.tasks.files.unmark import Unmark
+
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
         unmark = Unmark(place, pack_names([*names_of]), pack_numbers([*inodes]), failed)
         result.spawn(unmark, len(files) * CALL_COST, phase=max(link, result.phase))
     for large in result.large_copies:
+        from pcopy.tasks.verify.split_read import SplitRead
+
         result.spawn_elsewhere(SplitRead(large), large.known.size, large.writers[0], phase=result.verify_phase)
     for (place, writer), gathered in result.verifications.items():
         from pcopy.tasks.verify.verify_items import VerifyItems
@@ -180,6 +175,17 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn(note, owner=0)
     rank.ended()
     return result.outcome()
+
+
+def _go_on_with_links(result: Result) -> None:
+    from pcopy.tasks.links.group_links import InodeCopied
+    from pcopy.tasks.links.inodes_copied import notes_of
+    from pcopy.tasks.links.link_groups import groups_of
+
+    for group, cost, phase in groups_of(result.copies):
+        result.spawn(group, cost, phase=phase)
+    for note in notes_of(InodeCopied(item, copy) for item, copy in result.inodes):
+        result.spawn(note, phase=max(Phase.FINISH, result.phase))
 
 
 def _unheard_of(rank: Rank) -> Unheard | None:
@@ -219,5 +225,7 @@ def _packed(again: Kind | Item | Names | None) -> bytes:
     if isinstance(again, Names):
         again = ScanNames(*again)
     elif isinstance(again, Item):
+        from pcopy.tasks.links.link_group import LinkGroup
+
         again = LinkGroup(again)
     return b"" if again is None else encode(again)

@@ -35,6 +35,14 @@ def kernel_name() -> str:
     return "c"
 
 
+def load_kernel() -> None:
+    """What all ranks need, before they are forked; raises ``Refused`` as ``kernel_name`` does."""
+    if kernel_name() == "python":
+        import pcopy.fsio.kernel.python
+    else:
+        import pcopy.fsio.kernel.native  # noqa: F401
+
+
 def make_kernel(settings: Settings) -> Kernel:
     """The one kernel of a process; raises ``Refused`` as ``kernel_name`` does."""
     if kernel_name() == "python":

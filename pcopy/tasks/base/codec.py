@@ -26,6 +26,23 @@ PARTS: dict[int, type[Any]] = {
 
 
 LATER = {
+    8: "pcopy.tasks.directories.scan_dirs",
+    9: "pcopy.tasks.directories.finish_dirs",
+    10: "pcopy.tasks.files.copy_files",
+    11: "pcopy.tasks.files.copy_nodes",
+    12: "pcopy.tasks.files.split_file",
+    **dict.fromkeys((13, 15), "pcopy.tasks.files.chunk_ledger"),
+    16: "pcopy.tasks.files.finish_file",
+    17: "pcopy.tasks.files.unmark",
+    **dict.fromkeys((18, 19), "pcopy.tasks.files.name_items"),
+    **dict.fromkeys((30, 31, 34), "pcopy.tasks.links.group_links"),
+    32: "pcopy.tasks.links.link_group",
+    33: "pcopy.tasks.links.make_links",
+    35: "pcopy.tasks.links.copy_anew",
+    36: "pcopy.tasks.links.inodes_copied",
+    37: "pcopy.tasks.links.link_groups",
+    40: "pcopy.tasks.verify.read_items",
+    **dict.fromkeys(range(43, 47), "pcopy.tasks.verify.split_read"),
     **dict.fromkeys((14, 20), "pcopy.tasks.files.copy_chunk"),
     23: "pcopy.tasks.directories.copy_listed",
     **dict.fromkeys((41, 42), "pcopy.tasks.verify.verify_items"),
@@ -43,7 +60,7 @@ LATER = {
     **dict.fromkeys(range(171, 176), "pcopy.tasks.recode.recode_file"),
     176: "pcopy.tasks.recode.finish_recoded",
 }
-"""Kinds that most jobs have none of, by the modules that they are in: these take a while to load."""
+"""Kinds that some jobs have none of, by the modules that they are in: these take a while to load."""
 
 _CODES = {part: code for code, part in PARTS.items()}
 
