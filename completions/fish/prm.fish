@@ -4,7 +4,7 @@ complete -c prm -s f -l force -d 'do not ask, and a PATH that is not there is no
 complete -c prm -l from -r -F -d 'what FILE lists is removed, and nothing else'
 complete -c prm -s 0 -l null -d 'the paths in --from end with a NUL, as find -print0 writes them'
 complete -c prm -l dry-run -d 'list what would be removed, and tell how much'
-complete -c prm -s r -s R -l recursive -d 'no effect'
+complete -c prm -s r -s R -l recursive -d 'directories that --from lists go with all that is in them, and not only if they are empty by then'
 complete -c prm -l exclude -r -f -d 'leave out what matches'
 complete -c prm -l include -r -f -d 'take what matches, though an earlier --exclude matches it'
 complete -c prm -l exclude-from -r -F -d 'patterns, a line each, as in .gitignore'

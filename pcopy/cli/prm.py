@@ -49,7 +49,9 @@ exit status:
         from pcopy.tools.arguments import RemoveArguments
 
         force = values.force
-        return RemoveArguments(self.tree_of(values, paths, "removed"), yes=values.yes or force, missing_is_fine=force)
+        tree = self.tree_of(values, paths, "removed")
+        whole = values.recursive and bool(tree.listing)
+        return RemoveArguments(tree, yes=values.yes or force, missing_is_fine=force, whole=whole)
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is removed").add_argument
@@ -57,7 +59,9 @@ exit status:
         add("-f", "--force", action="store_true", help="do not ask, and a PATH that is not there is no error")
         self.add_from(add, "removed")
         add("--dry-run", action="store_true", help="list what would be removed, and tell how much; change nothing")
-        self.add_recursive(add, "removed")
+        add("-r", "-R", "--recursive", action="store_true",
+            help="directories that --from lists go with all that is in them, and not only if they are empty by then; "
+            "a PATH always does")  # fmt: skip
         add_filters(parser, done="removed", older="only what has not changed since, directories included")
         self.add_how(parser, "remove")
         add_told(parser, items=True)

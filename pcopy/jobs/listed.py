@@ -44,12 +44,19 @@ class PathList(NamedTuple):
 
 
 def read_list(
-    file: bytes, open_spool: Callable[[], BinaryIO], *, nul: bool, within: bytes | None, check: Callable[[bytes], str]
+    file: bytes,
+    open_spool: Callable[[], BinaryIO],
+    *,
+    nul: bool,
+    within: bytes | None,
+    check: Callable[[bytes], str],
+    whole: bool = False,
 ) -> PathList | None:
     """What the user's ``file`` lists; None if that is nothing. Raises ``Refused``, naming file and line.
 
     ``within``: the directory in which all have to lie, and in which paths of a plain list start; None: these start in
-    the working directory. ``check`` says why a path from the root may not be listed, or nothing.
+    the working directory. ``check`` says why a path from the root may not be listed, or nothing. ``whole``: directories
+    are taken with all that is in them, and what is listed below one is left out.
     """
     sorter = ExternalSorter(open_spool, _BUDGET)
     with closing(sorter), SavedListing(file, "--from", nul=nul, meant=meant) as listing:
@@ -80,7 +87,7 @@ def read_list(
             identity, base = _directory(b"/" + common[:-1].replace(_END, b"/"), listing.name)
             written = open_spool()
             skipped = len(base.strip(b"/") + b"/") if base != b"/" else 0
-            listed = _written(sorter, written, skipped, tells=tells)
+            listed = _written(sorter, written, skipped, tells=tells, whole=whole)
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None
         called = _called(base, is_absolute)
@@ -132,19 +139,35 @@ def _both(one: bytes, other: bytes) -> bytes:
     return LISTED.pack(bits, *(mine or theirs for mine, theirs in zip(first, second, strict=True)))
 
 
-def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: bool) -> int:
-    """Each path once, without so many bytes at its beginning, and with what a list ``tells``; returns their number."""
+def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: bool, whole: bool) -> int:
+    """Each path once, without so many bytes at its beginning, and with what a list ``tells``; returns their number.
+    ``whole``: without what lies below a directory that is listed, too; it comes right after that."""
     last, held, number = b"", b"", 0  # no path is empty
+    is_directory: bool | None = None
     for key, told in chain(sorter.sorted(), ((b"", b""),)):
         if key == last:
             held = _both(held, told)
             continue
+        if whole and last and key.startswith(last + _END):
+            if is_directory is None:
+                is_directory = _is_directory(b"/" + last.replace(_END, b"/"))
+            if is_directory:
+                continue
+        is_directory = None
         if last:
             written.write(last[skipped:].replace(_END, b"/") + _END + ((held or _NOTHING) if tells else b""))
             number += 1
         last, held = key, told
     written.flush()
     return number
+
+
+def _is_directory(path: bytes) -> bool:
+    """And no symbolic link to one: what is listed below a link is not taken with it."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:

@@ -124,11 +124,13 @@ class TreeArguments(NamedTuple):
 
 
 class RemoveArguments(NamedTuple):
-    """A command line, understood. ``missing_is_fine``: a path that is not there is no failure."""
+    """A command line, understood. ``missing_is_fine``: a path that is not there is no failure. ``whole``: directories
+    that a list names go with all that is in them."""
 
     tree: TreeArguments
     yes: bool = False
     missing_is_fine: bool = False
+    whole: bool = False
 
 
 class ArchiveArguments(NamedTuple):

@@ -68,9 +68,10 @@ class RemovePreparation(TreePreparation):
         super().__init__(arguments.tree)
         around = _directories_around_us()
         missing_is_fine = arguments.missing_is_fine
+        self.whole = arguments.whole
         kept: tuple[DeviceInode, ...] = ()
         if self.tree.listing:
-            roots = self.listed(_check_listed(os.getcwdb()))
+            roots = self.listed(_check_listed(os.getcwdb()), whole=self.whole)
             kept = tuple(around)
         else:
             roots = self.roots(lambda path: _root(path, around), missing_is_fine=missing_is_fine)
@@ -80,10 +81,11 @@ class RemovePreparation(TreePreparation):
             one_file_system=not self.tree.listing,
             missing_is_fine=missing_is_fine,
             never_removed=kept,
+            whole_directories=self.whole,
         )
         if roots and not arguments.yes and not self.tree.dry_run:
             part = "what the filters choose in " if self.tree.select.anything else ""
-            _ask(_named(roots, part) if self.list is None else _listed(self.list))
+            _ask(_named(roots, part) if self.list is None else _listed(self.list, self.whole))
             self.began = time.monotonic()
 
     def is_listed(self, items: Itemized) -> bool:
@@ -98,7 +100,7 @@ class RemovePreparation(TreePreparation):
         yield from sums_lines(totals, removed, "left" if select.anything else "not empty")
         if select.anything and totals.skipped:
             yield f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty"
-        if self.list is not None and self.tree.dry_run and totals.directories:
+        if self.list is not None and not self.whole and self.tree.dry_run and totals.directories:
             yield f"  {counted(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
         rate = totals.copied / seconds if seconds > 0 else 0.0
         yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
@@ -174,8 +176,9 @@ def _named(roots: Sequence[Root], part: str) -> str:
     return f"{part}{names}{more}{whole}"
 
 
-def _listed(paths: PathList) -> str:
-    return f"{counted(paths.number, 'path', 'paths')} in {shown(paths.root.source_shown)} that --from lists"
+def _listed(paths: PathList, whole: bool) -> str:
+    more = ", and all that is in directories among them" if whole else ""
+    return f"{counted(paths.number, 'path', 'paths')} in {shown(paths.root.source_shown)} that --from lists{more}"
 
 
 def _ask(what: str) -> None:

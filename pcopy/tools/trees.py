@@ -59,9 +59,9 @@ class TreePreparation(SummedPreparation):
                 found.setdefault((root.source_id, root.item) if once else len(found), root)
         return tuple(found.values())
 
-    def listed(self, check: Callable[[bytes], str] = lambda path: "") -> tuple[Root, ...]:
-        """The directory below which all lies that ``--from`` lists; ``check`` as for ``read_list``. Raises
-        ``Refused``."""
+    def listed(self, check: Callable[[bytes], str] = lambda path: "", *, whole: bool = False) -> tuple[Root, ...]:
+        """The directory below which all lies that ``--from`` lists; ``check`` and ``whole`` as for ``read_list``.
+        Raises ``Refused``."""
         from pcopy.jobs.listed import read_list
 
         tree = self.tree
@@ -69,7 +69,7 @@ class TreePreparation(SummedPreparation):
         if within is not None and not os.path.isdir(within):
             raise Refused(f"{shown(tree.paths[0])}: is no directory, in which what --from lists could lie")
         spool = spool_in(b"")
-        self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check)
+        self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check, whole=whole)
         return () if self.list is None else (self.list.root,)
 
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:

@@ -58,6 +58,58 @@ def test_as_xargs_rm(area: Path, ranks: int) -> None:
     assert told["removed"] == len(chosen) - len(items(area / "one"))
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_whole_directories_as_xargs_rm_r(area: Path, ranks: int) -> None:
+    random_tree(area / "one", seed(), files=500, largest=100, privileged=is_root())
+    (area / "one/outside").symlink_to(area)
+    (area / "one/large").mkdir()
+    for number in range(300):
+        (area / f"one/large/{number}").touch()
+    subprocess.run(["cp", "-a", area / "one", area / "two"], check=True)
+    chosen = items(area / "one")
+    directories = [name for name in chosen if (area / "one" / os.fsdecode(name)).is_dir() and name != b"./outside"]
+    listed = {*random.Random(seed()).sample(chosen, len(chosen) // 4), directories[0], b"./large", b"./outside"}
+    subprocess.run(["xargs", "-0", "rm", "-rf"], input=b"\0".join(listed), cwd=area / "one", check=True)
+    (area / "list").write_bytes(b"\0".join([*listed, b""]))
+    for words in (("--dry-run",), ("--yes",)):
+        run = prm(*words, "-r", "--json", "-0", "--from", area / "list", cwd=area / "two", ranks=ranks)
+        assert (run.returncode, run.stderr) == (0, b""), show(run)
+        told = json.loads(run.stdout)
+        assert told["found"] == told["removed"] == len(chosen) - len(items(area / "one"))
+    assert items(area / "one") == items(area / "two")
+    assert (area / "list").exists()
+
+
+def test_what_stays_of_whole_directories(area: Path) -> None:
+    """Mounts; what is listed below a link; a directory of a saved listing that is another one by now."""
+    require_root("mount")
+    tree = area / "tree"
+    build(tree)
+    (tree / "link").symlink_to("keep")
+    (tree / "replaced").mkdir()
+    assert (
+        pcopy("--output", "list.jsonl", "tree/replaced", "tree/c", program="pwalk", cwd=area, ranks=1).returncode == 0
+    )
+    (tree / "replaced").rename(tree / "moved")
+    (tree / "replaced").mkdir()
+    run = prm("--yes", "--recursive", "--json", "--from", "list.jsonl", cwd=area, ranks=2)
+    assert run.returncode == 1 and b"tree/replaced: stat: it is another one than was listed" in run.stderr, show(run)
+    assert not (tree / "c").exists() and (tree / "replaced").exists()
+    (tree / "a/b/mounted").mkdir()
+    subprocess.run(["mount", "--bind", tree / "keep", tree / "a/b/mounted"], check=True)
+    try:
+        run = prm("--yes", "-r", "--json", "--from", "-", cwd=tree, ranks=2, **given("a", "a/b/1", "link", "link/4"))
+    finally:
+        subprocess.run(["umount", tree / "a/b/mounted"], check=True)
+    assert run.returncode == 1 and b"a/b/mounted" in run.stderr and b"link/4" in run.stderr, show(run)
+    assert items(tree) == [b"./a", b"./a/b", b"./a/b/mounted", b"./keep", b"./keep/4", b"./moved", b"./replaced"]
+    told = json.loads(run.stdout)
+    assert told["found"] == told["removed"] + told["not_empty"] + told["failed"]
+    (tree / "inside").mkdir()
+    run = prm("--yes", "-r", "--from", "-", cwd=tree / "inside", ranks=1, **given("../inside"))
+    assert run.returncode == 2 and b"is the working directory" in run.stderr and (tree / "inside").exists()
+
+
 def build(tree: Path) -> None:
     for name in ("a/b/1", "a/2", "c/3", "keep/4"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)

@@ -101,6 +101,8 @@ class Options(NamedTuple):
     backup: bytes = b""
     told: int = 0
     """Bytes that the list of a tool which changes what is there tells of each item (``pcopy.jobs.listed``)."""
+    whole_directories: bool = False
+    """Do directories that a list names go with all that is in them?"""
     never_removed: tuple[DeviceInode, ...] = ()
     """Directories that are not removed, by whatever name a list has them."""
     missing_is_fine: bool = False

@@ -1,28 +1,33 @@
 """The visitor of a removal by a list: what is listed goes, and nothing else.
 
-A directory goes last, the deepest first, if nothing is in it any more; else it stays, and has failed.
+A directory goes last, the deepest first, if nothing is in it any more; else it stays, and has failed. Unless listed
+directories go whole (``whole_directories`` of the job's options): then they are removed as a PATH is.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Rows, unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Steps
-from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place
+from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.listed.deepest_first import tell_later
 from pcopy.tasks.remove.removal_counts import only_looks
+from pcopy.tasks.remove.remove_tree import NOBODY, RemoveDir, is_within
 from pcopy.tasks.remove.visitor import OTHER_DEVICE, RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.visitor import Found
 
 _NEVER = "is the working directory, or one above it, which is never removed"
+_ELSEWHERE = "is on another file system than most of the list: list such directories by themselves"
 
 
 class _Kept:
@@ -63,8 +68,23 @@ class ListedRemoval(RemoveVisitor):
             else:
                 text = OTHER_DEVICE if device != self.device else _NEVER
                 self._fail(found.names[row], Problem("stat", 0, text=text))
-        if here:
+        if self._rank.options.whole_directories:
+            self._whole(found, here)
+        elif here:
             tell_later(self._result, self._place, [found.names[row] for row in here], found.rows.chosen(here))
+
+    def _whole(self, found: Found, rows: Sequence[int]) -> None:
+        """These directories go with all that is in them, on the mount of the root."""
+        if rows and not is_within(self._rank, self._place, found.directory):
+            for row in rows:
+                self._fail(found.names[row], Problem("stat", 0, text=_ELSEWHERE))
+            return
+        mount = self._place.source_id.mount
+        for row in rows:
+            path = os.path.join(self._place.path, found.names[row])
+            below = Place(self._place.root, path, Identity(mount, found.rows.inode[row]), NOWHERE, False, False)
+            self._result.spawn(RemoveDir(below, NOBODY, self._place), SCAN_COST, expands=True)
+        self._tally.unread(len(rows))
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
         """Removes those directories that are empty by now. (A dry run takes them all to be.)"""
