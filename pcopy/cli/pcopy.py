@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +172,7 @@ exit status:
                 inplace=values.inplace,
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
-                files_from=_list_named(values, words, self.parser()),
+                files_from=_list_named(values, words, self.parser),
                 select=select_of(values, paths, removes=values.delete or values.mirror),
                 nul_separated=values.nul_separated,
                 itemize=telling.itemizes,
@@ -253,8 +253,8 @@ def _existing(values: Namespace) -> str:
     return "changed"
 
 
-def _list_named(values: Namespace, words: Sequence[str], parser: ArgumentParser) -> bytes:
-    """The file, from the root. Raises ``Refused``."""
+def _list_named(values: Namespace, words: Sequence[str], make: Callable[[], ArgumentParser]) -> bytes:
+    """The file, from the root; ``make`` makes the parser of the words. Raises ``Refused``."""
     name = values.files_from
     if name is None:
         if values.nul_separated:
@@ -262,7 +262,7 @@ def _list_named(values: Namespace, words: Sequence[str], parser: ArgumentParser)
         return b""
     if not name:
         raise Refused("--files-from: the empty string names no file; see pcopy --help")
-    if name == "-" and reads_standard_input(words, parser):
+    if name == "-" and reads_standard_input(words, make()):
         raise Refused("--files-from - and --exclude-from - both read standard input: name a file for one of them")
     return name.encode() if name == "-" else absolute(os.fsencode(name))
 

@@ -14,7 +14,7 @@ import pytest
 from pcopy import tasks
 from pcopy.tasks.base.kind import FORMAT, KINDS
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
-from tests.support.command import REPOSITORY, pcopy, show, succeed
+from tests.support.command import BEING_WRITTEN, REPOSITORY, pcopy, show, succeed
 
 for module in pkgutil.walk_packages(tasks.__path__, "pcopy.tasks."):
     import_module(module.name)  # which makes its kinds known
@@ -187,7 +187,7 @@ def build(area: Path, env: dict[str, str]) -> Build:
 
     def made(*edits: Edit) -> dict[str, str]:
         place = area / "build"
-        shutil.copytree(REPOSITORY / "pcopy", place / "pcopy", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / "pcopy", place / "pcopy", ignore=BEING_WRITTEN)
         for edit in edits:
             path = place / "pcopy" / edit.file
             text = path.read_text()

@@ -22,7 +22,7 @@ def source(area: Path) -> Path:
 @pytest.fixture
 def without(area: Path) -> str:
     """The package as it is installed where there is no compiler."""
-    unwanted = shutil.ignore_patterns("__pycache__", "_native.*.so")
+    unwanted = shutil.ignore_patterns("*.pyc.*", "_native.*.so")
     shutil.copytree(REPOSITORY / "pcopy", area / "other/pcopy", ignore=unwanted)
     return str(area / "other")
 

@@ -16,7 +16,7 @@ from tests.hostile.rules import RULES, Rule
 from tests.hostile.stage import staged
 from tests.hostile.window import PATIENCE
 from tests.support import command
-from tests.support.command import REPOSITORY
+from tests.support.command import BEING_WRITTEN, REPOSITORY
 from tests.support.filesystems import Place
 from tests.support.users import require_root
 
@@ -36,7 +36,7 @@ NEVER_HARMFUL = {
 
 def without(rule: Rule, package: Path) -> Path:
     """A copy of the package in which ``rule`` is switched off. Other files keep their times, and what was compiled."""
-    shutil.copytree(REPOSITORY / "pcopy", package / "pcopy")
+    shutil.copytree(REPOSITORY / "pcopy", package / "pcopy", ignore=BEING_WRITTEN)
     for edit in rule.edits:
         path = package / "pcopy" / edit.file
         path.write_text(path.read_text().replace(edit.old, edit.new))

@@ -19,7 +19,7 @@ from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch.group import Hello, leaders
 from pcopy.launch.hosts import neighbour, read_hellos
 from tests.launch.launchers import Launchers, assert_refused, told
-from tests.support.command import REPOSITORY, Argument, pcopy, show, summary
+from tests.support.command import BEING_WRITTEN, REPOSITORY, Argument, pcopy, show, summary
 from tests.support.filesystems import mounted
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.users import require_root
@@ -125,7 +125,7 @@ def test_a_dst_that_cannot_be_written_cannot_be_shown(
 
 
 def test_another_version_on_one_rank_is_refused(launchers: Launchers, area: Path, source: Path) -> None:
-    shutil.copytree(REPOSITORY / "pcopy", area / "old/pcopy", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "pcopy", area / "old/pcopy", ignore=BEING_WRITTEN)
     text = (area / "old/pcopy/__init__.py").read_text()
     assert __version__ in text
     (area / "old/pcopy/__init__.py").write_text(text.replace(__version__, "0.0.1"))

@@ -64,8 +64,7 @@ class Cluster:
 @contextmanager
 def cluster(launchers: Launchers, area: Path, place: Path, *, shared: bool = True, **slow: object) -> Iterator[Cluster]:
     desk = Desk(area, launchers.line("hydra", 1)[0], **slow)  # type: ignore[arg-type]
-    kept = Path(desk.environment["PYTHONPYCACHEPREFIX"])
-    with hosts(place, area, kept, shared=shared) as both:
+    with hosts(place, area, shared=shared) as both:
         yield Cluster(desk, both)
 
 

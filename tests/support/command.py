@@ -27,6 +27,9 @@ from tests.support.warm import TOKEN, Program, Request, Server, is_possible
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
+"""What copies of the package leave out: they take along what is compiled, so that runs in them begin at once."""
+
 SLOW = Path(__file__).with_name("slow.c")
 
 RUN = {
@@ -236,7 +239,7 @@ def _environment(search: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     # Without PYTHONSAFEPATH ``python -m`` looks for modules in the working directory, and leaves its trace there.
-    python = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1", "PYTHONPYCACHEPREFIX": _public("bytecode")}
+    python = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
     if kernel:
         python["PCOPY_KERNEL"] = kernel
     return {**kept, **python, "HOME": _public("home"), "LC_ALL": "C.UTF-8"}
@@ -244,10 +247,7 @@ def _environment(search: str) -> dict[str, str]:
 
 @functools.cache
 def _public(name: str) -> str:
-    """A directory for something, which is empty at first and which every user can write to.
-
-    The home is one. Bytecode has another, so that a run that is started anew does not compile all that it imports.
-    """
+    """A directory for something, which is empty at first and which every user can write to."""
     path = tempfile.mkdtemp(prefix=f"pcopy-test-{name}-")
     os.chmod(path, 0o1777)
     _at_end(path)

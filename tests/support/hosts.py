@@ -146,11 +146,11 @@ class Hosts:
 
 
 @contextmanager
-def hosts(place: Path, area: Path, *kept: Path, shared: bool = True) -> Iterator[Hosts]:
+def hosts(place: Path, area: Path, *, shared: bool = True) -> Iterator[Hosts]:
     """``h1``, ``h2`` and ``login``; skips where they can't be had.
 
     ``place`` is for files of ours. ``area`` is seen by all; unless it is ``shared``, as a file system in the memory of
-    each of them. They also see what is ``kept`` of /tmp and /dev/shm, and can run this Python.
+    each of them. They see nothing else of /tmp and /dev/shm, but can run this Python.
     """
     if not is_root():
         pytest.skip("only root can make hosts of namespaces")
@@ -161,9 +161,7 @@ def hosts(place: Path, area: Path, *kept: Path, shared: bool = True) -> Iterator
     table.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items()))
     hidden = (Path("/tmp"), Path("/dev/shm"))
     seen = [
-        path
-        for path in (area, *kept, REPOSITORY, Path(sys.prefix))
-        if any(path.is_relative_to(above) for above in hidden)
+        path for path in (area, REPOSITORY, Path(sys.prefix)) if any(path.is_relative_to(above) for above in hidden)
     ]
     environment = {
         **os.environ,
