@@ -180,10 +180,11 @@ def test_what_is_mounted_meanwhile_stays(area: Path, outside: Path, session_scra
         try:
             with background("--yes", tree, program="prm", ranks=ranks, wrap=slowed("unlink,unlinkat", 5)) as run:
                 wait_until(lambda: number_of(tree) < items - 20, GRACE)
-                whole = [path for path in tree.iterdir() if number_of(path) == 21]
-                for path, what in zip((whole[0], whole[-1]), (other, outside), strict=True):
-                    subprocess.run(["mount", "--bind", what, path], check=True)
-                    used.append(path)
+                with run.paused():
+                    whole = [path for path in tree.iterdir() if number_of(path) == 21]
+                    for path, what in zip((whole[0], whole[-1]), (other, outside), strict=True):
+                        subprocess.run(["mount", "--bind", what, path], check=True)
+                        used.append(path)
                 _, err = run.process.communicate(timeout=GRACE)
                 assert run.process.returncode == 1, err
             assert (used[0] / "canary").exists()

@@ -55,6 +55,19 @@ class Run:
         status = self.process.returncode
         return 128 - status if status < 0 else status
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """None of its processes goes on meanwhile."""
+        stopped = self.processes()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: all(_state(pid) in "tT" for pid in stopped)), "it does not stop"
+            yield
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
     def kill_all(self) -> None:
         """Everything at once, as a lost node would."""
         for pid in self.processes():
@@ -83,6 +96,10 @@ def _parent(pid: int) -> int:
             return int(file.read().rsplit(b")", 1)[1].split()[1])
     except OSError:
         return 0
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
 
 
 def _is_syncer(pid: int) -> bool:
