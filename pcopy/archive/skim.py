@@ -5,11 +5,15 @@ It believes checksums, types and sizes only. What it does not understand it leav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pcopy.archive.member import BLOCK, filled_up
 from pcopy.archive.reader import MOST_RECORDS, Broken, Read, is_header, number
 from pcopy.archive.records import LARGEST, parsed_records
+
+if TYPE_CHECKING:
+    from pcopy.fsio.kernel.native_tar import TarHeaders
 
 WINDOW = 256 << 10
 """Bytes that are read at once, where members are small."""
@@ -25,14 +29,22 @@ class _Unclear(Exception):
     """The reader has to go on."""
 
 
-def skim(read: Read, start: int = 0) -> Iterator[int | None]:
+def skim(read: Read, start: int = 0, in_c: TarHeaders | None = None) -> Iterator[int | None]:
     """Offsets of members, the first one's left out, up to the end; None where the reader has to go on from the last
-    one: global headers, sparse files of GNU's old format, damage. May raise what ``read`` raises."""
+    one: global headers, sparse files of GNU's old format, damage. May raise what ``read`` raises.
+
+    ``in_c`` finds most of them.
+    """
     skimming = _Skimming(read)
-    at = start
+    at: int | None = start
     try:
-        while (after := skimming.member(at)) is not None:
-            if at > start:
+        while at is not None:
+            if in_c is not None:
+                for offsets, following in skimming.many(in_c, at):
+                    yield from offsets if at > start else offsets[1:]
+                    at = following
+            after = skimming.member(at)
+            if after is not None and at > start:
                 yield at
             at = after
     except _Unclear:
@@ -52,6 +64,14 @@ class _Skimming:
             self._window, self._opened = self._read(at, max(length, size)), at
             found = self._window[:size]
         return found
+
+    def many(self, in_c: TarHeaders, at: int) -> Iterator[tuple[Sequence[int], int]]:
+        """Offsets of the next members, some at a time, and where to go on; at last with ``member``."""
+        number = 1
+        while number and self._bytes(at, BLOCK):
+            offsets, at = in_c.skim(self._window, self._opened, at)
+            if number := len(offsets):
+                yield offsets, at
 
     def member(self, at: int) -> int | None:
         """Where the member at ``at`` ends; None if there is none. Raises ``_Unclear``."""

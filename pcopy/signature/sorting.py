@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import heapq
 import marshal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import BinaryIO, TypeAlias
@@ -54,6 +54,13 @@ class ExternalSorter:
         """One more record; may raise ``OSError`` from writing a run."""
         self._held.append((key, value))
         self._held_bytes += len(key) + len(value) + _OVERHEAD
+        if self._held_bytes >= self._budget:
+            self._spill()
+
+    def extend(self, records: Sequence[KeyValue]) -> None:
+        """As ``add``, for some that are in memory anyway."""
+        self._held += records
+        self._held_bytes += sum([len(key) + len(value) for key, value in records]) + len(records) * _OVERHEAD
         if self._held_bytes >= self._budget:
             self._spill()
 

@@ -15,9 +15,9 @@ from pcopy.jobs.meant import meant
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.finish_members import SealMembers
-from pcopy.tasks.archive.found_members import ReadHeaders
 from pcopy.tasks.archive.opened import version_of
 from pcopy.tasks.archive.phases import COMPARE, FINISH, FOLLOW, LINKS, SEAL, SYNC, UNPACK, UNPACK_AGAIN
+from pcopy.tasks.archive.read_headers import ReadHeaders
 from pcopy.tasks.archive.rivals import CompareRivals, FollowLinks
 from pcopy.tasks.archive.unpack import Unpack
 from pcopy.tasks.base.codec import encode

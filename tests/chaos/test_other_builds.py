@@ -115,7 +115,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     143: ("ReadSpan", "start end"),
     144: ("FoundNote", "records"),
     145: ("Unpack", ""),
-    146: ("ExtractMembers", "values superseded"),
+    146: ("ExtractMembers", "values superseded path names plain"),
     147: ("LinkMembers", "values"),
     148: ("FinishMember", "value"),
     149: ("SealMembers", "value"),

@@ -33,11 +33,11 @@ class Plan(IntEnum):
     """What is to become of a row that is copied."""
 
     NEW = 1
-    """Made under its own name, which must be free."""
+    """FilesMade under its own name, which must be free."""
     REPLACE = 2
-    """Made under a temporary name, then renamed to its own, whatever has that."""
+    """FilesMade under a temporary name, then renamed to its own, whatever has that."""
     TEMPORARY = 3
-    """Made under a temporary name, which it keeps: a later task names it."""
+    """FilesMade under a temporary name, which it keeps: a later task names it."""
     SKIP = 4
     """What is there stays."""
     REFUSE = 5
@@ -170,6 +170,12 @@ class Copied(Judged):
     digests: Digests
     made: array[int]
     marks: Marks
+    applied: dict[int, Applied]
+
+
+class FilesMade(Judged):
+    """What was made. ``applied`` as in ``Copied``."""
+
     applied: dict[int, Applied]
 
 
@@ -339,6 +345,16 @@ class MendPlain(OfNames[Mended]):
     modes: array[int]
     uid: int = KEEP
     gid: int = KEEP
+
+
+class Make(OfNames[FilesMade]):
+    """Small regular files, with what ``rows`` tell (``MADE``): the contents of each begin at its offset in
+    ``contents``, and its times are its ``mtime``. One whose name is taken is ``ANEW``. ``inherits`` as in ``Copy``."""
+
+    rows: Rows
+    contents: bytes | memoryview
+    offsets: array[int]
+    inherits: bool = False
 
 
 class Compare(OfNames[Judged]):

@@ -42,6 +42,9 @@ VERSION = INODE | SIZE | MTIME | CTIME
 FOUND = VERSION | MODE | DEVICE
 """What a scan wants to know of what it finds."""
 
+MADE = MODE | OWNER | GROUP | MTIME | SIZE
+"""What is told of files that are made from memory."""
+
 COLUMNS = (
     ("mode", "I", MODE, "st_mode"),
     ("links", "I", LINKS, "st_nlink"),

@@ -12,6 +12,7 @@ from itertools import accumulate
 from struct import Struct
 from typing import Any
 
+from pcopy.fsio.attributes import Applied
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import (
     Bare,
@@ -20,7 +21,9 @@ from pcopy.fsio.kernel.batches import (
     Copied,
     Copy,
     Digests,
+    FilesMade,
     Judged,
+    Make,
     Members,
     Mend,
     Mended,
@@ -37,6 +40,7 @@ from pcopy.fsio.kernel.columns import (
     COLUMNS,
     DEVICE,
     GROUP,
+    MADE,
     MODE,
     OPERATIONS,
     OWNER,
@@ -53,6 +57,7 @@ from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.kernel.item_rows import Comparing, Reading, Removing, Stating
 from pcopy.fsio.kernel.python import Work
 from pcopy.fsio.layout import PLAIN
+from pcopy.fsio.preserve import CAP_CHOWN, capable
 from pcopy.fsio.temporary import REPLACED
 
 _ffi, _lib = _native.ffi, _native.lib
@@ -215,6 +220,34 @@ def give_back(codes: bytearray) -> None:
         codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
 
 
+class MakeInC(InC):
+    def __init__(self, settings: Settings, batch: Make) -> None:
+        from pcopy.fsio.kernel.make_rows import Making  # no copy needs it
+
+        made = FilesMade(Verdicts(len(batch)), {})
+        super().__init__(_lib.PK_MAKE, batch, made, lambda: Making(settings, batch, made))
+        self._made = made
+        to = self.batch
+        self.columns(to.given, batch.rows, MADE)
+        ends = map(int.__add__, batch.offsets, batch.rows.size)
+        if len(batch.offsets) != len(batch) or max(ends, default=0) > len(batch.contents):
+            raise ValueError("there are not contents for each row")
+        to.arena, to.offsets = self.pointer("uint8_t[]", batch.contents), self.pointer("uint64_t[]", batch.offsets)
+        to.umask = settings.umask
+        to.flags = flags_of(settings) | (_lib.PK_INHERITS if batch.inherits else 0)
+        to.flags |= 0 if capable(CAP_CHOWN) else _lib.PK_EXCUSED
+        if settings.preserve.chown != (-1, -1):
+            self.defer_all()
+
+    def finish(self) -> None:
+        """One that is done and has an errno belongs to somebody else."""
+        verdicts = self.result.verdicts
+        if errno.EPERM in verdicts.errnos:
+            for row in verdicts.rows(Code.DONE):
+                if verdicts.errnos[row]:
+                    self._made.applied[row] = Applied(1)
+
+
 def flags_of(settings: Settings) -> int:
     preserve = settings.preserve
     flags = _lib.PK_FOLLOW if settings.follow else 0
@@ -231,6 +264,8 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
     match batch:
         case Copy():
             return CopyInC(settings, batch, digest_size, has_digest=has_digest)
+        case Make():
+            return MakeInC(settings, batch)
         case Stat():
             stated = Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
             rows = InC(_lib.PK_STAT, batch, stated, lambda: Stating(batch, stated))
@@ -256,14 +291,19 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
         case Compare():
             rows = _comparing(settings, batch)
         case Trial():
-            tried = Judged(Verdicts(len(batch)))
-            rows = InC(_lib.PK_TRY, batch, tried, _nothing_deferred)
-            rows.batch.flags = int(batch.call)
-            if batch.new_names:
-                rows.batch.new_names = rows.pointer("char[]", batch.new_names)
-                rows.batch.new_names_size = len(batch.new_names)
+            rows = _trying(batch)
         case _:
             raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
+    return rows
+
+
+def _trying(batch: Trial) -> InC:
+    tried = Judged(Verdicts(len(batch)))
+    rows = InC(_lib.PK_TRY, batch, tried, _nothing_deferred)
+    rows.batch.flags = int(batch.call)
+    if batch.new_names:
+        rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+        rows.batch.new_names_size = len(batch.new_names)
     return rows
 
 

@@ -17,6 +17,7 @@ from pcopy.fsio.kernel.batches import (
     Decided,
     Judged,
     List,
+    Make,
     Mend,
     MendPlain,
     Read,
@@ -172,6 +173,10 @@ class PythonKernel:
                 work, step = mending(batch), FILES_AT_ONCE
             case Compare():
                 work, step = Comparing(settings, batch), NAMES_AT_ONCE
+            case Make():
+                from pcopy.fsio.kernel.make_rows import Making  # no copy needs it
+
+                work, step = Making(settings, batch), FILES_AT_ONCE
             case Trial():
                 from pcopy.fsio.kernel.trial_rows import Trying  # no copy needs it
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pcopy.fsio.attributes import apply_attributes, may_inherit_acl
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.found_members import ToUnpack, place_of
 from pcopy.tasks.archive.opened import attributes_of, lookup_of
 from pcopy.tasks.archive.phases import FINISH
+from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Note
 from pcopy.tasks.base.rank import Rank, RankSet

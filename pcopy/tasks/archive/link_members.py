@@ -10,8 +10,8 @@ from contextlib import suppress
 from pcopy.archive.member import Unsafe, safe_path
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import put_in_place, remove
-from pcopy.tasks.archive.found_members import ToUnpack, place_of
 from pcopy.tasks.archive.opened import OpenArchive
+from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.kind import Kind, Steps

@@ -22,8 +22,9 @@ from itertools import groupby
 from pcopy.archive.member import DIRECTORY, LINK, Unsafe, safe_path
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import KeyValue
-from pcopy.tasks.archive.found_members import BELOW, TOLD, FoundMembers, FoundNote, ToUnpack, key_of, path_in
+from pcopy.tasks.archive.found_members import BELOW, TOLD, FoundMembers, FoundNote
 from pcopy.tasks.archive.opened import OpenArchive
+from pcopy.tasks.archive.to_unpack import ToUnpack, key_of, path_in
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -42,6 +43,16 @@ class Rivals(dict[bytes, list[Stretch]]):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
+
+    def concern(self, path: bytes, names: Iterable[bytes], members: Iterable[ToUnpack]) -> bool:
+        """Has anything of a directory, or what is above it, such a name?"""
+        above = path
+        while above:
+            if above in self:
+                return True
+            above = above.rpartition(b"/")[0]
+        start = path + b"/" if path else b""
+        return any(start + name in self for name in (*names, *(each.name for each in members)))
 
     def refuse(self, each: ToUnpack) -> bool:
         """May it be unpacked? If not, a later member has taken its place. Raises ``Problem`` if it fails."""

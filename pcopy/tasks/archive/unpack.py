@@ -14,10 +14,12 @@ import os
 import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 
 from pcopy.archive.member import FILE, LINK, Member
 from pcopy.fsio.attributes import Applied, drop_inherited_acls, has_default_acl, may_inherit_acl
 from pcopy.fsio.data import set_size
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
@@ -28,11 +30,13 @@ from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_of
 from pcopy.tasks.archive.finish_members import finish_later
-from pcopy.tasks.archive.found_members import FoundMembers, ToUnpack, place_of
+from pcopy.tasks.archive.found_members import FoundMembers, InDirectory
 from pcopy.tasks.archive.link_members import LinkMembers
+from pcopy.tasks.archive.make_members import make_plain
 from pcopy.tasks.archive.opened import OpenArchive, ReadAhead, attributes_of, lookup_of
 from pcopy.tasks.archive.phases import LINKS, UNPACK, UNPACK_AGAIN
 from pcopy.tasks.archive.rivals import Rivals
+from pcopy.tasks.archive.to_unpack import NO_ROWS, PlainRows, ToUnpack, is_plain, place_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import NO_VERSION
@@ -48,6 +52,7 @@ KERNEL_PIECE = 8 << 20
 """Bytes that copy_file_range moves at once."""
 BATCH_BYTES = 4 << 20
 """Bytes with which a task gets no more members."""
+_NO_ROWS = range(0)
 
 
 class Unpack(Kind, code=145, doing="sorting members", is_note=False):
@@ -57,57 +62,76 @@ class Unpack(Kind, code=145, doing="sorting members", is_note=False):
         return None
 
     def run(self, rank: Rank, result: Result) -> None:
-        found = rank.own(FoundMembers)
-
-        def tasks() -> Iterator[ExtractMembers]:
-            for values, others in found.by_directory():
-                yield from _batches(values, others)
-
-        result.spawn_each(tasks(), BATCH_BYTES // 4, expands=False)
+        tasks = (task for found in rank.own(FoundMembers).by_directory() for task in _batches(found))
+        result.spawn_each(tasks, BATCH_BYTES // 4, expands=False)
 
 
-def _batches(values: list[bytes], others: int) -> Iterator[ExtractMembers]:
-    """Members of one directory; a large file makes a batch alone."""
-    some: list[bytes] = []
-    size = 0
-    for value in values:
-        each = ToUnpack.unpacked(value)
-        if some and size + each.member.size >= BATCH_BYTES:
-            yield ExtractMembers(marshal.dumps(some), others)
-            some, size, others = [], 0, 0
-        some.append(value)
-        size += each.member.size
-    yield ExtractMembers(marshal.dumps(some), others)
+def _batches(found: InDirectory) -> Iterator[ExtractMembers]:
+    """Large files make batches alone, as far as others of their sort go."""
+    names, values, others = found.names, found.values, found.others
+    rest = [value for value in values if not is_plain(value)]
+    if rest:
+        names = [name for name, value in zip(names, values, strict=True) if is_plain(value)]
+        values = [value for value in values if is_plain(value)]
+    plain = PlainRows(names, b"".join(values)).in_order()
+    cuts = _cut(plain.sizes), _cut([ToUnpack.unpacked(value).member.size for value in rest])
+    for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
+        some = plain.chosen(part) if len(part) < len(plain) else plain
+        packed = marshal.dumps([rest[at] for at in of_rest])
+        yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
+        others = 0
+
+
+def _cut(sizes: Sequence[int]) -> Iterator[range]:
+    start = size = 0
+    if sum(sizes) >= BATCH_BYTES:
+        for at, each in enumerate(sizes):
+            if at > start and size + each >= BATCH_BYTES:
+                yield range(start, at)
+                start, size = at, 0
+            size += each
+    if sizes:
+        yield range(start, len(sizes))
 
 
 class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
-    """Members of one directory, packed. Besides there were ``superseded`` ones, which later ones of their name have
-    taken the place of."""
+    """Members of one directory: ``values``, packed, and the ``plain`` ones called ``names``. Besides there were
+    ``superseded`` ones, which later ones of their name have taken the place of."""
 
     values: bytes
     superseded: int
+    path: bytes
+    names: bytes
+    plain: bytes
 
     def about(self) -> None:
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        members = list(map(ToUnpack.unpacked, marshal.loads(self.values)))
+        path, members = self.path, list(map(ToUnpack.unpacked, marshal.loads(self.values)))
+        plain = PlainRows(unpack_names(self.names, len(self.plain)), self.plain)
         result.count(counts.SKIPPED, self.superseded)
-        if rivals := rank.own(Rivals):
-            members = list(_allowed(rivals, members, result))
-        if not members:
+        rivals = rank.own(Rivals)
+        if rivals and rivals.concern(path, plain.names, members):
+            members = list(_allowed(rivals, [*members, *plain.members(path)], result))
+            plain = NO_ROWS
+        if not members and not plain:
             return
-        path, is_told = members[0].path, not members[0].name
+        is_told = bool(members) and not members[0].name
         try:
             directory = open_or_make(rank, path, replaces=is_told)
             inherits = bool(path) and may_inherit_acl(directory, status_of(directory).st_uid)
         except Problem as problem:
-            _not_opened(result, members, problem)
+            _not_opened(result, _left(path, members, plain), problem)
             return
         if is_told:
             result.count(counts.DIRECTORIES)
             result.items.did(Action.COPY, place_of(path), b"", type_of(members[0].member.st_mode))
             finish_later(rank, result, members.pop(0))
+        left = yield from make_plain(rank, result, directory, path, plain, inherits=inherits)
+        if left.unbegun:
+            result.spawn(_left(path, [], plain.chosen(left.unbegun)), len(left.unbegun) * CALL_COST)
+        members += plain.chosen(left.care).members(path)
         extracting = Extracting(rank, result, directory, path, inherits=inherits)
         links = []
         for each in sorted(members, key=lambda each: each.data):  # as they are read, whatever they are called
@@ -123,14 +147,20 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
             result.spawn(LinkMembers(marshal.dumps(links)), len(links) * CALL_COST, phase=LINKS)
 
 
-def _not_opened(result: Result, members: Sequence[ToUnpack], problem: Problem) -> None:
-    """Of one directory, which may be there when all directories are that a member tells of."""
+def _left(path: bytes, members: Sequence[ToUnpack], plain: PlainRows) -> ExtractMembers:
+    values = marshal.dumps([each.packed() for each in members])
+    return ExtractMembers(values, 0, path, pack_names(plain.names), plain.packed)
+
+
+def _not_opened(result: Result, task: ExtractMembers, problem: Problem) -> None:
+    """The directory of what the task unpacks, which may be there when all directories are that a member tells of."""
+    members = list(map(ToUnpack.unpacked, marshal.loads(task.values)))
+    plain = PlainRows(unpack_names(task.names, len(task.plain)), task.plain)
     if problem.errno in _IN_THE_WAY and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
-        again = ExtractMembers(marshal.dumps([each.packed() for each in members]), 0)
-        result.spawn(again, len(members) * CALL_COST, phase=UNPACK_AGAIN)
+        result.spawn(task, (len(members) + len(plain)) * CALL_COST, phase=UNPACK_AGAIN)
         return
-    for each in members:
+    for each in [*members, *plain.members(task.path)]:
         result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
 
 

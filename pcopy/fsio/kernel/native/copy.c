@@ -58,7 +58,7 @@ static int give_attributes(pk_worker *worker, int reading, int writing, const at
 }
 
 /* What a new file shows of its owner holds for all of them where nobody else can change that: in our own directory. */
-static int has_owner(pk_batch *batch, int writing, const struct stat *source)
+int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
 {
     pk_work *work = batch->work;
     int known = atomic_load_explicit(&work->owner_known, memory_order_acquire);
@@ -72,8 +72,8 @@ static int has_owner(pk_batch *batch, int writing, const struct stat *source)
         }
         atomic_store_explicit(&work->owner_known, known, memory_order_release);
     }
-    return known > 0 && source->st_uid == __atomic_load_n(&work->uid, __ATOMIC_RELAXED) &&
-           source->st_gid == __atomic_load_n(&work->gid, __ATOMIC_RELAXED);
+    return known > 0 && uid == __atomic_load_n(&work->uid, __ATOMIC_RELAXED) &&
+           gid == __atomic_load_n(&work->gid, __ATOMIC_RELAXED);
 }
 
 /* Owner, attributes, mode and times, in the order of pcopy/fsio/attributes.py. */
@@ -83,7 +83,8 @@ static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, c
     mode_t mode = source->st_mode & 07777;
     if (batch->flags & PK_OWNER) {
         doing(worker, OP_CHOWN);
-        if (!has_owner(batch, writing, source) && fchown(writing, source->st_uid, source->st_gid))
+        if (!pk_has_owner(batch, writing, source->st_uid, source->st_gid) &&
+            fchown(writing, source->st_uid, source->st_gid))
             return -1;
     }
     if (give_attributes(worker, reading, writing, found))
@@ -168,8 +169,7 @@ static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, 
     return told(batch, row, FAILED, operation, number);
 }
 
-/* 0, or an errno. */
-static int write_all(int writing, const unsigned char *data, size_t size)
+int pk_write_all(int writing, const unsigned char *data, size_t size)
 {
     while (size) {
         ssize_t put = write(writing, data, size);
@@ -189,7 +189,7 @@ static int write_pieces(pk_worker *worker, int reading, int writing, size_t size
     size_t at = 0;
     for (;;) {
         doing(worker, OP_WRITE);
-        int number = write_all(writing, worker->buffer, got);
+        int number = pk_write_all(writing, worker->buffer, got);
         if (number)
             return number;
         if (hasher != NULL)
@@ -272,7 +272,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
     int number;
     if (got == size) {
         doing(worker, OP_WRITE);
-        number = write_all(writing, data, got);
+        number = pk_write_all(writing, data, got);
         if (!number && digest != NULL)
             pk_digest_whole(digest, data, got, out);
     } else {

@@ -112,6 +112,11 @@ int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
+int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+/* Has a new file that owner already, as far as that is known? */
+int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid);
+/* 0, or an errno. */
+int pk_write_all(int writing, const unsigned char *data, size_t size);
 void pk_release_directories(pk_batch *batch);
 /* Looks at so many names (`left`), which are joined in `names`, in an open directory of the source. -1: one can't be
  * looked at, or there is no memory. */

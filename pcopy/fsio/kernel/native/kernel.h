@@ -21,6 +21,7 @@
 #define PK_BARE 14
 #define PK_MEMBER 15
 #define PK_COMPARE_WITHIN 16
+#define PK_MAKE 17
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -34,6 +35,7 @@
 #define PK_IDENTIFY 512 /* inode and mark are told of files, too, that keep the names under which they were made */
 #define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
 #define PK_ACLS 2048    /* ACLs are */
+#define PK_EXCUSED 4096 /* we may not give files away, which is no error */
 
 /* What PK_COMPARE_WITHIN compares, in the place of flags: as pcopy.tasks.compare.properties has it. */
 #define PK_OF_SIZE 2
@@ -144,7 +146,7 @@ typedef struct pk_batch {
     uint8_t *digests;
     uint64_t *made;
     uint8_t *marks;       /* PK_MARK bytes for each row, the first one of which tells the length */
-    uint8_t *arena;       /* NULL, or room for all contents, which are left there */
+    uint8_t *arena;       /* NULL, or room for all contents, which are left there; of PK_MAKE: they are there */
     const pk_tree *tree;
     pk_directory *directories;
     const uint64_t *offsets; /* where in the arena each row has room for its size and one byte more; of PK_MEMBER: for
@@ -238,3 +240,46 @@ typedef struct {
 } pk_tally;
 /* Adds so many rows, with their types (letters). -1: nothing was added, for no sum is sure to have room for it. */
 int pk_tally_add(pk_tally *tally, const pk_columns *rows, const uint8_t *kinds, uint32_t number);
+
+/* Headers of a tar archive, of which `size` bytes from the offset `start` on were read. */
+#define PK_TAR_MORE 0     /* what stands at `at` was not read, or not all of it; or it begins at `end` or behind */
+#define PK_TAR_OTHER 1    /* what stands at `at` is no plain member: pcopy.archive.reader reads it */
+#define PK_TAR_USER 2     /* nobody has told yet who is meant by `unknown` */
+#define PK_TAR_GROUP 3
+#define PK_TAR_ROOM 4     /* there is no room for further members */
+#define PK_TAR_NAMES 16
+
+/* What users or groups of these names have here as numbers; -1: they are not known. */
+typedef struct {
+    int number;
+    char names[16][33];
+    int64_t numbers[16];
+} pk_owners;
+
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+    uint64_t start, end;
+    int is_numeric;       /* names of owners mean nothing */
+    pk_owners users, groups;
+    /* Where to go on, which is filled in, and begun with. */
+    uint64_t at;
+    int why;
+    char unknown[33];
+    /* Of each plain member what is kept of it (pcopy.tasks.archive.to_unpack), where its key ends, and the rows where
+     * another directory begins. */
+    uint32_t most, members, directories;
+    uint64_t *values;     /* PK_TAR_WORDS for each */
+    uint32_t *key_ends, *begins;
+    char *keys;
+    size_t keys_size;
+    uint64_t bytes;       /* of the contents of all */
+} pk_tar;
+
+#define PK_TAR_WORDS 5
+
+/* Finds plain members: regular files whose headers say nothing unusual. */
+void pk_tar_members(pk_tar *tar);
+/* Where members begin, of any sort, into `begins_at`: up to `most`. Returns their number; `at` is where to go on, and `why`
+ * PK_TAR_MORE or PK_TAR_OTHER. */
+uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at);

@@ -18,7 +18,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
     [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
     [PK_MEND_WITHIN] = pk_mend_within_row, [PK_COMPARE_WITHIN] = pk_compare_within_row,
-    [PK_BARE] = pk_bare_row, [PK_MEMBER] = pk_member_row,
+    [PK_BARE] = pk_bare_row, [PK_MEMBER] = pk_member_row, [PK_MAKE] = pk_make_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -218,7 +218,8 @@ static int changes_nothing(const pk_batch *batch)
 
 static int makes_or_removes(const pk_batch *batch)
 {
-    return batch->kind == PK_COPY || batch->kind == PK_REMOVE || batch->kind == PK_ENTER;
+    return batch->kind == PK_COPY || batch->kind == PK_REMOVE || batch->kind == PK_ENTER ||
+           batch->kind == PK_MAKE;
 }
 
 /* Under the lock: may a thread begin one of its rows now? Names of one directory are made and removed one after the

@@ -1,0 +1,326 @@
+/* Headers of archives, of which a part was read. Only what is plain is taken; pcopy.archive.reader and
+ * pcopy.archive.skim do the rest, and would say the same of what is taken here. */
+#include "internal.h"
+
+#define BLOCK 512u
+#define LAST_SECOND ((uint64_t)1 << 33)
+
+/* What a header before that of the member says of it. */
+typedef struct {
+    const char *name;
+    size_t length;
+    int has_mtime;
+    int64_t mtime;
+} told_before;
+
+/* In octal digits; -1: it is another sort of number. */
+static int number(const uint8_t *field, size_t size, uint64_t *out)
+{
+    size_t at = 0;
+    *out = 0;
+    while (at < size && (field[at] == ' ' || field[at] == '\0'))
+        at++;
+    for (; at < size && field[at] >= '0' && field[at] <= '7'; at++)
+        *out = *out << 3 | (uint64_t)(field[at] - '0');
+    for (; at < size; at++)
+        if (field[at] != ' ' && field[at] != '\0')
+            return -1;
+    return 0;
+}
+
+static int is_header(const uint8_t *block)
+{
+    uint64_t wanted;
+    uint32_t sum = 8 * ' ';
+    for (int each = 0; each < 148; each++)
+        sum += block[each];
+    for (int each = 156; each < (int)BLOCK; each++)
+        sum += block[each];
+    return !number(block + 148, 8, &wanted) && wanted == sum;
+}
+
+static uint64_t filled_up(uint64_t size)
+{
+    return (size + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+/* The header at an offset, whole; NULL: it was not read. */
+static const uint8_t *block_at(const pk_tar *tar, uint64_t at)
+{
+    return at >= tar->start && tar->size >= BLOCK && at - tar->start <= tar->size - BLOCK ? tar->data + (at - tar->start)
+                                                                                          : NULL;
+}
+
+/* What stands behind a header; NULL: it was not read. */
+static const char *body_at(const pk_tar *tar, uint64_t at, uint64_t size)
+{
+    const uint64_t offset = at - tar->start;
+    return offset <= tar->size && size <= tar->size - offset ? (const char *)tar->data + offset : NULL;
+}
+
+/* "1234567890.123456789"; -1: it is another sort of time. */
+static int moment(const char *at, const char *end, int64_t *out)
+{
+    uint64_t seconds = 0, part = 0;
+    int digits = 0;
+    for (; at < end && *at >= '0' && *at <= '9' && digits < 11; at++, digits++)
+        seconds = seconds * 10 + (uint64_t)(*at - '0');
+    if (!digits || seconds >= LAST_SECOND)
+        return -1;
+    if (at < end && *at == '.') {
+        digits = 0;
+        for (at++; at < end && *at >= '0' && *at <= '9'; at++)
+            if (digits++ < 9)
+                part = part * 10 + (uint64_t)(*at - '0');
+        for (; digits < 9; digits++)
+            part *= 10;
+    }
+    *out = (int64_t)(seconds * 1000000000u + part);
+    return at == end ? 0 : -1;
+}
+
+static int is_key(const char *key, const char *end, const char *name)
+{
+    return (size_t)(end - key) == strlen(name) && !memcmp(key, name, (size_t)(end - key));
+}
+
+/* Takes the records of a pax header; -1: they tell more than a name and times. */
+static int take_records(const char *at, size_t size, told_before *told)
+{
+    const char *const past = at + size;
+    while (at < past) {
+        size_t length = 0;
+        const char *key = at;
+        for (; key < past && *key >= '0' && *key <= '9' && length <= size; key++)
+            length = length * 10 + (size_t)(*key - '0');
+        if (key == at || key == past || *key++ != ' ' || length > (size_t)(past - at) || at + length <= key + 1 ||
+            at[length - 1] != '\n')
+            return -1;
+        const char *const end = at + length - 1, *equals = memchr(key, '=', (size_t)(end - key));
+        if (equals == NULL)
+            return -1;
+        const char *const value = equals + 1;
+        if (is_key(key, equals, "path")) {
+            told->name = value;
+            told->length = (size_t)(end - value);
+            if (!told->length || memchr(value, '\0', told->length))
+                return -1;
+        } else if (is_key(key, equals, "mtime")) {
+            told->has_mtime = 1;
+            if (moment(value, end, &told->mtime))
+                return -1;
+        } else if (!is_key(key, equals, "atime") && !is_key(key, equals, "ctime")) {
+            return -1;
+        }
+        at += length;
+    }
+    return 0;
+}
+
+/* Its number; -1: nobody has told yet. */
+static int owner_of(const pk_tar *tar, const pk_owners *known, const uint8_t *field, uint64_t told, uint32_t *out)
+{
+    *out = (uint32_t)told;
+    if (tar->is_numeric || !field[0])
+        return 0;
+    for (int each = 0; each < known->number; each++)
+        if (!strncmp(known->names[each], (const char *)field, 32)) {
+            if (known->numbers[each] >= 0)
+                *out = (uint32_t)known->numbers[each];
+            return 0;
+        }
+    return -1;
+}
+
+static int is_plain_name(const char *name, size_t length)
+{
+    if (!length || name[0] == '/' || name[length - 1] == '/' || name[length - 1] == '.')
+        return 0;
+    for (const char *at = name; (at = memchr(at, '/', length - (size_t)(at - name))) != NULL; at++)
+        if (at[1] == '/' || at[-1] == '.')
+            return 0;
+    return 1;
+}
+
+/* The name, as it stands in one block; its length, or 0. */
+static size_t name_in(const uint8_t *block, char *to)
+{
+    size_t length = 0;
+    if (!memcmp(block + 257, "ustar", 6) && block[345]) {
+        if (!memcmp(block + 508, "tar", 4))
+            return 0;
+        length = strnlen((const char *)block + 345, 155);
+        memcpy(to, block + 345, length);
+        to[length++] = '/';
+    }
+    const size_t last = strnlen((const char *)block, 100);
+    memcpy(to + length, block, last);
+    return length + last;
+}
+
+/* What all members are sorted by: pcopy.tasks.archive.found_members.key_of. 0: there is no room for it. */
+static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length, uint64_t data)
+{
+    const char *const slash = memrchr(name, '/', length);
+    const size_t before = slash != NULL ? (size_t)(slash - name) : 0, last = slash != NULL ? before + 1 : 0;
+    char *to = tar->keys + used;
+    if (tar->keys_size - used < length + 20)
+        return 0;
+    for (size_t each = 0; each < before; each++)
+        *to++ = name[each] == '/' ? '\0' : name[each];
+    *to++ = '\0';
+    *to++ = '\0';
+    memcpy(to, name + last, length - last);
+    to += length - last;
+    *to++ = '\0';
+    for (int shift = 60; shift >= 0; shift -= 4)
+        *to++ = "0123456789abcdef"[data >> shift & 15];
+    return (size_t)(to - tar->keys) - used;
+}
+
+/* The header of the member at `at`, with what stands before it. PK_TAR_MORE: it is there, at *header. */
+static int find_header(const pk_tar *tar, uint64_t *at, told_before *told, const uint8_t **header)
+{
+    uint64_t size;
+    const uint8_t *block = block_at(tar, *at);
+    *header = NULL;
+    if (block == NULL)
+        return PK_TAR_MORE;
+    if (!is_header(block))
+        return PK_TAR_OTHER;
+    if (block[156] == 'x' || block[156] == 'L') {
+        if (number(block + 124, 12, &size))
+            return PK_TAR_OTHER;
+        const char *body = body_at(tar, *at + BLOCK, size);
+        if (body == NULL)
+            return PK_TAR_MORE;
+        if (block[156] == 'L') {
+            told->name = body;
+            told->length = strnlen(body, size);
+        } else if (take_records(body, size, told)) {
+            return PK_TAR_OTHER;
+        }
+        *at += BLOCK + filled_up(size);
+        block = block_at(tar, *at);
+        if (block == NULL)
+            return PK_TAR_MORE;
+        if (!is_header(block))
+            return PK_TAR_OTHER;
+    }
+    if (block[156] != '0' && block[156] != '\0')
+        return PK_TAR_OTHER;
+    *header = block;
+    return PK_TAR_MORE;
+}
+
+static int same_directory(const char *name, size_t before, const char *last, size_t last_before)
+{
+    return before == last_before && !memcmp(name, last, before);
+}
+
+void pk_tar_members(pk_tar *tar)
+{
+    size_t used = 0, last_length = 0;
+    const char *last = NULL; /* the directory of the last one, in its key */
+    tar->members = tar->directories = 0;
+    tar->bytes = 0;
+    tar->why = PK_TAR_MORE;
+    while (tar->at < tar->end) {
+        char room[300];
+        told_before told = {NULL, 0, 0, 0};
+        const uint8_t *block;
+        uint64_t at = tar->at, mode, uid, gid, size, seconds;
+        tar->why = find_header(tar, &at, &told, &block);
+        if (block == NULL)
+            return;
+        tar->why = PK_TAR_OTHER;
+        if (told.name == NULL) {
+            told.length = name_in(block, room);
+            told.name = room;
+        }
+        if (told.length > 1 && told.name[0] == '.' && told.name[1] == '/') {
+            told.name += 2;
+            told.length -= 2;
+        }
+        if (!is_plain_name(told.name, told.length) || number(block + 100, 8, &mode) || number(block + 108, 8, &uid) ||
+            number(block + 116, 8, &gid) || number(block + 124, 12, &size) || number(block + 136, 12, &seconds) ||
+            seconds >= LAST_SECOND)
+            return;
+        const uint64_t data = at + BLOCK;
+        uint32_t owner, group;
+        if (owner_of(tar, &tar->users, block + 265, uid, &owner)) {
+            tar->why = PK_TAR_USER;
+            memcpy(tar->unknown, block + 265, 32);
+            return;
+        }
+        if (owner_of(tar, &tar->groups, block + 297, gid, &group)) {
+            tar->why = PK_TAR_GROUP;
+            memcpy(tar->unknown, block + 297, 32);
+            return;
+        }
+        tar->why = PK_TAR_ROOM;
+        if (tar->members == tar->most)
+            return;
+        const size_t length = put_key(tar, used, told.name, told.length, data);
+        if (!length)
+            return;
+        const char *const slash = memrchr(told.name, '/', told.length);
+        const size_t before = slash != NULL ? (size_t)(slash - told.name) : 0;
+        if (last == NULL || !same_directory(tar->keys + used, before, last, last_length))
+            tar->begins[tar->directories++] = tar->members;
+        last = tar->keys + used;
+        last_length = before;
+        used += length;
+        uint64_t *value = tar->values + (size_t)tar->members * PK_TAR_WORDS;
+        uint32_t *halves = (uint32_t *)value;
+        halves[0] = 0;
+        halves[1] = (uint32_t)mode & 07777;
+        halves[2] = owner;
+        halves[3] = group;
+        value[2] = data;
+        value[3] = size;
+        value[4] = (uint64_t)(told.has_mtime ? told.mtime : (int64_t)(seconds * 1000000000u));
+        tar->key_ends[tar->members++] = (uint32_t)used;
+        tar->bytes += size;
+        tar->at = data + filled_up(size);
+        tar->why = PK_TAR_MORE;
+    }
+}
+
+/* Does a pax header say how large the contents are? */
+static int tells_size(const char *body, size_t size)
+{
+    return memmem(body, size, "size=", 5) != NULL;
+}
+
+uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at)
+{
+    uint32_t found = 0;
+    tar->why = PK_TAR_MORE;
+    while (found < tar->most) {
+        uint64_t at = tar->at, size;
+        const uint8_t *block;
+        for (;;) {
+            block = block_at(tar, at);
+            if (block == NULL)
+                return found;
+            tar->why = PK_TAR_OTHER;
+            if (!is_header(block) || !memchr("0123456xLK7D", block[156], 13) || number(block + 124, 12, &size))
+                return found;
+            tar->why = PK_TAR_MORE;
+            if (!memchr("xLK", block[156], 3))
+                break;
+            const char *body = block[156] == 'x' ? body_at(tar, at + BLOCK, size) : "";
+            if (body == NULL)
+                return found;
+            if (block[156] == 'x' && tells_size(body, size)) {
+                tar->why = PK_TAR_OTHER;
+                return found;
+            }
+            at += BLOCK + filled_up(size);
+        }
+        begins_at[found++] = tar->at;
+        tar->at = at + BLOCK + (block[156] == '1' ? 0 : filled_up(size));
+    }
+    return found;
+}

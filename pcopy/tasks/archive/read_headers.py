@@ -1,0 +1,173 @@
+"""Headers are read: rank 0 looks for places from which others can read; spans of the archive are read by all ranks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pcopy.archive.index import SUFFIX
+from pcopy.archive.reader import Damage, members
+from pcopy.archive.skim import skim
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.archive.found_members import Sorting
+from pcopy.tasks.archive.opened import OpenArchive, number_of
+from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import Result
+from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from pcopy.fsio.kernel.native_tar import TarHeaders
+
+SPAN_MEMBERS = 256
+SPAN_BYTES = 1 << 20
+"""Members and bytes with which a span is long enough for a task."""
+TO_THE_END = 1 << 62
+"""The end of a span that goes on to the end of the archive."""
+_ITEMS_PER_SLICE = 64
+"""Members after which a rank looks up from its work."""
+_GAP = 64 << 10
+"""Bytes between two members from which only headers are read."""
+
+
+class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
+    """Rank 0 looks for places from which others can read members: in the index, or header by header."""
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        archive = rank.own(OpenArchive)
+        known = None
+        try:
+            known = archive.contents.index()
+        except ValueError as error:
+            result.notices.append(f"{shown(rank.options.archive_file + SUFFIX)}: is not used: {error}")
+        except Problem as problem:
+            rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
+            return
+        if known is not None:
+            for start, end in pairwise([*known.points, known.end]):
+                result.spawn(ReadSpan(start, end), end - start)
+            result.spawn(ReadSpan(known.end, TO_THE_END), CALL_COST)
+            return
+        start, number = 0, 0
+        try:
+            for offset in skim(archive.read, in_c=rank.own(Headers).in_c):
+                number += 1
+                if offset is None:  # what stands there says something of all that follows, or is damaged
+                    break
+                if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
+                    result.spawn(ReadSpan(start, offset), offset - start)
+                    start, number = offset, 0
+                if not number % _ITEMS_PER_SLICE:
+                    yield None
+        except Problem:  # whoever reads what follows tells of it
+            pass
+        result.spawn(ReadSpan(start, TO_THE_END), SPAN_BYTES)
+
+
+class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
+    """The members that begin from ``start`` on and before ``end``."""
+
+    start: int
+    end: int
+
+    def about(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        sorting = Sorting(rank, result)
+        end = None if self.end == TO_THE_END else self.end
+        span = Span(rank, sorting, self.start, end)
+        try:
+            yield from span.read()
+            at, known = span.at, span.known
+            if end is not None and at not in (end, -1):
+                text = f"what begins at byte {self.start:,} ends at byte {at:,}, and not where the next one begins"
+                sorting.damaged(Damage(self.start, b"", text))
+            if end is not None and known:  # an index of ours has no offsets behind a global header
+                text = "a header that says something of all that follows, which the index hides: remove the index"
+                sorting.damaged(Damage(self.start, b"", text))
+        except Problem as problem:
+            sorting.damaged(Damage(span.at, b"", problem.strerror or ""))
+        sorting.end()
+
+
+class Span:
+    """Goes through the members of a span. Those beside each other that are plain are found in C, if the kernel in C is
+    there; ``pcopy.archive.reader`` reads the others, up to the next plain one."""
+
+    def __init__(self, rank: Rank, sorting: Sorting, start: int, end: int | None) -> None:
+        self._archive, self._sorting = rank.own(OpenArchive), sorting
+        self._end, self._last = end, TO_THE_END if end is None else end
+        self._headers = rank.own(Headers).in_c if sorting.takes_plain else None
+        self._window, self._opened = b"", start
+        self._is_dense = end is not None and end - start <= 2 * SPAN_BYTES
+        self.at = start
+        """Where the next member begins; -1 behind what is damaged."""
+        self.known: dict[bytes, bytes] = {}
+        """The records of global headers."""
+
+    def read(self) -> Steps:
+        """Raises ``Problem``."""
+        goes_on = self._headers is not None
+        if not goes_on:
+            yield from self._others(until_plain=False)
+        while goes_on and self.at < self._last:
+            yield from self._plain()
+            goes_on = self.at < self._last and (yield from self._others(until_plain=True))
+
+    def _plain(self) -> Steps:
+        headers = self._headers
+        assert headers is not None
+        if not self._opened <= self.at < self._opened + len(self._window):
+            self._open()
+        while True:
+            found = headers.find(self._window, self._opened, self.at, self._last)
+            self._sorting.take_plain(found)
+            self.at = found.at
+            if not found.is_unread or found.at == self._opened or found.at >= self._last:
+                return
+            self._open()
+            yield None
+
+    def _open(self) -> None:
+        behind = self._opened + len(self._window)
+        is_near = self._is_dense if not self._window else self.at - behind < _GAP
+        self._window = self._archive.read(self.at, min(SPAN_BYTES if is_near else _GAP, self._last - self.at))
+        self._opened = self.at
+
+    def _others(self, *, until_plain: bool) -> Stepwise[bool]:
+        """Those that are not plain; after damage, and after a global header, all. May plain ones follow?"""
+        has_damage = False
+        for number, each in enumerate(members(self._read, number_of, self.at, self._end, self.known)):
+            if isinstance(each, Damage):
+                self._sorting.damaged(each)
+                self.at, has_damage = -1, True
+            else:
+                self.at = each.next
+                if self._sorting.take(each) and until_plain and not has_damage and not self.known:
+                    return True
+            if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
+                yield None
+        return False
+
+    def _read(self, offset: int, size: int) -> bytes:
+        at = offset - self._opened
+        if 0 <= at <= len(self._window) - size:
+            return self._window[at : at + size]
+        return self._archive.read(offset, size)
+
+
+class Headers:
+    """Of one rank: what finds plain members; None without the kernel in C."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.in_c: TarHeaders | None = None
+        if kernel_name() == "c":
+            from pcopy.fsio.kernel.native_tar import TarHeaders
+
+            self.in_c = TarHeaders(None if rank.options.numeric_owner else number_of)
