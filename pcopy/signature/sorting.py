@@ -11,7 +11,7 @@ import errno
 import heapq
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import BinaryIO, TypeAlias
 
@@ -60,7 +60,7 @@ class ExternalSorter:
     def extend(self, records: Sequence[KeyValue]) -> None:
         """As ``add``, for some that are in memory anyway."""
         self._held += records
-        self._held_bytes += sum([len(key) + len(value) for key, value in records]) + len(records) * _OVERHEAD
+        self._held_bytes += sum(map(len, chain.from_iterable(records))) + len(records) * _OVERHEAD
         if self._held_bytes >= self._budget:
             self._spill()
 

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import zip_longest
+from operator import itemgetter
 
 from pcopy.archive.member import FILE, LINK, Member
 from pcopy.fsio.attributes import Applied, drop_inherited_acls, has_default_acl, may_inherit_acl
@@ -69,10 +70,11 @@ class Unpack(Kind, code=145, doing="sorting members", is_note=False):
 def _batches(found: InDirectory) -> Iterator[ExtractMembers]:
     """Large files make batches alone, as far as others of their sort go."""
     names, values, others = found.names, found.values, found.others
-    rest = [value for value in values if not is_plain(value)]
-    if rest:
+    rest = list[bytes]()
+    if any(map(itemgetter(0), values)):
+        rest = [value for value in values if not is_plain(value)]
         names = [name for name, value in zip(names, values, strict=True) if is_plain(value)]
-        values = [value for value in values if is_plain(value)]
+        values = list(filter(is_plain, values))
     plain = PlainRows(names, b"".join(values)).in_order()
     cuts = _cut(plain.sizes), _cut([ToUnpack.unpacked(value).member.size for value in rest])
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
