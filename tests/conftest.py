@@ -23,6 +23,23 @@ from tests.support.turns import Turns
 END_TO_END_SECONDS = 120
 """A test that runs longer hangs; whole runs take a second or two."""
 
+LONGEST = (
+    "test_recovery.py",
+    "test_kills.py",
+    "test_endings.py",
+    "test_rules.py",
+    "test_node.py",
+    "test_given_again.py",
+    "test_campaign.py",
+    "test_harness.py",
+    "test_large_files.py",
+    "test_jobs.py",
+    "test_injected.py",
+    "test_pstripe.py",
+    "test_power_loss.py",
+)
+"""Files of tests that take more than 20 s of a processor, those first that take the most."""
+
 PLACE = pytest.StashKey[str]()
 """Where the workers of pytest-xdist take turns, for the process that starts them."""
 TURNS = pytest.StashKey[Turns]()
@@ -124,9 +141,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(END_TO_END_SECONDS))
 
 
-def _place_of(item: pytest.Item) -> tuple[bool, int]:
-    """The longest file first, and tests that sleep among those that compute, so that all processors are busy."""
-    return item.path.name != "test_recovery.py", crc32(item.nodeid.partition("::")[0].encode())
+def _place_of(item: pytest.Item) -> tuple[int, int]:
+    """The longest files first, so that at the end no worker has one when the others have nothing; then tests that sleep
+    among those that compute, so that all processors are busy."""
+    name = item.path.name
+    place = LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    return place, crc32(item.nodeid.partition("::")[0].encode())
 
 
 def _not_in_turn(test: str, variants: list[pytest.Item]) -> set[pytest.Item]:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,17 @@ Process = subprocess.Popen[bytes]
 class Run:
     """A run in the background, with all its processes."""
 
-    def __init__(self, process: Process, token: str) -> None:
+    def __init__(self, process: Process, token: str, before: Iterable[str] = ()) -> None:
+        """``before``: the processes that there were before it, by their names in /proc."""
         self.process = process
         self._token = f"{TOKEN}={token}".encode()
+        self._others = set(before)
 
     def processes(self) -> list[int]:
         """All processes of this run that still live, the launcher's included; zombies don't count."""
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and self._is_ours(name)]
+        names = set(filter(str.isdigit, os.listdir("/proc")))
+        self._others &= names  # the number of one that has ended may be that of another one later
+        return [int(name) for name in sorted(names - self._others, key=int) if self._is_ours(name)]
 
     def send_signal(self, number: int) -> None:
         """To the program itself, as a user would, if it still runs: strace in front of it would keep the signal."""
@@ -121,9 +125,9 @@ def _kill(pid: int) -> None:
 @contextmanager
 def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
     """A run that goes on while the test acts; whatever of it is left at the end is killed."""
-    token = new_token()
+    token, before = new_token(), os.listdir("/proc")
     process = start(*arguments, token=token, **options)
-    run = Run(process, token)
+    run = Run(process, token, before)
     try:
         yield run
     finally:
