@@ -121,6 +121,10 @@ exit status:
         if values.json_lines and (values.json or values.summary):
             both = "--json" if values.json else "--summary"
             raise Refused(f"{both} and --json-lines: both would be printed; leave one out")
+        if expression.ls and (outputs or values.summary or values.json_lines or values.print0):
+            raise Refused(
+                "-ls prints lines for people; leave out --output, --summary, --json-lines and --print0, or -ls"
+            )
         if b"" in outputs:
             raise Refused("--output: the empty string names no file")
         return WalkArguments(
@@ -131,6 +135,7 @@ exit status:
             fields=_all_fields() if values.fields is None else values.fields,
             nul=values.print0 or expression.nul,
             json_lines=values.json_lines,
+            ls=expression.ls,
             summary=values.summary,
             page=os.fsencode(values.page or ""),
             listed=os.fsencode(values.listed or ""),

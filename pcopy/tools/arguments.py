@@ -206,6 +206,7 @@ class WalkArguments(NamedTuple):
     fields: tuple[str, ...] = ()
     nul: bool = False
     json_lines: bool = False
+    ls: bool = False
     summary: bool = False
     listed: bytes = b""
     listed_nul: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.engine.task import Spawn
@@ -31,6 +31,7 @@ from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 from pcopy.tools.walk_outputs import ListTarget, Outputs, check_file, target_of
 from pcopy.units import show_seconds
+from pcopy.walk.forms import LS_FIELDS
 from pcopy.walk.sorting import mask_of
 from pcopy.walk.sums import WalkSums
 from pcopy.walk.walk_wish import WalkWish
@@ -105,7 +106,7 @@ class WalkPreparation(TreePreparation):
             expression.most_depth,
             expression.same_device,
             forms=tuple(target.form for target in self.targets if target.form != "parquet"),
-            fields=arguments.fields if any(_has_fields(target) for target in self.targets) else (),
+            fields=_fields(arguments, self.targets),
             columns=bool(arguments.sort) or any(target.form == "parquet" for target in self.targets),
             sort_mask=mask_of(arguments.sort) if arguments.sort else 0,
             sums=arguments.summary,
@@ -122,8 +123,8 @@ class WalkPreparation(TreePreparation):
         from pcopy.walk.saved_listing import STANDARD_INPUT, SavedListing
 
         if arguments.listed != STANDARD_INPUT:
-            with SavedListing(arguments.listed, "--from", nul=arguments.listed_nul, meant=meant):
-                pass
+            with SavedListing(arguments.listed, "--from", nul=arguments.listed_nul, meant=meant) as listing:
+                listing.check_end()
         base = arguments.base
         if base and not os.path.isdir(base):
             raise Refused(f"{shown(base)}: is no directory, in which what --from lists could lie")
@@ -228,6 +229,8 @@ def _targets(arguments: WalkArguments) -> list[ListTarget]:
         return [*targets, ListTarget("jsonl")]
     if targets or arguments.summary:
         return targets
+    if arguments.ls:
+        return [ListTarget("ls")]
     return [ListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
 
 
@@ -242,8 +245,12 @@ def _opened_page(arguments: WalkArguments) -> OutputFile | None:
     return OutputFile(arguments.page, arguments.tree.telling.umask)
 
 
-def _has_fields(target: ListTarget) -> bool:
-    return target.form in ("jsonl", "csv", "parquet")
+def _fields(arguments: WalkArguments, targets: Sequence[ListTarget]) -> tuple[str, ...]:
+    """What has to be known of each item that is listed."""
+    forms = {target.form for target in targets}
+    if "ls" in forms:
+        return LS_FIELDS
+    return arguments.fields if forms.intersection(("jsonl", "csv", "parquet")) else ()
 
 
 def _root(path: bytes) -> Root:

@@ -128,7 +128,9 @@ class Outputs(InFront):
     def spoiled(self, why: str) -> None:
         """What is found cannot be whole: no list appears."""
         if not self.trouble:
-            self.trouble, self.status = why, REFUSED
+            is_begun = any(not output.path and output.has_begun for output in self._outputs)
+            more = "; standard output has some of what stands before that, and not all" if is_begun else ""
+            self.trouble, self.status = why + more, REFUSED
 
     def summed(self, words: bytes, layouts: bytes) -> None:
         """What one rank has found, summed up, and the layouts that it has met."""
@@ -190,6 +192,8 @@ class Output(Protocol):
 
     path: bytes
     """Empty: standard output."""
+    has_begun: bool
+    """Was anything written?"""
 
     def write(self, part: bytes) -> None:
         """Bytes in its form. Raises ``OSError``, as the others; and ``Refused`` for a name that cannot be listed."""
@@ -205,7 +209,7 @@ class _Lines:
     def __init__(self, target: ListTarget, stream: Any, fields: Sequence[str]) -> None:
         self.path = target.path
         self._stream = stream
-        self._has_begun = False
+        self.has_begun = False
         self._head = b""
         self._form: Form = form_of(target.form, fields)
         self._is_list = target.form == "list"
@@ -215,8 +219,8 @@ class _Lines:
             self._head = csv_head(fields)
 
     def write(self, part: bytes) -> None:
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             part = self._head + part
         if self._is_list:
             part = self._without_nul(part)

@@ -22,6 +22,7 @@ class Parquet:
 
     def __init__(self, path: bytes, stream: Any, fields: Sequence[str]) -> None:
         self.path = path
+        self.has_begun = False  # a file is told to have begun to nobody
         self._fields = fields
         text = pyarrow.string()
         columns = [pyarrow.field("path", text, nullable=False), pyarrow.field("path_b64", text)]

@@ -38,7 +38,7 @@ ARGUMENTS = {
     **dict.fromkeys(("-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-anewer", "-cnewer"), 1),
     **dict.fromkeys(("-user", "-group", "-xattr", "-samefile", "-maxdepth", "-mindepth"), 1),
     **dict.fromkeys(("-links", "-inum", "-uid", "-gid"), 1),
-    **dict.fromkeys(("-empty", "-true", "-false", "-nouser", "-nogroup", "-prune", "-print", "-print0"), 0),
+    **dict.fromkeys(("-empty", "-true", "-false", "-nouser", "-nogroup", "-prune", "-print", "-print0", "-ls"), 0),
     **dict.fromkeys(("-xdev", "-mount", "-not", "-o", "-or", "-a", "-and", "-noleaf"), 0),
 }
 """How many words each takes; ``-newerXY`` takes one, too."""
@@ -46,7 +46,7 @@ ARGUMENTS = {
 INSTEAD = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
     "-delete": "pwalk changes nothing; write --output LIST.jsonl, and prm --from LIST.jsonl",
-    **dict.fromkeys(("-printf", "-fprintf", "-ls", "-fls"), "write --json-lines, or --output FILE.csv"),
+    **dict.fromkeys(("-printf", "-fprintf", "-fls"), "write --json-lines, or --output FILE.csv"),
     **dict.fromkeys(("-fprint", "-fprint0"), "write --output FILE"),
     **dict.fromkeys(("-regex", "-iregex", "-regextype"), "write -name or -path, or filter the lines with grep"),
     **dict.fromkeys(("-depth", "-d"), "there is no order; --sort=path has one"),
@@ -71,7 +71,8 @@ def arguments_of(word: str) -> int:
 
 
 class Expression(NamedTuple):
-    """What was said. ``prints``: it says itself what is told. ``nul``: paths end with a NUL (``-print0``).
+    """What was said. ``prints``: it says itself what is told. ``nul``: paths end with a NUL (``-print0``). ``ls``: they
+    stand behind what ``ls -dils`` tells.
 
     ``same_device``: other file systems are not entered. Depths count from the paths of the command line, which have 0.
     """
@@ -79,6 +80,7 @@ class Expression(NamedTuple):
     tree: Tree = ("true",)
     prints: bool = False
     nul: bool = False
+    ls: bool = False
     least_depth: int = 0
     most_depth: int = -1
     same_device: bool = False
@@ -164,8 +166,11 @@ class _Parser:
                 return ("true",)
             case "-false" | "-empty" | "-nouser" | "-nogroup" | "-prune":
                 return (word[1:],)
-            case "-print" | "-print0":
-                self._said = self._said._replace(prints=True, nul=self._said.nul or word == "-print0")
+            case "-print" | "-print0" | "-ls":
+                said = self._said
+                if said.prints and said.ls != (word == "-ls"):
+                    raise ValueError("-ls and -print: pwalk tells all that it finds in one form; leave one out")
+                self._said = said._replace(prints=True, nul=said.nul or word == "-print0", ls=word == "-ls")
                 return ("print",)
             case "-xdev" | "-mount":
                 self._said = self._said._replace(same_device=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import re
+import stat
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pcopy.fsio.kernel.columns import (
@@ -118,6 +121,58 @@ def shown_lines(items: Items) -> bytes:
     return "".join(f"{shown(above + name)}\n" for name in items.names).encode()
 
 
+LS_FIELDS = ("mode", "uid", "gid", "size", "allocated", "links", "inode", "mtime_ns")
+"""What ``ls_lines`` tells."""
+
+_RECENT = 183 * 86400
+"""Seconds (half a year) for which a time is told with its hour, and else with its year."""
+
+
+def ls_lines(items: Items) -> bytes:
+    """As ``find -ls``: inode, KiB on storage, mode, names, owner, group, bytes, time of change, and path, escaped.
+
+    (What find tells besides: where a symbolic link leads, and the numbers of devices.)
+    """
+    rows, above, now = items.seen, items.above, time.time()
+    told = []
+    columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.mtime
+    for name, inode, blocks, mode, links, uid, gid, size, changed in zip(items.names, *columns, strict=True):
+        who = f"{_user(uid):<8} {_group(gid):<8}"
+        numbers = f"{inode:>9} {-(-blocks * BLOCK // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
+        told.append(f"{numbers} {_moment(changed // 10**9, now)} {shown(above + name)}\n")
+    return "".join(told).encode()
+
+
+def _moment(seconds: int, now: float) -> str:
+    """On this host's clock."""
+    try:
+        moment = time.localtime(seconds)
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:>12}"
+    is_recent = now - _RECENT < seconds <= now
+    return time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", moment)
+
+
+@lru_cache(4096)
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return shown(pwd.getpwuid(number).pw_name.encode(errors="surrogateescape"))
+    except (KeyError, OverflowError):
+        return str(number)
+
+
+@lru_cache(4096)
+def _group(number: int) -> str:
+    import grp
+
+    try:
+        return shown(grp.getgrgid(number).gr_name.encode(errors="surrogateescape"))
+    except (KeyError, OverflowError):
+        return str(number)
+
+
 def json_lines(fields: Sequence[str]) -> Form:
     parts = [f'"{name}": "%04o"' if name == "mode" else f'"{name}": %d' for name in fields]
     row = b'{%b, "type": "%b"' + "".join(f", {part}" for part in parts).encode() + b"}\n"
@@ -188,6 +243,8 @@ def _quoted(text: str) -> str:
 
 
 def form_of(name: str, fields: Sequence[str]) -> Form:
-    """By the name that travels: ``lines``, ``nul``, ``list``, ``shown``, ``jsonl``, ``csv``."""
-    plain: dict[str, Form] = {"lines": lines, "nul": nul_lines, "list": nul_lines, "shown": shown_lines}
+    """By the name that travels: ``lines``, ``nul``, ``list``, ``shown``, ``ls``, ``jsonl``, ``csv``."""
+    plain: dict[str, Form] = {
+        "lines": lines, "nul": nul_lines, "list": nul_lines, "shown": shown_lines, "ls": ls_lines
+    }  # fmt: skip
     return plain.get(name) or (json_lines(fields) if name == "jsonl" else csv_lines(fields))

@@ -71,6 +71,9 @@ class Recorded(NamedTuple):
     ctime_ns: int | None
 
 
+_CUT_OFF = "has no end: the listing was cut off; write it anew"
+
+
 class Line(NamedTuple):
     """An item that is listed in line ``number``, counted from 1; ``known`` is None in a plain list."""
 
@@ -153,6 +156,21 @@ class SavedListing:
             if path:
                 yield Line(number, path, None)
 
+    def check_end(self) -> None:
+        """Raises ``Refused`` if a saved listing was cut off; where that takes one look, and not from a pipe."""
+        descriptor = self._source.fileno()
+        try:
+            status = os.fstat(descriptor)
+            if not self.is_saved or not stat.S_ISREG(status.st_mode) or not status.st_size:
+                return
+            if os.pread(descriptor, 1, status.st_size - 1) == b"\n":
+                return
+            starts = range(0, status.st_size, _BLOCK)
+            ends = sum(os.pread(descriptor, _BLOCK, start).count(b"\n") for start in starts)
+        except HINDRANCES as error:
+            raise Refused(f"{self.name}: {hindrance(error)}") from None
+        raise self.refused(ends + 1, _CUT_OFF)
+
     def refused(self, number: int, why: str) -> Refused:
         """The error that names the list and the line."""
         return Refused(f"{self.name}: line {number}: {why}")
@@ -193,7 +211,7 @@ class SavedListing:
                 raise self.refused(number + 1, f"is longer than any path{advice}")
             block = self._read(self._source, _BLOCK)
         if rest and self.is_saved:
-            raise self.refused(number + 1, "has no end: the listing was cut off; write it anew")
+            raise self.refused(number + 1, _CUT_OFF)
         if rest:
             yield number + 1, rest
 

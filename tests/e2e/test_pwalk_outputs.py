@@ -1,0 +1,164 @@
+"""What ``pwalk`` does with its outputs, and with lists that are broken."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_pwalk import found, listed, pwalk
+from tests.faults.test_real import bindfs
+from tests.support.command import show, start
+from tests.support.processes import background, wait_until
+
+
+def test_files_that_are_there(area: Path) -> None:
+    """A list is replaced, anything else is not."""
+    (area / "thesis.txt").write_text("mine")
+    run = pwalk("--output", "thesis.txt", ".", cwd=area)
+    assert run.returncode == 2
+    assert b"may be anything; name another file, or write --force" in run.stderr
+    assert (area / "thesis.txt").read_text() == "mine"
+    for _ in range(2):
+        run = pwalk("--output", "list.csv", "-q", ".", cwd=area, ranks=1)
+        assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
+    assert run.returncode == 0
+    assert pwalk("--force", "--output", "thesis.txt", ".", "-name", "thesis*", cwd=area, ranks=1).returncode == 0
+    assert (area / "thesis.txt").read_text() == "./thesis.txt\n"
+    assert sorted(os.listdir(area)) == ["list.csv", "thesis.txt"]
+
+
+@pytest.fixture
+def many(area: Path) -> Iterator[Path]:
+    for each in range(200):
+        (area / f"many/{each}").mkdir(parents=True)
+        for file in range(20):
+            (area / f"many/{each}/{'long name ' * 20}{file}").touch()
+    yield area / "many"
+
+
+def test_a_reader_that_goes_ends_it(many: Path) -> None:
+    with start("-n", "2", many, program="pwalk") as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.readline().startswith(os.fsencode(many))
+        run.stdout.close()
+        assert run.wait(30) == 75
+        assert run.stderr.read() == b""
+
+
+def test_a_full_disk(many: Path) -> None:
+    with open("/dev/full", "wb") as full, start("-n", "2", many, program="pwalk", stdout=full) as run:
+        assert run.stderr is not None
+        assert run.wait(30) == 75
+        assert run.stderr.read() == b"pwalk: standard output cannot be written: No space left on device\n"
+
+
+def writes_below(directory: Path, process: int) -> bool:
+    """Has it a file open there, with or without a name?"""
+    links = []
+    with suppress(OSError):
+        for each in os.scandir(f"/proc/{process}/fd"):
+            with suppress(OSError):
+                links.append(os.readlink(each.path))
+    return any(link.startswith(f"{directory}/") for link in links)
+
+
+@pytest.mark.parametrize(
+    ("number", "rank", "status"), [(signal.SIGINT, 0, 75), (signal.SIGKILL, 1, 70), (signal.SIGKILL, 0, 137)]
+)
+def test_stopped_it_leaves_no_list(many: Path, area: Path, number: signal.Signals, rank: int, status: int) -> None:
+    """A signal stops it in order; where a rank is killed the others end, too. No other file is left."""
+    (area / "out").mkdir()
+    words = ("--oplimit", "100", "--output", area / "out/list.jsonl", many)
+    with background(*words, program="pwalk", ranks=2) as run:
+        assert wait_until(lambda: len(run.processes()) > 1 and writes_below(area / "out", run.process.pid))
+        os.kill(run.ranks()[0] if rank else run.process.pid, number)
+        assert run.end(30) == status
+    assert os.listdir(area / "out") == []
+
+
+def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:
+    """Where a rank is lost, rank 0 removes it."""
+    with bindfs(area) as (_, out):
+        words = ("--oplimit", "1", "--output", out / "list.lst", "/usr/share")
+        with background(*words, program="pwalk", ranks=2) as run:
+            assert wait_until(lambda: len(run.processes()) > 1 and len(os.listdir(out)) == 1)
+            os.kill(run.ranks()[-1], signal.SIGKILL)
+            assert run.end(30) == 70
+        assert os.listdir(out) == []
+
+
+def test_outputs_that_are_refused(area: Path) -> None:
+    (area / "link.lst").symlink_to("target.lst")
+    run = pwalk("--force", "--output", area / "link.lst", area, ranks=1)
+    assert (run.returncode, run.stdout) == (2, b"")
+    assert run.stderr == f"pwalk: {area}/link.lst: is a symbolic link; name what it leads to\n".encode()
+
+
+def test_a_listing_that_was_cut_off(area: Path) -> None:
+    whole = pwalk("--json-lines", area, ranks=1).stdout
+    (area / "cut.jsonl").write_bytes(whole[:-1])
+    run = pwalk("--from", area / "cut.jsonl", "--output", area / "new.lst", ranks=2)
+    assert run.returncode == 2 and b": line 2: has no end: the listing was cut off" in run.stderr, show(run)
+    assert os.listdir(area) == ["cut.jsonl"]
+
+
+def test_a_list_that_breaks_late(area: Path) -> None:
+    """What was printed is not whole, and that is said; one that was cut off is refused before."""
+    whole = pwalk("--json-lines", area, ranks=1).stdout
+    head, line = whole.splitlines(keepends=True)[:2]
+    (area / "broken.jsonl").write_bytes(head + line * 30000 + b"nonsense\n")
+    run = pwalk("--from", area / "broken.jsonl", ranks=2)
+    assert run.returncode == 2 and b": line 30002: is no JSON object" in run.stderr, show(run)
+    assert run.stdout and run.stderr.endswith(b"; standard output has some of what stands before that, and not all\n")
+    (area / "cut.jsonl").write_bytes(head + line * 30000 + line[:-1])
+    run = pwalk("--from", area / "cut.jsonl", ranks=2)
+    assert (run.returncode, run.stdout) == (2, b"") and b": line 30002: has no end" in run.stderr, show(run)
+
+
+def test_times_that_64_bits_do_not_hold(area: Path) -> None:
+    """They are the latest and the earliest for tests, and no list tells a number instead of them."""
+    moments = {"now": int(time.time()), "late": 10**10, "early": -(10**10)}
+    for name, seconds in moments.items():
+        (area / name).touch()
+        os.utime(area / name, (0, seconds))
+        if (area / name).stat().st_mtime != seconds:
+            pytest.skip("the file system holds no such times")
+    for words in (
+        ["-newermt", "2250-01-01"],
+        ["-newermt", "2280-01-01"],
+        ["!", "-newermt", "1600-01-01"],
+        ["-mtime", "+9"],
+    ):
+        assert listed(pwalk(".", "-type", "f", *words, "-print0", cwd=area, ranks=1)) == found(
+            ".", "-type", "f", *words, cwd=area
+        )
+    fields = ("--fields", "size,mtime_ns")
+    run = pwalk(*fields, "--json-lines", "--output", "list.csv", *moments, cwd=area, ranks=1)
+    (area / "list.jsonl").write_bytes(run.stdout)
+    again = pwalk(*fields, "--json-lines", "--from", "list.jsonl", cwd=area, ranks=1)
+    for text in (run.stdout, again.stdout):
+        told = {item["path"]: item for item in map(json.loads, text.splitlines()[1:])}
+        assert {name: item.get("mtime_ns") for name, item in told.items()} == {
+            "now": moments["now"] * 10**9,
+            "late": None,
+            "early": None,
+        }
+        assert all(item["size"] == 0 for item in told.values())
+    with (area / "list.csv").open() as file:
+        assert {row["path"]: row["mtime_ns"] for row in csv.DictReader(file)} == {
+            "now": f"{moments['now']}000000000",
+            "late": "",
+            "early": "",
+        }
+    whole = run.stdout.replace(b'"path": "late"', b'"mtime_ns": %d, "path": "late"' % 10**19)
+    (area / "list.jsonl").write_bytes(whole)
+    other = pwalk("--from", "list.jsonl", "-newermt", "2280-01-01", cwd=area, ranks=1)
+    assert (other.returncode, other.stdout) == (0, b"late\n"), show(other)
