@@ -1,6 +1,6 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
-complete -c pwalk -l from -r -F -d 'instead of walking take what FILE lists'
-complete -c pwalk -s 0 -l null -d 'the paths in --from end with a NUL, as -print0 writes them'
+complete -c pwalk -l from -r -F -d 'what FILE lists is told, and nothing else'
+complete -c pwalk -s 0 -l null -d 'the paths in --from end with a NUL, as find -print0 writes them'
 complete -c pwalk -s o -l output -r -F -d 'write the list to FILE instead'
 complete -c pwalk -l summary -d 'instead of a list tell how much there is'
 complete -c pwalk -l page -r -F -d 'write the summary to FILE, too, as a page with pictures'

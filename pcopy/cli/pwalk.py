@@ -90,13 +90,10 @@ exit status:
                 hint = named_nearest(word[1:], [test[1:] for test in ARGUMENTS], "-")
                 raise Refused(f"unknown test {word}{hint}; see {self.name} --help")
 
-    def _refuse_beside_list(self, values: Namespace, paths: tuple[bytes, ...]) -> None:
-        if len(paths) > 1 or b"" in paths:
-            raise Refused("--from lists what is told: name at most one directory, in which all that is listed lies")
-        if not values.listed:
-            raise Refused("--from: the empty string names no file")
+    def check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
         if select_of(values, ()).anything:
             raise Refused("--from lists items without trees, where filters have no place: write tests, as -path")
+        super().check_list(values, listing, paths)
         walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(self._expression)
         if walks:
             raise Refused(f"{min(walks)}: nothing is entered with --from; leave it out")
@@ -109,9 +106,7 @@ exit status:
             expression = parse(self._expression, now)
         except ValueError as error:
             raise Refused(f"{error}; see {self.name} --help") from None
-        if values.listed is not None:
-            self._refuse_beside_list(values, paths)
-        tree = self.tree_of(values, paths or (b".",), "walked")
+        tree = self.tree_of(values, paths if values.listing is not None else paths or (b".",), "walked")
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
@@ -138,19 +133,14 @@ exit status:
             ls=expression.ls,
             summary=values.summary,
             page=os.fsencode(values.page or ""),
-            listed=os.fsencode(values.listed or ""),
-            listed_nul=values.null,
-            base=paths[0] if values.listed and paths else b"",
+            base=paths[0] if tree.listing and paths else b"",
             force=values.force,
             now=now,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is walked").add_argument
-        add("--from", metavar="FILE", dest="listed", default=None,
-            help="instead of walking take what FILE lists: a saved listing (what that tells is not looked at again), "
-            "or paths, one a line; - is standard input")  # fmt: skip
-        add("-0", "--null", action="store_true", help="the paths in --from end with a NUL, as -print0 writes them")
+        self.add_from(add, "told")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
             help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "

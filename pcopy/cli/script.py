@@ -19,24 +19,44 @@ REFUSED = 2
 """As in ``pcopy.errors``, which may be what can't be loaded."""
 
 
+def pbcast() -> None:
+    _end_with("pbcast")
+
+
+def pchmod() -> None:
+    _end_with("pchmod")
+
+
 def pcopy() -> None:
     _end_with("pcopy")
 
 
-def pverify() -> None:
-    _end_with("pverify")
-
-
-def psync() -> None:
-    _end_with("psync")
+def pdbench() -> None:
+    _end_with("pdbench")
 
 
 def prm() -> None:
     _end_with("prm")
 
 
-def pchmod() -> None:
-    _end_with("pchmod")
+def pstripe() -> None:
+    _end_with("pstripe")
+
+
+def psync() -> None:
+    _end_with("psync")
+
+
+def ptar() -> None:
+    _end_with("ptar")
+
+
+def pverify() -> None:
+    _end_with("pverify")
+
+
+def pwalk() -> None:
+    _end_with("pwalk")
 
 
 def _end_with(program: str) -> None:
@@ -53,23 +73,3 @@ def _end_with(program: str) -> None:
     if "mpi4py" in sys.modules:  # libraries of MPI have handlers of their own for the end of a process
         sys.exit(status)
     os._exit(status)
-
-
-def pstripe() -> None:
-    _end_with("pstripe")
-
-
-def pdbench() -> None:
-    _end_with("pdbench")
-
-
-def pbcast() -> None:
-    _end_with("pbcast")
-
-
-def ptar() -> None:
-    _end_with("ptar")
-
-
-def pwalk() -> None:
-    _end_with("pwalk")

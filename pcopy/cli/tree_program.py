@@ -66,7 +66,7 @@ class TreeProgram(Program):
                 raise Refused(f"-0 says how the paths in --from end: give that, too; see {self.name} --help")
             self._refuse_paths(paths, done)
         else:
-            self._check_list(values, listing, paths)
+            self.check_list(values, listing, paths)
         refuse_what_names_no_file(values, *(name for name in ("errors", "log") if name in values), directories=False)
         return TreeArguments(
             paths,
@@ -82,7 +82,7 @@ class TreeProgram(Program):
             nul=getattr(values, "nul", False),
         )
 
-    def _check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
+    def check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
         """Raises ``Refused`` for what does not go with a list."""
         if not listing:
             raise Refused("--from: the empty string names no file; write - for standard input")

@@ -208,8 +208,6 @@ class WalkArguments(NamedTuple):
     json_lines: bool = False
     ls: bool = False
     summary: bool = False
-    listed: bytes = b""
-    listed_nul: bool = False
     base: bytes = b""
     page: bytes = b""
     force: bool = False

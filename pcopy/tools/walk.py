@@ -112,7 +112,7 @@ class WalkPreparation(TreePreparation):
             sums=arguments.summary,
             now=arguments.now,
         )
-        if arguments.listed:
+        if arguments.tree.listing:
             self._take_list(arguments)
         else:
             self.make_job(self.roots(_root, once=False), copies=False, walk=tuple(self.wish))
@@ -122,14 +122,14 @@ class WalkPreparation(TreePreparation):
         """Whatever is listed is told by its path, below a root without a name."""
         from pcopy.walk.saved_listing import STANDARD_INPUT, SavedListing
 
-        if arguments.listed != STANDARD_INPUT:
-            with SavedListing(arguments.listed, "--from", nul=arguments.listed_nul, meant=meant) as listing:
+        if arguments.tree.listing != STANDARD_INPUT:
+            with SavedListing(arguments.tree.listing, "--from", nul=arguments.tree.nul, meant=meant) as listing:
                 listing.check_end()
         base = arguments.base
         if base and not os.path.isdir(base):
             raise Refused(f"{shown(base)}: is no directory, in which what --from lists could lie")
         self.wish = self.wish._replace(
-            listed=arguments.listed, listed_nul=arguments.listed_nul, directory=os.getcwdb(), base=base
+            listed=arguments.tree.listing, listed_nul=arguments.tree.nul, directory=os.getcwdb(), base=base
         )
         self.make_job((), copies=False, walk=tuple(self.wish))
         top = os.stat(b"/")
