@@ -125,7 +125,8 @@ _TYPES: dict[str, Any] = {
 def encode(job: JobFile) -> bytes:
     """The file's contents; raises ``TypeError`` if there is anything but primitives in it."""
     fields = {name: _plain(value) for name, value in job._asdict().items()}
-    body = json.dumps(fields, indent=1, allow_nan=False).encode("ascii") + b"\n"
+    lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields.items())
+    body = ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")  # indents of json's own take far longer
     return b"%s%d %s\n%s" % (_MAGIC, VERSION, _digest(body), body)
 
 
