@@ -286,7 +286,7 @@ def _works(user: int, python: str, search: str) -> bool:
 def _public_copy() -> str:
     path = tempfile.mkdtemp(prefix="pcopy-test-package-")
     os.chmod(path, 0o755)
-    unneeded = shutil.ignore_patterns("__pycache__", "tests", "*.dist-info")
+    unneeded = shutil.ignore_patterns("*.pyc.*", "tests", "*.dist-info")  # what is compiled comes along
     shutil.copytree(REPOSITORY / "pcopy", Path(path, "pcopy"), ignore=unneeded)
     for module in _MODULES:
         found = importlib.util.find_spec(module)
