@@ -11,6 +11,7 @@ from pcopy.fsio.kernel.columns import ATIME, BLOCKS, LINKS, MODE, MTIME, SIZE, R
 _ffi, _lib = _native.ffi, _native.lib
 
 _NEEDED = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
+"""The columns that are summed up."""
 _COLUMNS = (
     ("mode", "uint32_t[]"),
     ("links", "uint32_t[]"),
