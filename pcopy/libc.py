@@ -24,6 +24,9 @@ RENAME_EXCHANGE = 2
 WAIT_BEFORE, WRITE, WAIT_AFTER = 1, 2, 4
 """For ``sync_file_range``."""
 
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+"""Of fallocate(2), from linux/falloc.h."""
+
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
 _PR_SET_PDEATHSIG = 1
@@ -68,6 +71,13 @@ def fallocate(descriptor: int, start: int, length: int) -> None:
     from ctypes import c_int64
 
     _call("fallocate", descriptor, 0, c_int64(start), c_int64(length))
+
+
+def punch(descriptor: int, start: int, length: int) -> None:
+    """fallocate(2), which takes data away: what was there reads as zeros. The size of the file stays."""
+    from ctypes import c_int64
+
+    _call("fallocate", descriptor, _KEEP_SIZE | _PUNCH_HOLE, c_int64(start), c_int64(length))
 
 
 def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> None:

@@ -187,7 +187,6 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("--overwrite", "--unlink-first", "-U"), "what is there is replaced by default; leave it out"),
         **dict.fromkeys(("-P", "--absolute-names"), "names never lead out of DIR; write -C DIR"),
         **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
-        "--resume": "an archive that was not made whole is made anew: run the same command again",
         "--dry-run": "-t lists an archive",
         **dict.fromkeys(("-a", "--auto-compress"), "the name says nothing here: write -z or --zstd"),
         **dict.fromkeys(("-O", "--to-stdout"), "ptar unpacks into directories; use tar"),

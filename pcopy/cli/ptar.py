@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, block_size, taking
+from pcopy.cli.argument_types import at_least_0, block_size, seconds, taking
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PTAR
 from pcopy.cli.program import (
@@ -53,7 +53,7 @@ examples:
 exit status:
   0 all is done; 1 some items failed, the archive is well-formed all the same;
   2 wrong usage or refused, nothing was touched; 70 internal error; 75 stopped
-  early: when making one, no archive is left, and an older one is as it was
+  early: when making one, an older one is as it was, and --resume goes on
 """
     _mode = ""
 
@@ -139,6 +139,8 @@ exit status:
             telling=telling._replace(verbose=2 if telling.verbose and mode != "list" else telling.verbose),
             bwlimit=values.bwlimit,
             oplimit=values.oplimit,
+            resumes=values.resume,
+            interval=values.checkpoint_interval,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
@@ -178,6 +180,11 @@ exit status:
             help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
         add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
             help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+        add("--resume", action="store_true",
+            help="-c: go on with the archive that an interrupted run of the same command has left, "
+            "if there is one")  # fmt: skip
+        add("--checkpoint-interval", metavar="SECONDS", type=taking(seconds), default=60.0,
+            help="-c: how often it is recorded for --resume what is made (default 60)")  # fmt: skip
         add_filters(parser, done="archived")
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "work")
@@ -210,12 +217,16 @@ def _modes_in(words: Sequence[str]) -> str:
 
 def _refuse_useless(values: Namespace, mode: str) -> None:
     """Raises ``Refused`` for options that the mode does not know."""
-    only = {"create": ("signature",), "extract": ("strip_components",)}
+    only = {"create": ("signature", "resume"), "extract": ("strip_components",)}
     for other, names in only.items():
         for name in names if other != mode else ():
             if getattr(values, name):
                 word = "--" + name.replace("_", "-")
                 raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
+    if values.resume and values.compress_as:
+        raise Refused(f"--resume: an archive that is compressed is made in one go; leave out --{values.compress_as}")
+    if values.resume and values.no_sync:
+        raise Refused("--resume goes on with what is on storage; leave out --no-sync")
 
 
 PTAR = Ptar()

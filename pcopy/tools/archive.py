@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from pcopy.archive.index import SUFFIX, Index, packed
 from pcopy.archive.member import name_in_archive
@@ -19,10 +21,11 @@ from pcopy.launch.tool import Ended, Tool
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.replacing import replacing
-from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.archive_file import ArchiveFile, is_in_use, job_name, left_by, name_of
 from pcopy.tasks.archive.arrange import Placement, PlacePieces, TellPieces
 from pcopy.tasks.archive.frames import Frames, check_compression
 from pcopy.tasks.archive.gather import DescribeRoot, Gathering
+from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.base.codec import encode
@@ -100,8 +103,14 @@ class Archiving(RepeatableTool):
         return "sign" if phase >= Phase.SIGN else "sync" if phase == SYNC else "copy"
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        if rank.number == 0:
-            rank.own(ArchiveFile).discard()
+        archive, made = rank.own(ArchiveFile), rank.own(PieceRecords)
+        if rank.options.resumes and made.is_kept:
+            with suppress(Problem):  # of the archive: then what is not recorded is made anew
+                made.record()
+        if rank.number == 0 and archive.is_made:
+            with suppress(Problem):
+                if not (rank.options.resumes or made.is_anything()):
+                    archive.discard()
 
 
 ARCHIVING = Archiving()
@@ -126,13 +135,14 @@ class OfArchive(SummedPreparation):
 
 
 class ArchivePreparation(OfArchive):
-    done, stopped = "archived", "the same command makes the archive"
+    done = "archived"
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
         self._found: str | None = None
+        self._there: tuple[int, int] | None = None
         archive = _archive_to_make(arguments.archive)
         roots = tuple(_root(path, arguments.directory, archive) for path in arguments.paths)
         signs = bool(arguments.signature)
@@ -154,15 +164,24 @@ class ArchivePreparation(OfArchive):
             archive_file=archive,
             compress_as=arguments.compress_as,
             numeric_owner=arguments.numeric_owner,
+            resumes=arguments.resumes,
+            archive_interval=arguments.interval,
         )
         check_outputs(roots, options, arguments.telling, copies=False)
         check_compression(options.compress_as, options.block_size if signs else 0)
-        own = tuple(_own(roots, (archive, archive + SUFFIX)))
-        self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, own=own)
+        name = job_name(archive)
+        _refuse_what_is_made(os.path.dirname(archive), name_of(name), arguments.archive)
+        self._left = left_by(os.path.dirname(archive), name)
+        own = tuple(_own(roots, (archive, archive + SUFFIX, *self._left)))
+        self.job = Job(name, 1, roots, options, copies=False, own=own)
 
     def announce(self) -> None:
         if self.telling.quiet:
             return
+        if self._left and not self.job.options.resumes:
+            tell(
+                "ptar", "an interrupted run has left a part of this archive: --resume would go on with it; begins anew"
+            )
         said, meant = self.job.options.compress_as, _compression_of(self.arguments.archive)
         if meant and meant != said:
             how = f"compressed with {said}" if said else "not compressed"
@@ -176,6 +195,7 @@ class ArchivePreparation(OfArchive):
     def settle(self, rank: Rank, totals: Totals) -> int:
         """The archive gets its name."""
         archive, layout, options = rank.own(ArchiveFile), rank.own(Placement), self.job.options
+        self._there = layout.there
         name = os.path.basename(options.archive_file)
         try:
             if options.compress_as:
@@ -183,6 +203,8 @@ class ArchivePreparation(OfArchive):
                 frames.end(layout.end)
                 if options.sync:
                     archive.sync()
+            if options.resumes or time.monotonic() - rank.began > options.archive_interval:
+                rank.own(PieceRecords).remove()
             status = archive.commit(name, 0o666 & ~options.umask)
             if options.sync:
                 sync_directory(rank.descriptors[0].target)
@@ -220,15 +242,32 @@ class ArchivePreparation(OfArchive):
             self.remarks.append(f"the index could not be written, and is not needed: {error}")
 
     def tell_how_to_go_on(self) -> None:
-        tell("ptar", "the archive was not made; the same command makes it")
+        tell("ptar", f"the archive was not made; {self._way}")
+
+    @property
+    def _way(self) -> str:
+        """What makes the archive, after all."""
+        left = left_by(os.path.dirname(self.job.options.archive_file), self.job.name)
+        if not left:
+            return "the same command makes it"
+        way = "the same command goes on" if self.job.options.resumes else "the same command with --resume goes on"
+        return f"{way} with {shown(left[0])}"
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         if ended.halted is not None:
             self.remarks.insert(0, "the archive was not made, and what was there under its name is as it was")
+            self.stopped = self._way
         return super().tell_end(ended, ranks)
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
-        return {**super().summary(ended, seconds, ranks), "signature": self._found}
+        resumed = self._there[0] if self._there is not None else None
+        return {**super().summary(ended, seconds, ranks), "signature": self._found, "pieces_resumed": resumed}
+
+    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+        yield from super().lines(ended, seconds, ranks)
+        if self._there is not None:
+            number, pieces = self._there
+            yield f"went on: {number:,} of {counted(pieces, 'piece', 'pieces')} of the archive were there"
 
 
 def _compression_of(path: bytes) -> str:
@@ -258,6 +297,16 @@ def _archive_to_make(path: bytes) -> bytes:
     if not stat.S_ISREG(mode):
         raise Refused(f"{shown(path)}: is no regular file, and ptar writes archives at many places at once; use tar")
     return os.path.join(real, name)
+
+
+def _refuse_what_is_made(directory: bytes, temporary: bytes, archive: bytes) -> None:
+    """Raises ``Refused`` if another process makes this archive now, or something else has its temporary name."""
+    try:
+        is_made = is_in_use(directory, temporary)
+    except Problem as problem:
+        raise Refused(f"{shown(archive)}: cannot be made: {problem.strerror}") from None
+    if is_made:
+        raise Refused(f"{shown(archive)}: another ptar makes it now; wait for its end, or stop it first")
 
 
 def _root(path: bytes, directory: bytes, archive: bytes) -> Root:

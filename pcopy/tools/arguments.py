@@ -155,6 +155,8 @@ class ArchiveArguments(NamedTuple):
     telling: Telling = Telling()
     bwlimit: int = 0
     oplimit: int = 0
+    resumes: bool = False
+    interval: float = Options().archive_interval
 
 
 class StripeArguments(NamedTuple):

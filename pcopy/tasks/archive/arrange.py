@@ -18,6 +18,7 @@ from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import described_in
 from pcopy.tasks.archive.frames import FRAME_BYTES, frame_chunk
 from pcopy.tasks.archive.gather import Laid
+from pcopy.tasks.archive.made import PieceRecords, digest_of
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, PieceOfArchive, pieces
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.base.kind import Kind, Note, Steps
@@ -35,22 +36,27 @@ class TellPieces(Note, code=134, doing="laying out members", is_note=False):
         found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
         while some := list(islice(found, AT_ONCE)):
             sizes = array("Q", [piece.size for piece in some]).tobytes()
-            result.spawn(PiecesNote(rank.number, marshal.dumps([piece.key for piece in some]), sizes), owner=0)
+            digests = b"".join(digest_of(piece.values) for piece in some) if rank.options.resumes else b""
+            keys = marshal.dumps([piece.key for piece in some])
+            result.spawn(PiecesNote(rank.number, keys, sizes, digests), owner=0)
             yield None
 
 
 class PiecesNote(Note, code=135, doing="noting pieces"):
-    """Of the rank ``teller``: the keys of their first members, packed, and their sizes, 8 bytes each."""
+    """Of the rank ``teller``: the keys of their first members, packed, their sizes, 8 bytes each, and if an interrupted
+    run may have left some of them, the digests of what is in them."""
 
     teller: int
     keys: bytes
     sizes: bytes
+    digests: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
         layout = rank.own(Placement)
-        owner = self.teller.to_bytes(4, "big")
-        for key, size in zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True):
-            layout.found.add(key, owner + size.to_bytes(8, "big"))
+        owner, size = self.teller.to_bytes(4, "big"), len(self.digests) // (len(self.sizes) // 8)
+        for number, (key, length) in enumerate(zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True)):
+            digest = self.digests[number * size : (number + 1) * size]
+            layout.found.add(key, owner + length.to_bytes(8, "big") + digest)
 
 
 class Placement:
@@ -64,6 +70,8 @@ class Placement:
         """Where the last member ends."""
         self.points = array("Q")
         """Offsets of members, some of all: what the index tells."""
+        self.there: tuple[int, int] | None = None
+        """If the job goes on: how many pieces an interrupted run has left, and of how many."""
 
     def close(self) -> None:
         self.found.close()
@@ -77,16 +85,16 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
     """Rank 0 tells each rank where its pieces begin, in the order in which it has told of them; makes the file."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        layout, archive = rank.own(Placement), rank.own(ArchiveFile)
+        layout = rank.own(Placement)
         try:
-            archive.make()
+            _make(rank, layout)
         except Problem as problem:
             rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
             return
         offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
         at, last = 0, -POINTS_APART
         for number, (_, value) in enumerate(layout.found.sorted()):
-            owner, size = int.from_bytes(value[:4], "big"), int.from_bytes(value[4:], "big")
+            owner, size = int.from_bytes(value[:4], "big"), int.from_bytes(value[4:12], "big")
             offsets[owner].append(at)
             if at - last >= POINTS_APART:
                 layout.points.append(at)
@@ -102,12 +110,42 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
         layout.size = filled_up(at + 2 * BLOCK, RECORD)
         try:
             if not rank.options.compress_as:
-                archive.end_at(layout.size)
+                _set_end(rank, layout)
         except Problem as problem:
             rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
             return
         for owner, rest in enumerate(offsets):
             result.spawn(OffsetsNote(rest.tobytes(), True), owner=owner)
+
+
+def _make(rank: Rank, layout: Placement) -> None:
+    """Raises ``Problem``."""
+    archive = rank.own(ArchiveFile)
+    if archive.make(go_on=rank.options.resumes):
+        _go_on(rank, layout)
+    elif rank.options.resumes or archive.has_replaced:
+        rank.own(PieceRecords).remove()
+
+
+def _set_end(rank: Rank, layout: Placement) -> None:
+    """Raises ``Problem``."""
+    archive = rank.own(ArchiveFile)
+    archive.end_at(layout.size)
+    if rank.own(PieceRecords).goes_on:
+        archive.clear(layout.end, layout.size - layout.end)
+
+
+def _go_on(rank: Rank, layout: Placement) -> None:
+    """Counts on what an interrupted run has left; raises ``Problem``."""
+    made = rank.own(PieceRecords)
+
+    def keys() -> Iterator[bytes]:
+        at = 0
+        for _, value in layout.found.sorted():
+            yield made.key(at, value[12:])
+            at += int.from_bytes(value[4:12], "big")
+
+    layout.there = made.begin(keys())
 
 
 class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=False):

@@ -49,9 +49,9 @@ class Described(NamedTuple):
 
     @property
     def record(self) -> KeyValue:
-        """To be sorted; the value begins with the size of the member in the archive."""
+        """To be sorted; the value begins with the size of the member in the archive. Equal items have equal ones."""
         size = whole_size(self.member)
-        value = marshal.dumps((*self[:5], tuple(self.member), self.names))
+        value = marshal.dumps((*self[:5], tuple(self.member), self.names), 2)  # later versions depend on references
         return key_of(self.root, self.path, self.name), size.to_bytes(8, "big") + value
 
 

@@ -103,6 +103,17 @@ class PlainFiles:
     def record(self) -> KeyValue:
         return self.key(0), self.value
 
+    @property
+    def told(self) -> bytes:
+        """All that is said of them, but the number of the device, which is another one after the system has started
+        anew. Equal files have equal ones."""
+        rows = self.rows
+        pairs = sorted(set(zip(rows.uid, rows.gid, strict=True)))
+        names = [name for pair in pairs for name in (*self.owners[pair], b"")]
+        columns = (rows.mode, rows.uid, rows.gid, rows.mtime, rows.ctime, rows.inode, rows.size)
+        text = (b"%08x" % self.root, self.path, self.prefix, *names, *self.names)
+        return b"".join((*(b"%d:%b" % (len(each), each) for each in text), *map(array.tobytes, columns)))
+
 
 def is_of_plain(value: bytes) -> bool:
     """Is it the value of ``PlainFiles``, not of a ``Described``?"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -17,6 +18,7 @@ class SyncArchive(Kind, code=141, doing="syncing the archive", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> None:
         archive = rank.own(ArchiveFile)
+        rank.own(PieceRecords).forget()
         if archive.has_written:
             try:
                 archive.sync()

@@ -6,11 +6,12 @@ The rank that has written the header waits for all parts: only then it is known 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Generator, Iterator
 from functools import partial
 
 from pcopy.archive.headers import header_of, stored_size
-from pcopy.archive.member import Extents, filled_up
+from pcopy.archive.member import Extents, Member, filled_up
 from pcopy.fsio.close import close_read
 from pcopy.fsio.contents import cut_short, lent_buffer
 from pcopy.fsio.identity import Identity
@@ -23,6 +24,7 @@ from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import Described, described_in
 from pcopy.tasks.archive.frames import Frames, frame_chunk
+from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Kind, Note, Steps
@@ -34,11 +36,15 @@ from pcopy.tasks.base.values import NOWHERE, Known, Place
 KERNEL_PIECE = 8 << 20
 """Bytes that copy_file_range moves at once."""
 _NONE = Identity(-1, -1)
+_PART = struct.Struct(">QQQ")
 
 
-def begin_chunks(rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1) -> None:
+def begin_chunks(
+    rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1, piece: bytes = b""
+) -> None:
     """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time. ``number``: the
-    frame that the member begins with in a compressed archive; its header is a part of that."""
+    frame that the member begins with in a compressed archive; its header is a part of that. ``piece``: the key of what
+    the member is a part of, if it is recorded what is made."""
     size = described.member.size
     chunk = frame_chunk(rank) if number >= 0 else rank.chunk(size) if rank.splits(size) else size
     parts = max(1, -(-size // chunk))
@@ -47,13 +53,14 @@ def begin_chunks(rank: Rank, result: Result, described: Described, value: bytes,
         start = part * chunk
         end = min(start + chunk, size)
         frame = number + part if number >= 0 else -1
-        result.spawn(WriteChunk(value, at, start, end, part, rank.number, frame), end - start)
+        result.spawn(WriteChunk(value, at, start, end, part, rank.number, frame, piece), end - start)
 
 
 class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     """The bytes from ``start`` to ``end`` of a file whose contents begin at ``at`` of the archive; ``value`` is of a
     record of ``Described``. The rank ``teller`` has begun it. In a compressed archive they make the frame ``number``,
-    with the header in front of the first part, and what fills up the last block behind the last one."""
+    with the header in front of the first part, and what fills up the last block behind the last one. ``piece`` as for
+    ``begin_chunks``."""
 
     value: bytes
     at: int
@@ -62,6 +69,7 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     part: int
     teller: int
     number: int
+    piece: bytes
 
     def about(self) -> tuple[Place, bytes]:
         described = described_in(self.value)
@@ -69,20 +77,18 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         described, problem, root = described_in(self.value), None, b""
-        hasher = rank.hasher()
         archive = rank.own(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
+        made, part = rank.own(PieceRecords), _PART.pack(self.at, self.start, self.end)
         try:
-            directory = rank.sources[described.root].open(described.path)
-            reading = open_source(directory, described.name)
-            try:
-                check_unchanged(reading, described.version)
-                for moved in throttled(self._moved(reading, archive, described, hasher), rank.throttle):
-                    rank.counters[counts.MOVED] += moved
-                    yield None
-                check_unchanged(reading, described.version)
-            finally:
-                close_read(reading)
-            root = hasher.root() if hasher is not None else b""
+            there = self._there(rank, made, part)
+            if there is None:
+                if made.goes_on:
+                    self._clear(rank.own(ArchiveFile), described.member)
+                root = yield from self._write(rank, archive, described)
+                if self.piece:
+                    made.add(self.piece, part, root)
+            else:
+                root = there
         except Problem as met:
             if not met.on_source:
                 rank.stop(f"the archive cannot be written: {met.operation}: {met.strerror}")
@@ -91,20 +97,55 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
             rank.own(Frames).hand_over(self.number, archive.whole(), result)
         result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.teller)
 
-    def _moved(
-        self, reading: int, archive: ArchiveFile | FrameBuffer, described: Described, hasher: ContentHasher | None
-    ) -> Iterator[int]:
-        """Bytes as they move; holes are only digested."""
-        member, position, at = described.member, self.start, self.at
+    def _there(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
+        """Its content root, if an interrupted run has written it."""
+        if not (self.piece and made.goes_on):
+            return None
+        return made.find(self.piece, part, rank.hashing.algorithm.size if rank.digests else 0)
+
+    def _write(
+        self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: Described
+    ) -> Generator[None, None, bytes]:
+        """Returns the content root, if that is wanted. Raises ``Problem``."""
+        hasher = rank.hasher()
+        directory = rank.sources[described.root].open(described.path)
+        reading = open_source(directory, described.name)
+        try:
+            check_unchanged(reading, described.version)
+            for moved in throttled(self._moved(reading, archive, described, hasher), rank.throttle):
+                rank.counters[counts.MOVED] += moved
+                yield None
+            check_unchanged(reading, described.version)
+        finally:
+            close_read(reading)
+        return hasher.root() if hasher is not None else b""
+
+    def _clear(self, archive: ArchiveFile, member: Member) -> None:
+        """What an interrupted run has written there goes: if the file cannot be read, zeros stand in its place. Raises
+        ``Problem``."""
+        for start, end, at in self._stretches(member):
+            archive.clear(at, end - start)
+
+    def _stretches(self, member: Member) -> Iterator[tuple[int, int, int]]:
+        """Where data begin and end in the file, and where they belong in the archive."""
+        at = self.at
         extents: Extents = ((0, member.size),) if member.extents is None else member.extents
         for first, length in extents:
             start, end = max(first, self.start), min(first + length, self.end)
             if start < end:
-                if hasher is not None:
-                    hasher.zeros(start - position)
-                yield from _copied(reading, archive, start, end, at + start - first, hasher)
-                position = end
+                yield start, end, at + start - first
             at += length
+
+    def _moved(
+        self, reading: int, archive: ArchiveFile | FrameBuffer, described: Described, hasher: ContentHasher | None
+    ) -> Iterator[int]:
+        """Bytes as they move; holes are only digested."""
+        position = self.start
+        for start, end, at in self._stretches(described.member):
+            if hasher is not None:
+                hasher.zeros(start - position)
+            yield from _copied(reading, archive, start, end, at, hasher)
+            position = end
         if hasher is not None:
             hasher.zeros(self.end - position)
 

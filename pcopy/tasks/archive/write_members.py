@@ -23,8 +23,9 @@ from pcopy.fsio.source import FLAGS, Version, open_source, status_of
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_of
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.described import Described, described_in, size_in
 from pcopy.tasks.archive.frames import FRAME_BYTES, Frames
+from pcopy.tasks.archive.made import PieceRecords, digest_of
 from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, plain_in
 from pcopy.tasks.archive.write_chunks import begin_chunks, done
 from pcopy.tasks.base import counts
@@ -60,7 +61,15 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         try:
             values = marshal.loads(self.values)
             if self.number < 0:
-                yield from self._write(rank, result, writer, values)
+                made = rank.own(PieceRecords)
+                piece = made.key(self.offset, digest_of(values)) if made.is_kept else b""
+                digests = made.find(piece, b"", writer.digest_bytes(values)) if made.goes_on else None
+                if digests is None:
+                    yield from self._write(rank, result, writer, values, piece)
+                    if made.is_kept and not writer.has_failed:
+                        made.add(piece, b"", b"".join(writer.digests))
+                else:
+                    self._take(rank, result, writer, values, piece, digests)
             elif len(values) == 1 and self.size > FRAME_BYTES:
                 described = described_in(values[0])
                 begin_chunks(rank, result, described, values[0], self.offset, number=self.number)
@@ -80,8 +89,31 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
             return
         writer.end()
 
-    def _write(self, rank: Rank, result: Result, writer: PieceWriter, values: list[bytes]) -> Steps:
-        archive = rank.own(ArchiveFile)
+    def _take(
+        self, rank: Rank, result: Result, writer: PieceWriter, values: list[bytes], piece: bytes, digests: bytes
+    ) -> None:
+        """The piece is there: an interrupted run has written it."""
+        at, rest = self.offset, memoryview(digests)
+        unit = rank.hashing.algorithm.size if rank.digests else 0
+        for value in values:
+            if is_of_plain(value):
+                files = plain_in(value)
+                writer.plain_are_there(files, [bytes(rest[unit * row : unit * (row + 1)]) for row in range(len(files))])
+                at, rest = at + files.size, rest[unit * len(files) :]
+                continue
+            described = described_in(value)
+            member = described.member
+            if is_large(member):
+                begin_chunks(rank, result, described, value, at + len(header_of(member)), piece=piece)
+            elif member.kind == FILE and member.size:
+                writer.archived(described, bytes(rest[:unit]))
+                rest = rest[unit:]
+            else:
+                writer.other(described)
+            at += size_in(value)
+
+    def _write(self, rank: Rank, result: Result, writer: PieceWriter, values: list[bytes], piece: bytes) -> Steps:
+        archive, goes_on = rank.own(ArchiveFile), rank.own(PieceRecords).goes_on
         gathered: list[bytes] = []
         start = at = self.offset
         for value in values:
@@ -95,13 +127,16 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
                 continue
             described = described_in(value)
             member = described.member
-            if member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None):
+            if is_large(member):
                 header = header_of(member)
                 at += len(header)
-                begin_chunks(rank, result, described, value, at)
+                begin_chunks(rank, result, described, value, at, piece=piece)
                 archive.write(b"".join((*gathered, header)), start)
                 gathered = []
-                start = at = at + filled_up(stored_size(member))
+                stored = stored_size(member)
+                start = at = at + filled_up(stored)
+                if goes_on and filled_up(stored) > stored:
+                    archive.write(bytes(filled_up(stored) - stored), at - filled_up(stored) + stored)
                 continue
             for part in writer.member(described):
                 gathered.append(part)
@@ -118,8 +153,13 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
             rank.stop(f"a piece of the archive has {size:,} bytes, and {self.size:,} were laid out")
 
 
+def is_large(member: Member) -> bool:
+    """Are its contents left to ``WriteChunk``?"""
+    return member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None)
+
+
 class PieceWriter:
-    """Reads small files, and counts what is done."""
+    """Reads small files, and counts what is done. ``digests`` are those of the files that were read."""
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank = rank
@@ -127,14 +167,27 @@ class PieceWriter:
         self._each = result.items.is_wanted or rank.signs
         self._place = Place(-1, b"", _NONE, NOWHERE, False, False)
         self._directory = -1
-        self._files = self._bytes = self._links = 0
+        self._files = self._bytes = self._links = self._moved = 0
+        self.digests: list[bytes] = []
+        self.has_failed = False
+
+    def digest_bytes(self, values: list[bytes]) -> int:
+        """How many bytes ``digests`` would have after these members."""
+        if not self._rank.digests:
+            return 0
+        small = sum(len(plain_in(value)) for value in values if is_of_plain(value))
+        for value in values:
+            if not is_of_plain(value):
+                member = described_in(value).member
+                small += member.kind == FILE and member.size > 0 and not is_large(member)
+        return small * self._rank.hashing.algorithm.size
 
     def end(self) -> None:
         if not self._each:
             self._result.count(counts.FILES, self._files)
             self._result.count(counts.BYTES, self._bytes)
             self._result.count(counts.HARDLINKS, self._links)
-        self._rank.counters[counts.MOVED] += self._bytes
+        self._rank.counters[counts.MOVED] += self._moved
 
     def member(self, described: Described) -> list[bytes]:
         """Its header, and its contents, if it has some."""
@@ -153,13 +206,21 @@ class PieceWriter:
             place = self._at(described)
             self._result.fail(place, described.name, problem, size, retry=Tried.NEVER)
             data = bytes(stored)
+            self.has_failed = True
         else:
-            self._bytes += size
-            if self._each:
-                self._done(described, self._digest(described, data) if self._rank.digests else b"")
-            else:
-                self._files += 1
+            self._moved += size
+            digest = self._digest(described, data) if self._rank.digests else b""
+            self.digests.append(digest)
+            self.archived(described, digest)
         return data.ljust(filled_up(stored), b"\0")
+
+    def archived(self, described: Described, digest: bytes) -> None:
+        """A small file is there."""
+        self._bytes += described.member.size
+        if self._each:
+            self._done(described, digest)
+        else:
+            self._files += 1
 
     def _digest(self, described: Described, data: bytes) -> bytes:
         member, hashing = described.member, self._rank.hashing
@@ -208,17 +269,35 @@ class PieceWriter:
         """All of them, filled up. What can't be read just so is looked at by itself."""
         rows, room, offsets = files.rows, bytearray(files.size), files.offsets
         done = yield from self._taken(files, room)
+        digests = [b""] * len(files)
         if self._each:
             for row in done:
                 size, end = rows.size[row], offsets[row + 1]
                 start = end - filled_up(size)
-                digest = self._rank.hashing.whole(bytes(room[start : start + size])) if self._rank.digests else b""
-                self._done(files.described(row), digest)
+                if self._rank.digests:
+                    digests[row] = self._rank.hashing.whole(bytes(room[start : start + size]))
+                self._done(files.described(row), digests[row])
         self._files += len(done)
-        self._bytes += sum(rows.size) if len(done) == len(files) else sum(rows.size[row] for row in done)
+        read = sum(rows.size) if len(done) == len(files) else sum(rows.size[row] for row in done)
+        self._bytes += read
+        self._moved += read
+        before = self.digests
         for row in {*range(len(files))}.difference(done) if len(done) < len(files) else ():
+            self.digests = []
             room[offsets[row] : offsets[row + 1]] = b"".join(self.member(files.described(row)))
+            if self._rank.digests:
+                digests[row] = self.digests[0] if self.digests else self._rank.hashing.whole(b"")
+        self.digests = before + digests
         return room
+
+    def plain_are_there(self, files: PlainFiles, digests: Sequence[bytes]) -> None:
+        """An interrupted run has written them."""
+        if self._each:
+            for row, digest in enumerate(digests):
+                self.archived(files.described(row), digest)
+            return
+        self._files += len(files)
+        self._bytes += sum(files.rows.size)
 
     def _taken(self, files: PlainFiles, room: bytearray) -> Stepwise[Sequence[int]]:
         """Which rows the kernel has put there."""

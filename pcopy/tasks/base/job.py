@@ -126,6 +126,10 @@ class Options(NamedTuple):
     compress: str = ""
     """How regular files are compressed on their way: ``zstd:3``; empty: not at all."""
     decompress: bool = False
+    resumes: bool = False
+    """Does a job go on with the archive that an interrupted one has left?"""
+    archive_interval: float = 60.0
+    """Seconds after which it is recorded anew what is made of an archive."""
 
     @property
     def recodes(self) -> bool:

@@ -1,0 +1,186 @@
+"""What is made of an archive, on record, so that ``ptar -c --resume`` goes on with it after whatever has ended a job.
+
+A record names pieces, and parts of large files, that are on storage. The key of a piece is a digest of where it begins
+and of all that its members are described by: who has laid out the same piece at the same place need not write it again,
+unless a file has changed without another time of its inode. Each rank writes a file of records. A run that goes on
+gathers them in one, without the pieces that it has laid out in another way, before it writes anything: so no record
+outlives what it tells of. All of them name the inode of the archive, with its mark.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import time
+from _blake2 import blake2b
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import BinaryIO
+
+from pcopy import __version__
+from pcopy.checkpoint.framing import frames, write_frame
+from pcopy.errors import Refused
+from pcopy.fsio.durable import replacing, sync_directory
+from pcopy.fsio.identity import mark_of
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import NEW, PREFIX
+from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.plain_files import is_of_plain, plain_in
+from pcopy.tasks.base.rank import Rank
+
+Record = tuple[bytes, bytes, bytes]
+"""The key of a piece; which part of it (empty: headers and small files); the digests of what that holds."""
+
+AT_ONCE = 1024
+"""Records that are written at once where a run goes on."""
+
+
+def digest_of(values: Iterable[bytes]) -> bytes:
+    """Of a piece that holds what these values describe."""
+    digest = blake2b(digest_size=16)
+    for value in values:
+        digest.update(plain_in(value).told if is_of_plain(value) else value)
+    return digest.digest()
+
+
+class PieceRecords:
+    """Of one rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._archive = rank.own(ArchiveFile)
+        self._directory = rank.descriptors[0].target
+        options = rank.options
+        self.is_kept = options.sync and not options.compress_as
+        """Is it recorded what is made?"""
+        self._what = b"%b %b %d" % (__version__.encode(), (options.hash or "").encode(), options.block_size)
+        self._stem = b"%b%b-1-" % (PREFIX, rank.job.name.encode())
+        self._kept = self._stem + b"0.kept"
+        self._due = rank.began + options.archive_interval
+        self._new: list[Record] = []
+        self._file: BinaryIO | None = None
+        self._found: dict[tuple[bytes, bytes], bytes] | None = None
+
+    def key(self, offset: int, digest: bytes) -> bytes:
+        """Of a piece that begins at ``offset``, by the digest of what is in it (``digest_of``)."""
+        return blake2b(b"%b %d %b" % (self._what, offset, digest), digest_size=16).digest()
+
+    @property
+    def goes_on(self) -> bool:
+        """Is anything there that an earlier run has written?"""
+        return self._rank.options.resumes and bool(self._of_earlier_runs)
+
+    @property
+    def _of_earlier_runs(self) -> dict[tuple[bytes, bytes], bytes]:
+        if self._found is None:
+            self._found = {}
+            for piece, part, digests in self._records(self._kept):
+                self._found[piece, part] = digests
+        return self._found
+
+    def find(self, piece: bytes, part: bytes, size: int) -> bytes | None:
+        """The digests, ``size`` bytes, of a part that is there; None if it has to be written."""
+        digests = self._of_earlier_runs.get((piece, part)) if self._rank.options.resumes else None
+        return digests if digests is not None and len(digests) == size else None
+
+    def add(self, piece: bytes, part: bytes, digests: bytes) -> None:
+        """The archive holds this part now; now and then what was added is recorded. Raises ``Problem``."""
+        self._new.append((piece, part, digests))
+        if time.monotonic() >= self._due:
+            self.record()
+            self._due = time.monotonic() + self._rank.options.archive_interval
+
+    def record(self) -> None:
+        """What was added is brought to storage, and recorded there. Raises ``Problem``."""
+        new, self._new = self._new, []
+        if not new:
+            return
+        self._archive.sync()
+        try:
+            is_first = self._file is None
+            if self._file is None:
+                name = self._stem + b"%d.made" % self._rank.number
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self._directory)
+                self._file = os.fdopen(os.open(name, NEW, 0o600, dir_fd=self._directory), "wb", buffering=0)
+            write_frame(self._file, marshal.dumps((self._identity, new)))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _unrecorded(error) from error
+        if is_first:
+            sync_directory(self._directory)
+
+    def forget(self) -> None:
+        """All is written: no record is needed any more."""
+        self._new = []
+
+    def is_anything(self) -> bool:
+        """Has any rank recorded something?"""
+        return bool(self._names())
+
+    def begin(self, pieces: Iterable[bytes]) -> tuple[int, int]:
+        """On rank 0, before anything is written to an archive that an earlier run has left: what is recorded of
+        ``pieces`` is all that counts from now on. Returns how many are there, of how many. Raises ``Problem``."""
+        records, names = defaultdict[bytes, list[Record]](list), self._names()
+        for name in names:
+            for record in self._records(name):
+                records[record[0]].append(record)
+        kept, number, whole = list[Record](), 0, 0
+        for piece in pieces:
+            number += 1
+            found = records.pop(piece, [])
+            kept += found
+            whole += any(not part for _, part, _ in found)
+        try:
+            temporary = self._kept + b".new"
+            self.remove([temporary])
+            with replacing(self._directory, self._kept, temporary) as stream:
+                for at in range(0, len(kept), AT_ONCE):
+                    write_frame(stream, marshal.dumps((self._identity, kept[at : at + AT_ONCE])))
+        except OSError as error:
+            raise _unrecorded(error) from error
+        self.remove(name for name in names if name != self._kept)
+        self._found = {(piece, part): digests for piece, part, digests in kept}
+        if not kept:
+            self._archive.end_at(0)
+        return whole, number
+
+    def remove(self, names: Iterable[bytes] | None = None) -> None:
+        """Files of records; all by default. Raises ``Problem``."""
+        for name in self._names() if names is None else names:
+            with failing("unlink"), suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._directory)
+        sync_directory(self._directory)
+
+    def _names(self) -> list[bytes]:
+        with failing("readdir"):
+            names = map(os.fsencode, os.listdir(self._directory))
+            return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
+
+    def _records(self, name: bytes) -> Iterator[Record]:
+        """Up to one that is damaged; none, if they are of another archive, or somebody else's."""
+        identity = self._identity
+        with suppress(Refused, ValueError, EOFError, TypeError):
+            for frame in frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
+                told, records = marshal.loads(frame.payload)
+                if told != identity:
+                    return
+                yield from records
+
+    @property
+    def _identity(self) -> tuple[int, bytes]:
+        """Of the archive that is made."""
+        descriptor = self._archive.descriptor
+        return status_of(descriptor).st_ino, mark_of(descriptor, made=True)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _unrecorded(error: OSError) -> Problem:
+    return Problem("write", error.errno or errno.EIO, text=f"what is made cannot be recorded: {error.strerror}")

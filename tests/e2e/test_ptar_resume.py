@@ -1,0 +1,280 @@
+"""``ptar -c --resume`` goes on with what an interrupted run has left, and makes what one run makes, byte for byte."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, pverify, show
+from tests.support.faults import require_strace
+from tests.support.held import held
+from tests.support.processes import wait_until
+
+MIB = 1 << 20
+SOON = ("--resume", "--checkpoint-interval", "0.00001")
+FILES = 975
+
+
+def ptar(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="ptar")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    for number in range(FILES):
+        directory = tree / f"d{number // 75}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"f{number}").write_bytes(os.urandom(8) * (number % 97))
+    for number in range(3):
+        (tree / f"large{number}").write_bytes(os.urandom(9 * MIB + number))
+    with open(tree / "sparse", "wb") as file:
+        file.truncate(12 * MIB)
+        for at in (MIB, 11 * MIB):
+            file.seek(at)
+            file.write(os.urandom(300_001))
+    os.link(tree / "d3/f251", tree / "zz-link")
+    (tree / "to").symlink_to("nowhere")
+    return tree
+
+
+def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0) -> Path:
+    """What one run makes."""
+    archive = tree.parent / name
+    done = ptar("-c", "-q", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks)
+    assert done.returncode == status, show(done)
+    return archive
+
+
+def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync") -> None:
+    """A run of which a rank is killed at so many of these calls; each record takes two of fsync."""
+    require_strace()
+    wrap = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
+    wrap += ["-e", f"inject={call}:signal=SIGKILL:when={calls}"]
+    words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, *more, "tree"]
+    done = ptar(*words, ranks=ranks, wrap=wrap)
+    assert done.returncode != 0, show(done)
+    assert not (tree.parent / "a.tar").exists()
+    assert left(tree.parent)
+
+
+def go_on(tree: Path, *more: Argument, ranks: int, **options: Any) -> dict[str, Any]:
+    archive = tree.parent / "a.tar"
+    done = ptar("-c", "--json", "--resume", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks, **options)
+    assert done.returncode == 0, show(done)
+    assert left(tree.parent) == []
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def left(place: Path) -> list[str]:
+    return [name for name in os.listdir(place) if name.startswith(".pcopy-")]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert filecmp.cmp(one, other, shallow=False), f"{one} and {other} differ"
+
+
+@pytest.mark.parametrize(("ranks", "calls", "then"), [(1, 20, 3), (3, 4, 3), (3, 6, 1)])
+def test_goes_on_after_a_kill(ranks: int, calls: int, then: int, tree: Path) -> None:
+    whole = made(tree, "whole.tar")
+    interrupt(tree, ranks=ranks, calls=calls)
+    summary = go_on(tree, ranks=then)
+    assert summary["pieces_resumed"] is not None  # what was recorded may be large files
+    assert (summary["found"], summary["failed"]) == (FILES + 20, 0)
+    assert_same(whole, tree.parent / "a.tar")
+
+
+@pytest.mark.parametrize(("call", "calls", "name", "most"), [("fsync", 20, '"f', 700), ("copy_file_range", 6, '"l', 2)])
+def test_what_is_there_is_not_read_again(call: str, calls: int, name: str, most: int, tree: Path) -> None:
+    whole = made(tree, "whole.tar")
+    interrupt(tree, ranks=1, calls=calls, call=call)
+    log = tree.parent / "log"
+    go_on(tree, ranks=1, wrap=["strace", "-f", "-qq", "-o", str(log), "-e", "trace=openat"])
+    assert_same(whole, tree.parent / "a.tar")
+    assert 0 < sum(name in line for line in log.read_text().splitlines()) <= most
+
+
+def test_a_signature_is_right_after_it(tree: Path) -> None:
+    one, other = tree.parent / "one.sig", tree.parent / "other.sig"
+    whole = made(tree, "whole.tar", "--signature", one)
+    interrupt(tree, "--signature", other, ranks=3, calls=4)
+    summary = go_on(tree, "--signature", other, ranks=3)
+    assert summary["pieces_resumed"] is not None
+    assert_same(whole, tree.parent / "a.tar")
+    lines = zip(one.read_text().splitlines(), other.read_text().splitlines(), strict=True)
+    assert all(line == same or line.startswith("created:") for line, same in lines)
+    place = tree.parent / "place"
+    place.mkdir()
+    subprocess.run(["tar", "-xpf", tree.parent / "a.tar"], cwd=place, check=True)
+    assert pverify(other, place / "tree").returncode == 0
+
+
+def test_a_signature_that_is_wanted_later_is_right(tree: Path) -> None:
+    interrupt(tree, ranks=1, calls=20)
+    go_on(tree, "--signature", tree.parent / "a.sig", ranks=2)
+    assert pverify(tree.parent / "a.sig", tree).returncode == 0
+
+
+def grown(tree: Path) -> None:
+    (tree / "d8/f600").write_bytes(b"longer" * 1000)
+
+
+def rewritten(tree: Path) -> None:
+    """Of the same sizes, and with the times that they had."""
+    for name in ("d0/f20", "large1", "d10/f800"):
+        status = (tree / name).stat()
+        with open(tree / name, "r+b") as file:
+            file.write(b"x" * 100)
+        os.utime(tree / name, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def shrunk(tree: Path) -> None:
+    shutil.rmtree(tree / "d0")
+    (tree / "large2").unlink()
+    (tree / "large0").write_bytes(b"small")
+
+
+@pytest.mark.parametrize("change", [grown, rewritten, shrunk])
+def test_what_has_changed_is_written_anew(change: Callable[[Path], None], tree: Path) -> None:
+    interrupt(tree, ranks=2, calls=5)
+    change(tree)
+    whole = made(tree, "whole.tar")
+    go_on(tree, ranks=2)
+    assert_same(whole, tree.parent / "a.tar")
+    subprocess.run(["tar", "-df", tree.parent / "a.tar"], cwd=tree.parent, check=True)
+    subprocess.run(["bsdtar", "-tf", tree.parent / "a.tar"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_again_and_again_with_a_tree_that_changes_back(tree: Path) -> None:
+    """Records of the first run do not speak of what the second has written over."""
+    shutil.copytree(tree, tree.parent / "kept", symlinks=True)
+    whole = made(tree, "whole.tar")
+    interrupt(tree, ranks=1, calls=20)
+    os.rename(tree / "d0", tree.parent / "d0")
+    interrupt(tree, ranks=2, calls=4)
+    os.rename(tree.parent / "d0", tree / "d0")
+    now = made(tree, "now.tar")
+    go_on(tree, ranks=2)
+    assert_same(now, tree.parent / "a.tar")
+    assert now.stat().st_size == whole.stat().st_size
+
+
+def test_a_file_that_cannot_be_read_any_more_leaves_zeros(tree: Path) -> None:
+    interrupt(tree, ranks=1, calls=4, call="copy_file_range")
+    wrap = ["strace", "-f", "-qq", "-o", "/dev/null"]
+    wrap += [word for number in range(3) for word in ("-P", str(tree / f"large{number}"))]
+    wrap += ["-e", "inject=copy_file_range,pread64,preadv,preadv2:error=EIO"]
+    done = ptar("-c", "-q", "-f", tree.parent / "whole.tar", "-C", tree.parent, "tree", ranks=1, wrap=wrap)
+    assert done.returncode == 1, show(done)
+    done = ptar("-c", "-q", "--resume", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=1, wrap=wrap)
+    assert done.returncode == 1, show(done)
+    assert b"large1" in done.stderr
+    assert_same(tree.parent / "whole.tar", tree.parent / "a.tar")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path) -> None:
+    words: list[Argument] = [
+        "-c",
+        "-q",
+        *(["--resume"] if keeps else []),
+        "-f",
+        tree.parent / "a.tar",
+        "-C",
+        tree.parent,
+        "tree",
+    ]
+    with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("pwrite64",), when="24") as run:
+        run.run.send_signal(signal.SIGTERM)
+        done = run.go_on()
+    assert done.returncode == 75, show(done)
+    assert bool(left(tree.parent)) == keeps
+    assert (b"goes on with" in done.stdout) == keeps
+    if keeps:
+        assert go_on(tree, ranks=2)["pieces_resumed"] is not None
+        assert_same(made(tree, "whole.tar"), tree.parent / "a.tar")
+
+
+def test_without_resume_it_begins_anew(tree: Path) -> None:
+    interrupt(tree, ranks=1, calls=20)
+    done = ptar("-c", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
+    assert (done.returncode, left(tree.parent)) == (0, []), show(done)
+    assert b"begins anew" in done.stderr
+    assert_same(made(tree, "whole.tar"), tree.parent / "a.tar")
+
+
+def damaged(place: Path) -> None:
+    for name in left(place):
+        if name.endswith(".made"):
+            data = bytearray((place / name).read_bytes())
+            data[len(data) // 2] ^= 1
+            (place / name).write_bytes(data)
+
+
+def replaced(place: Path) -> None:
+    """By a file that holds nothing of it: as if another run had begun there."""
+    (name,) = [name for name in left(place) if name.endswith(".archive")]
+    size = (place / name).stat().st_size
+    os.rename(place / name, place / "old")
+    with open(place / name, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(b"x" * size)
+
+
+@pytest.mark.parametrize("damage", [damaged, replaced])
+def test_records_that_do_not_hold_are_not_believed(damage: Callable[[Path], None], tree: Path) -> None:
+    whole = made(tree, "whole.tar")
+    interrupt(tree, ranks=2, calls=5)
+    damage(tree.parent)
+    go_on(tree, ranks=2)
+    assert_same(whole, tree.parent / "a.tar")
+
+
+def test_two_do_not_make_one_archive(tree: Path) -> None:
+    words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, "tree"]
+    with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("fsync",), when="4") as run:
+        done = ptar(*words, ranks=1)
+        assert done.returncode == 2, show(done)
+        assert b"another ptar makes it now" in done.stderr
+        run.run.kill_all()
+        assert wait_until(lambda: not run.run.processes())
+    assert go_on(tree, ranks=2)["pieces_resumed"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("-x",), b"--resume goes with -c"),
+        (("-t",), b"--resume goes with -c"),
+        (("-c", "--zstd"), b"leave out --zstd"),
+        (("-c", "--gzip"), b"leave out --gzip"),
+        (("-c", "--no-sync"), b"leave out --no-sync"),
+    ],
+)
+def test_refusals(words: Sequence[str], why: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    done = ptar(*words, "--resume", "-f", tmp_path / "a.tar", "-C", tmp_path, "tree", ranks=1)
+    assert done.returncode == 2, show(done)
+    assert why in done.stderr
+    assert os.listdir(tmp_path) == ["tree"]
+
+
+def test_what_has_its_name_and_is_not_its_own_is_left(tree: Path) -> None:
+    interrupt(tree, ranks=1, calls=3)
+    (name,) = [name for name in left(tree.parent) if name.endswith(".archive")]
+    os.unlink(tree.parent / name)
+    os.symlink("/dev/null", tree.parent / name)
+    done = ptar("-c", "--resume", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=1)
+    assert done.returncode == 2, show(done)
+    assert b"something else is called" in done.stderr
+    assert os.readlink(tree.parent / name) == "/dev/null"
