@@ -35,7 +35,6 @@ LONGEST = (
     "test_large_files.py",
     "test_jobs.py",
     "test_injected.py",
-    "test_pstripe.py",
     "test_power_loss.py",
 )
 """Files of tests that take more than 20 s of a processor, those first that take the most."""
