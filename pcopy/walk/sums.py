@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import stat
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -244,10 +245,10 @@ def _add_classes(
             all_bytes[each] += size
 
 
-def _add_owners(known: dict[int, list[int]], numbers: Sequence[int], items: Items, whole: tuple[int, int]) -> None:
+def _add_owners(known: dict[int, list[int]], numbers: array[int], items: Items, whole: tuple[int, int]) -> None:
     """``numbers`` are the owners of ``items``; ``whole``: the bytes of all, and what is allocated for them."""
     rows = items.seen
-    if numbers.count(numbers[0]) == len(numbers):
+    if numbers == numbers[:1] * len(numbers):
         _add_owner(known, numbers[0], len(numbers), *whole)
         return
     for number, kind, size, blocks in zip(numbers, items.kinds, rows.size, rows.blocks, strict=True):

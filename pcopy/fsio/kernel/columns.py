@@ -131,6 +131,13 @@ class Rows:
         return self.number
 
     @classmethod
+    def to_fill(cls, number: int, mask: int) -> Rows:
+        """Whoever asks sets all columns of ``mask``."""
+        rows = cls.__new__(cls)
+        rows.number, rows.mask = number, mask
+        return rows
+
+    @classmethod
     def of(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
         """What stat(2) has told of all rows."""
         rows = cls(len(statuses), mask)
@@ -174,8 +181,7 @@ class Rows:
 
     def chosen(self, rows: Sequence[int]) -> Rows:
         """Some of the rows, in their order."""
-        some = Rows(0, self.mask)
-        some.number = len(rows)
+        some = Rows.to_fill(len(rows), self.mask)
         for name, typecode, bit, _ in COLUMNS:
             if self.mask & bit:
                 column = getattr(self, name)
@@ -184,8 +190,7 @@ class Rows:
 
     def part(self, start: int, end: int) -> Rows:
         """The rows from ``start`` up to ``end``."""
-        some = Rows(0, self.mask)
-        some.number = end - start
+        some = Rows.to_fill(end - start, self.mask)
         for name, _, bit, _ in COLUMNS:
             if self.mask & bit:
                 setattr(some, name, getattr(self, name)[start:end])
@@ -199,8 +204,7 @@ class Rows:
     @classmethod
     def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
         """What was packed with this ``mask``; raises ``ValueError`` if it is not ``number`` rows of that."""
-        rows = cls(0, mask)
-        rows.number = number
+        rows = cls.to_fill(number, mask)
         start = 0
         for name, typecode, bit, _ in COLUMNS:
             if mask & bit:

@@ -48,6 +48,8 @@ _ffi, _lib = _native.ffi, _native.lib
 
 _LEFT = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
 """Of what is left in a directory."""
+_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in COLUMNS}
+"""And the bytes of a value."""
 _NOTHING = Rows(0, FOUND | LINKS)
 _EMPTY = Within(b"", b"", array("Q"), None)
 _DIRECTORY = ord("d")
@@ -133,8 +135,7 @@ class LookInC(InC):
             inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
         rows = None
         if self._mask:
-            rows = Rows(0, self._mask)
-            _fill(rows, found, self._names)
+            rows = _filled(found, self._mask, self._names)
         return Within(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows)
 
 
@@ -244,13 +245,14 @@ _WITHOUT_SETTINGS: dict[type[Batch[Any]], Callable[[Any], InC]] = {
 }
 
 
-def _fill(rows: Rows, found: Any, names: Sequence[str]) -> None:
+def _filled(found: Any, mask: int, names: Sequence[str]) -> Rows:
     """Columns of what C has found in a directory."""
-    rows.number = number = found.left
-    columns = found.rows
+    number, columns = found.left, found.rows
+    rows = Rows.to_fill(number, mask)
     for name in names:
-        column: array[int] = getattr(rows, name)
-        column.frombytes(_ffi.buffer(getattr(columns, name), number * column.itemsize))
+        typecode, size = _TYPES[name]
+        setattr(rows, name, array(typecode, _ffi.buffer(getattr(columns, name), number * size)[:]))
+    return rows
 
 
 def _none() -> Work:
@@ -279,8 +281,7 @@ def _sibling(found: Any) -> Sibling:
     dress, number = found.dress, found.left
     rows, names = _NOTHING, b""
     if number:
-        rows = Rows(0, FOUND | LINKS)
-        _fill(rows, found, _LEFT)
+        rows = _filled(found, FOUND | LINKS, _LEFT)
         names = _ffi.buffer(found.names, found.names_size)[:]
     mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
     attributes = Attributes(dress.mode, dress.uid, dress.gid, dress.atime, dress.mtime)

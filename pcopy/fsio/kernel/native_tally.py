@@ -28,20 +28,16 @@ class NativeTally:
     def __init__(self, bounds: Sequence[int]) -> None:
         self._tally: Any = _ffi.new("pk_tally *")
         self._tally.bounds = list(bounds)
-        self._columns: Any = _ffi.new("pk_columns *")
 
     def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
         if _NEEDED & ~rows.mask or len(rows) != len(kinds):
             raise ValueError("a column is missing, or has not all rows")
-        kept = []  # as long as C reads it
-        for name, pointer in _COLUMNS:
-            column = _ffi.from_buffer(pointer, getattr(rows, name))
+        columns = [_ffi.from_buffer(pointer, getattr(rows, name)) for name, pointer in _COLUMNS]
+        for (name, _), column in zip(_COLUMNS, columns, strict=True):
             if len(column) != len(kinds):
                 raise ValueError(f"the column {name} has {len(column)} rows")
-            kept.append(column)
-            setattr(self._columns, name, column)
         tally = self._tally
-        if _lib.pk_tally_add(tally, self._columns, _ffi.from_buffer("uint8_t[]", kinds), len(kinds)):
+        if _lib.pk_tally_add(tally, kinds, len(kinds), *columns):
             return None
         return tally.last_bytes, tally.last_allocated, tally.last_largest
 

@@ -21,7 +21,8 @@ from pcopy.walk.forms import ENDS, form_of, mask_of
 from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
 from pcopy.walk.walk_wish import WalkWish
 
-_COUNTERS = {ord("f"): counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
+_FILE = ord("f")
+_COUNTERS = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
 
 
 def columns_of(wish: WalkWish) -> int:
@@ -193,9 +194,9 @@ class Finder:
         if self._prints_late:
             chosen = sorted(looked.printed)
         chosen = self._told(looked, chosen)
-        told = looked if len(chosen) == len(looked) and not self.wish.prints else looked.chosen(chosen)
-        if not len(told):
+        if not chosen:
             return 0
+        told = looked if len(chosen) == len(looked) and not self.wish.prints else looked.chosen(chosen)
         self.emit(told, depth, telling)
         if self.summing is not None:
             yield from self.summing.look_at_layouts(result, place, self.path_of(place), told)
@@ -261,7 +262,10 @@ class Finder:
         kinds = told.kinds if number == len(told) else bytes(dict(zip(told.names, told.kinds, strict=True)).values())
         count_kinds(result, kinds)
         if told.rows is not None and told.rows.size:
-            size = sum(compress(told.rows.size, map(ord("f").__eq__, told.kinds)))
+            sizes = told.rows.size
+            size = sum(
+                sizes if told.kinds.count(b"f") == len(sizes) else compress(sizes, map(_FILE.__eq__, told.kinds))
+            )
             result.count(counts.BYTES, size)
             result.count(counts.FOUND_BYTES, size)
         return number

@@ -239,7 +239,8 @@ typedef struct {
     uint64_t last_bytes, last_allocated, last_largest; /* of what was added last */
 } pk_tally;
 /* Adds so many rows, with their types (letters). -1: nothing was added, for no sum is sure to have room for it. */
-int pk_tally_add(pk_tally *tally, const pk_columns *rows, const uint8_t *kinds, uint32_t number);
+int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint32_t *mode, const uint32_t *links,
+                 const uint64_t *size, const uint64_t *blocks, const int64_t *atime, const int64_t *mtime);
 
 /* Headers of a tar archive, of which `size` bytes from the offset `start` on were read. */
 #define PK_TAR_MORE 0     /* what stands at `at` was not read, or not all of it; or it begins at `end` or behind */

@@ -9,14 +9,14 @@ static int is_file(uint8_t kind)
 }
 
 /* Bytes of the regular files, and of what is allocated for all. -1: no counter is sure to hold them. */
-static int add_sizes(pk_tally *tally, const pk_columns *rows, const uint8_t *kinds, uint32_t number)
+static int add_sizes(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint64_t *size, const uint64_t *blocks)
 {
     uint64_t bytes = 0, allocated = 0, largest = 0, each;
     for (uint32_t row = 0; row < number; row++) {
-        if (__builtin_mul_overflow(rows->blocks[row], (uint64_t)BLOCK, &each) ||
+        if (__builtin_mul_overflow(blocks[row], (uint64_t)BLOCK, &each) ||
             __builtin_add_overflow(allocated, each, &allocated))
             return -1;
-        each = is_file(kinds[row]) ? rows->size[row] : 0;
+        each = is_file(kinds[row]) ? size[row] : 0;
         if (__builtin_add_overflow(bytes, each, &bytes))
             return -1;
         largest = each > largest ? each : largest;
@@ -38,35 +38,35 @@ static uint32_t class_of(const pk_tally *tally, int64_t moment)
     return class;
 }
 
-static void add_file(pk_tally *tally, const pk_columns *rows, uint32_t row)
+static void add_file(pk_tally *tally, uint64_t size, uint64_t allocated, uint32_t read, uint32_t modified)
 {
-    const uint64_t size = rows->size[row], allocated = rows->blocks[row] * BLOCK;
     const uint32_t power = size ? 64 - (uint32_t)__builtin_clzll(size) : 0;
-    const uint32_t modified = class_of(tally, rows->mtime[row]);
     tally->sizes[power]++;
     tally->size_bytes[power] += size;
     tally->modified[modified]++;
     tally->modified_bytes[modified] += size;
-    tally->read[class_of(tally, rows->atime[row])]++;
-    tally->hard_linked += rows->links[row] > 1;
+    tally->read[read]++;
     if (allocated < size) {
         tally->sparse++;
         tally->holes += size - allocated;
     }
 }
 
-int pk_tally_add(pk_tally *tally, const pk_columns *rows, const uint8_t *kinds, uint32_t number)
+int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint32_t *mode, const uint32_t *links,
+                 const uint64_t *size, const uint64_t *blocks, const int64_t *atime, const int64_t *mtime)
 {
-    if (add_sizes(tally, rows, kinds, number))
+    if (add_sizes(tally, kinds, number, size, blocks))
         return -1;
     for (uint32_t row = 0; row < number; row++) {
-        const uint32_t mode = rows->mode[row], kind = mode & S_IFMT;
-        const int is_sticky = kind == S_IFDIR && mode & S_ISVTX;
-        tally->world_writable += mode & S_IWOTH && kind != S_IFLNK && !is_sticky;
-        tally->set_id += mode & (S_ISUID | S_ISGID) && kind == S_IFREG;
-        tally->future += rows->mtime[row] > tally->bounds[PK_BOUNDS - 1];
-        if (is_file(kinds[row]))
-            add_file(tally, rows, row);
+        const uint32_t kind = mode[row] & S_IFMT;
+        const int is_sticky = kind == S_IFDIR && mode[row] & S_ISVTX;
+        tally->world_writable += mode[row] & S_IWOTH && kind != S_IFLNK && !is_sticky;
+        tally->set_id += mode[row] & (S_ISUID | S_ISGID) && kind == S_IFREG;
+        tally->future += mtime[row] > tally->bounds[PK_BOUNDS - 1];
+        if (is_file(kinds[row])) {
+            tally->hard_linked += links[row] > 1;
+            add_file(tally, size[row], blocks[row] * BLOCK, class_of(tally, atime[row]), class_of(tally, mtime[row]));
+        }
     }
     return 0;
 }
