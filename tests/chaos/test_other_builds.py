@@ -97,6 +97,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     83: ("PartRemoved", "number left of_run"),
     84: ("DeleteExtra", "place counted"),
     85: ("DeleteAmong", "place names kinds inodes"),
+    86: ("RemoveDirs", "place awaited names inodes"),
     90: ("LookAtLayouts", "place names inodes"),
     91: ("ChangeLayout", "place name inode"),
     130: ("MembersNote", "records linked"),

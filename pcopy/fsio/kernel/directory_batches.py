@@ -183,6 +183,19 @@ class CompareWithin(OfNames[DoneWithin]):
         return self.directory, self.target
 
 
+class RemoveWithin(OfNames[DoneWithin]):
+    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, removes what
+    is in them, but for directories, and then each of them, if nothing is left in it.
+
+    Those in which something is left want ``CARE``, and so do those with more than ``most`` names, of 1023 at most.
+    ``sums`` tell what has gone, of all rows.
+    """
+
+    inodes: array[int]
+    device: int
+    most: int
+
+
 class Finish(OfNames[Judged]):
     """Gives directories their metadata, ``rows`` (``DRESSED`` and ``INODE``), as far as they have others.
 

@@ -35,6 +35,7 @@ from pcopy.fsio.kernel.directory_batches import (
     Look,
     Looked,
     MendWithin,
+    RemoveWithin,
     Sibling,
     SumsWithin,
     Within,
@@ -142,7 +143,7 @@ class LookInC(InC):
 class WithinInC(InC):
     """Something is done in directories. Rows that C defers want care."""
 
-    def __init__(self, kind: int, batch: MendWithin | CompareWithin) -> None:
+    def __init__(self, kind: int, batch: MendWithin | CompareWithin | RemoveWithin) -> None:
         number = len(batch)
         self._done = DoneWithin(Verdicts(number), SumsWithin(), {})
         super().__init__(kind, batch, self._done, _none)
@@ -201,6 +202,12 @@ class CompareWithinInC(WithinInC):
         self.batch.wanted.inode = self._inodes(batch.others)
 
 
+class RemoveWithinInC(WithinInC):
+    def __init__(self, batch: RemoveWithin) -> None:
+        super().__init__(_lib.PK_REMOVE_WITHIN, batch)
+        self._tree.source_device = batch.device
+
+
 class FinishInC(DirectoriesInC):
     def __init__(self, settings: Settings, batch: Finish) -> None:
         super().__init__(_lib.PK_FINISH, settings, batch, Judged(Verdicts(len(batch))), batch.directory)
@@ -241,6 +248,7 @@ _WITHOUT_SETTINGS: dict[type[Batch[Any]], Callable[[Any], InC]] = {
     Look: LookInC,
     MendWithin: MendWithinInC,
     CompareWithin: CompareWithinInC,
+    RemoveWithin: RemoveWithinInC,
     SyncDirectories: SyncInC,
 }
 

@@ -46,7 +46,7 @@ LATER = {
     **dict.fromkeys((14, 20), "pcopy.tasks.files.copy_chunk"),
     23: "pcopy.tasks.directories.copy_listed",
     **dict.fromkeys((41, 42), "pcopy.tasks.verify.verify_items"),
-    **dict.fromkeys((80, 81, 83), "pcopy.tasks.remove.remove_tree"),
+    **dict.fromkeys((80, 81, 83, 86), "pcopy.tasks.remove.remove_tree"),
     **dict.fromkeys((110, 111), "pcopy.tasks.listed.hand_out"),
     **dict.fromkeys((112, 113, 114), "pcopy.tasks.listed.deepest_first"),
     **dict.fromkeys((84, 85), "pcopy.tasks.remove.delete_extra"),

@@ -7,7 +7,7 @@ found = copied + skipped + failed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -39,8 +39,9 @@ class RemovalCounts:
             self._result.count(counts.FOUND, items)
             self._result.count(counts.FOUND_BYTES, size)
 
-    def gone(self, counters: Iterable[int], size: int = 0) -> None:
-        """What was removed: the counter of each item, as prm counts it, and the bytes of the files among them."""
+    def gone(self, counters: Iterable[int] | Mapping[int, int], size: int = 0) -> None:
+        """What was removed: the counter of each item, as prm counts it, or how many each counts, and the bytes of the
+        files among them."""
         by_counter = Counter(counters)
         if self._deletes:
             self._result.count(self._counter, by_counter.total())

@@ -16,11 +16,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from array import array
+from collections.abc import Sequence
 from itertools import count
 
 from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
-from pcopy.fsio.kernel.columns import INODE, MODE, Rows, Verdicts, unpack_names
+from pcopy.fsio.kernel.columns import INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import RemoveWithin, SumsWithin
+from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
@@ -31,13 +36,16 @@ from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Place, unpack_numbers
+from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import let_us_into
 from pcopy.tasks.remove.protected import without_protected
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.tasks.remove.visitor import RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import visit
+
+MOST = 64
+"""Directories of one task."""
 
 NOBODY = (-1, -1, -1)
 """A PATH of the command line: nobody waits for it."""
@@ -172,6 +180,51 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             result.spawn(self._replace(is_empty=True))
 
 
+class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False):
+    """Removes the directories ``names`` of ``place``, which have these ``inodes`` (8 bytes each), with all that is in
+    them: at once those that hold nothing but files, the others one by one. ``awaited`` as for ``RemoveNames``."""
+
+    names: bytes
+    inodes: bytes
+
+    @property
+    def effort(self) -> int:
+        return self.operation_count * (self.names.count(b"/") + 1)
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        try:
+            directory, device = _enter(rank, self.place)
+        except Problem:  # which each tells by itself
+            left: Sequence[int] = range(len(names))
+        else:
+            batch = RemoveWithin(directory, self.names, array("Q", inodes), device, NAMES_AT_ONCE - 1)
+            done = yield from waited(rank.kernel, rank.kernel.submit(batch))
+            left = [row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
+            _count(RemovalCounts(rank, result), done.sums)
+        if not left:
+            self.end(rank, result, left=False)
+            return
+        awaited, around = rank.own(PartLedger).wait(self, len(left), result), self.place
+        for row in left:
+            identity = Identity(around.source_id.mount, inodes[row])
+            below = Place(around.root, os.path.join(around.path, names[row]), identity, NOWHERE, False, False)
+            result.spawn(RemoveDir(below, awaited, around), SCAN_COST, expands=True)
+
+
+def _count(removal: RemovalCounts, sums: SumsWithin) -> None:
+    """Directories were found before."""
+    removal.found(sums.files + sums.links + sums.others, sums.bytes)
+    removal.unread(-sums.directories)
+    numbers = {
+        counts.FILES: sums.files,
+        counts.SYMLINKS: sums.links,
+        counts.SPECIAL: sums.others,
+        counts.DIRECTORIES: sums.directories,
+    }
+    removal.gone(numbers, sums.bytes)
+
+
 class PartRemoved(Note, code=83, doing="noting what is removed"):
     """Tells the rank that waits under ``number`` that a part is settled; ``left``: something of it stays. Nobody waits
     in another run than that ``of_run``."""
@@ -265,13 +318,38 @@ def _remove_names(
         packed = yield from visitor.remove_plain(listed)
     yield from visit(rank.kernel, directory, packed, visitor, follow=False)
     if visitor.below:
-        awaited = rank.own(PartLedger).wait(part, len(visitor.below), result, left=visitor.left)
-        for place in visitor.below:
-            result.spawn(RemoveDir(place, awaited, part.place, stays=place in visitor.staying), SCAN_COST, expands=True)
         RemovalCounts(rank, result).unread(len(visitor.below))
+        if not each_alone and _go_at_once(rank, visitor):
+            _spawn_dirs(rank, result, visitor, part)
+        else:
+            awaited = rank.own(PartLedger).wait(part, len(visitor.below), result, left=visitor.left)
+            for place in visitor.below:
+                below = RemoveDir(place, awaited, part.place, stays=place in visitor.staying)
+                result.spawn(below, SCAN_COST, expands=True)
     elif visitor.left:
         part.settled(rank, result, left=True)
     return not (visitor.below or visitor.left)
+
+
+def _go_at_once(rank: Rank, visitor: RemoveVisitor) -> bool:
+    """Does the kernel remove several directories in one call? Where it has threads, each item may be another one's."""
+    kernel = rank.kernel
+    if len(visitor.below) < 2 or not (kernel.enters and kernel.works_here) or rank.throttle.is_on:
+        return False
+    return not (rank.options.delete or visitor.selected.anything)
+
+
+def _spawn_dirs(rank: Rank, result: Result, visitor: RemoveVisitor, part: _Part) -> None:
+    """Few directories make several tasks while other ranks have nothing to do."""
+    below = visitor.below
+    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-len(below) // (2 * rank.size))))
+    starts = range(0, len(below), size)
+    awaited = rank.own(PartLedger).wait(part, len(starts), result, left=visitor.left)
+    for start in starts:
+        some = below[start : start + size]
+        inodes = pack_numbers([each.source_id.inode for each in some])
+        names = pack_names(os.path.basename(each.path) for each in some)
+        result.spawn(RemoveDirs(part.place, awaited, names, inodes), len(some) * SCAN_COST, expands=True)
 
 
 def _spread(rank: Rank, result: Result, listing: Listing, part: RemoveDir) -> Steps:

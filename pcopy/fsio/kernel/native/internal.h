@@ -108,6 +108,7 @@ int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */

@@ -22,6 +22,7 @@
 #define PK_MEMBER 15
 #define PK_COMPARE_WITHIN 16
 #define PK_MAKE 17
+#define PK_REMOVE_WITHIN 18
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -122,7 +123,7 @@ typedef struct {
 } pk_directory;
 
 /* What is in a directory and as it should be, how much of that was changed, and the bytes of its files. Of
- * PK_COMPARE_WITHIN: what is on both sides, and the bytes that were read. */
+ * PK_COMPARE_WITHIN: what is on both sides, and the bytes that were read. Of PK_REMOVE_WITHIN: what has gone. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
@@ -153,7 +154,7 @@ typedef struct pk_batch {
                               * the member, up to the next offset */
     const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
     const uint16_t *directory_modes; /* and of directories, for PK_MEND_WITHIN */
-    pk_sums *sums;         /* of PK_MEND_WITHIN and PK_COMPARE_WITHIN: one for each row, zeros at first */
+    pk_sums *sums;         /* of PK_MEND_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row, zeros at first */
     uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
     const pk_owner *owners;

@@ -19,6 +19,7 @@ static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
     [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
     [PK_MEND_WITHIN] = pk_mend_within_row, [PK_COMPARE_WITHIN] = pk_compare_within_row,
     [PK_BARE] = pk_bare_row, [PK_MEMBER] = pk_member_row, [PK_MAKE] = pk_make_row,
+    [PK_REMOVE_WITHIN] = pk_remove_within_row,
 };
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
@@ -219,7 +220,7 @@ static int changes_nothing(const pk_batch *batch)
 static int makes_or_removes(const pk_batch *batch)
 {
     return batch->kind == PK_COPY || batch->kind == PK_REMOVE || batch->kind == PK_ENTER ||
-           batch->kind == PK_MAKE;
+           batch->kind == PK_MAKE || batch->kind == PK_REMOVE_WITHIN;
 }
 
 /* Under the lock: may a thread begin one of its rows now? Names of one directory are made and removed one after the
@@ -315,9 +316,7 @@ void pk_poll(pk_kernel *kernel, uint64_t nanoseconds)
     int is_done = 0;
     while (!kernel->most && !is_done && kernel->first != NULL) {
         pk_batch *batch = kernel->first;
-        const int is_of_many = batch->kind == PK_ENTER || batch->kind == PK_LOOK ||
-                               batch->kind == PK_MEND_WITHIN || batch->kind == PK_COMPARE_WITHIN;
-        const uint32_t most = kernel->main.is_slow || is_of_many ? 1 : ROWS_AT_ONCE;
+        const uint32_t most = kernel->main.is_slow || batch->directories != NULL ? 1 : ROWS_AT_ONCE;
         uint32_t start, number = claim(kernel, &kernel->main, batch, most, &start);
         pthread_mutex_unlock(&kernel->lock);
         uint32_t did = do_rows(&kernel->main, batch, start, number);

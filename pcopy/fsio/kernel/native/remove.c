@@ -1,0 +1,102 @@
+/* Rows that are directories which go, with all that is in them, if that is nothing but files and the like.
+ *
+ * What takes care stays, and so does its directory then: others find it there, and tell what is wrong.
+ */
+#include "internal.h"
+
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#define MOST_REMOVED 1024 /* names of a directory */
+#define LISTED (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+
+#ifndef STATX_MNT_ID
+#define STATX_MNT_ID 0x1000u
+#endif
+
+/* Which directory is open? -1: that can't be told, or not on which mount. */
+static int look_at(int directory, struct statx *status)
+{
+    const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
+    return statx(directory, "", AT_EMPTY_PATH, mask, status) || !(status->stx_mask & STATX_MNT_ID) ? -1 : 0;
+}
+
+/* Is the open directory the one that was found, on the mount of the one around it? Something may be mounted there. */
+static int is_found(const pk_batch *batch, uint32_t row, int directory)
+{
+    struct statx around, status;
+    return !look_at(batch->directory, &around) && !look_at(directory, &status) &&
+           status.stx_ino == batch->given.inode[row] && status.stx_mnt_id == around.stx_mnt_id &&
+           makedev(status.stx_dev_major, status.stx_dev_minor) == batch->tree->source_device;
+}
+
+/* Removes an item of an open directory; -1: it takes more care, or is a directory. */
+static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint64_t inode,
+                       pk_sums *sums)
+{
+    struct stat status;
+    doing(worker, OP_STAT);
+    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) || status.st_ino != inode ||
+        status.st_dev != batch->tree->source_device || S_ISDIR(status.st_mode))
+        return -1;
+    doing(worker, OP_UNLINK);
+    if (unlinkat(directory, name, 0))
+        return -1;
+    if (S_ISREG(status.st_mode)) {
+        sums->files++;
+        sums->bytes += (uint64_t)status.st_size;
+    } else if (S_ISLNK(status.st_mode)) {
+        sums->links++;
+    } else {
+        sums->others++;
+    }
+    return 0;
+}
+
+/* What is in an open directory, all of which is listed before the first item goes. -1: something stays. */
+static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
+{
+    pk_listing listing;
+    uint8_t kinds[MOST_REMOVED];
+    uint64_t inodes[MOST_REMOVED];
+    char *name = (char *)worker->buffer;
+    int left = 0;
+    doing(worker, OP_READDIR);
+    listing.at = listing.end = 0;
+    listing.has_begun = 1;
+    listing.is_over = 0;
+    const int most = batch->tree->most < MOST_REMOVED ? batch->tree->most : MOST_REMOVED;
+    const int number = pk_list(directory, &listing, name, PIECE, kinds, inodes, most);
+    if (number < 0 || !listing.is_over)
+        return -1;
+    name[listing.used] = '\0';
+    for (int each = 0; each < number; each++) {
+        char *after = strchrnul(name, '/');
+        *after = '\0';
+        if (kinds[each] == 'd' || remove_item(worker, batch, directory, name, inodes[each], &batch->sums[row]))
+            left = -1;
+        name = after + 1;
+    }
+    return left;
+}
+
+/* DONE: it has gone. */
+int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const char *name = batch->work->name[row];
+    struct stat status;
+    doing(worker, OP_OPEN);
+    const int directory = pk_open_quietly(batch->directory, name, LISTED, NULL);
+    if (directory < 0)
+        return PK_DEFERRED;
+    int has_gone = is_found(batch, row, directory) && !remove_all(worker, batch, row, directory);
+    close(directory);
+    if (has_gone) {
+        doing(worker, OP_RMDIR);
+        has_gone = !fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW) &&
+                   status.st_ino == batch->given.inode[row] && status.st_dev == batch->tree->source_device &&
+                   !unlinkat(batch->directory, name, AT_REMOVEDIR);
+    }
+    batch->sums[row].directories += has_gone;
+    return has_gone ? DONE : PK_DEFERRED;
+}
