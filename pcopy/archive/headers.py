@@ -27,7 +27,7 @@ _PLAIN_SIZE = 3 * BLOCK
 """Bytes of the header of a member of which there is nothing more to say than its time."""
 PLAIN_RECORD = b"30 mtime=%d.%09d\n"
 _TEN_DIGITS = range(10**9, 10**10)
-PLAIN_TIMES = range(10**9 * _SECOND, (1 << 63) - 1)
+PLAIN_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
 """In nanoseconds: what a header, and perhaps a plain record, tells."""
 
 

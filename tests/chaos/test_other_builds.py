@@ -107,7 +107,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     135: ("PiecesNote", "teller keys sizes"),
     136: ("PlacePieces", ""),
     137: ("OffsetsNote", "offsets last"),
-    138: ("WriteMembers", "offset size values number"),
+    138: ("WriteMembers", "pieces number"),
     139: ("WriteChunk", "value at start end part teller number"),
     140: ("ChunkWritten", "at part problem root"),
     141: ("SyncArchive", ""),

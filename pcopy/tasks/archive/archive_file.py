@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy.fsio.problem import failing
@@ -10,6 +11,9 @@ from pcopy.fsio.temporary import PREFIX
 from pcopy.tasks.base.rank import Rank
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+
+_MOST_PARTS = 1024
+"""Of one write: IOV_MAX of Linux."""
 
 
 class ArchiveFile:
@@ -46,6 +50,18 @@ class ArchiveFile:
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 view, offset = view[written:], offset + written
+
+    def write_all(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
+        """One after the other, with one call if there are not too many; raises ``Problem``."""
+        if not 1 < len(parts) <= _MOST_PARTS:
+            self.write(b"".join(parts), offset)
+            return
+        descriptor = self.descriptor
+        self.has_written = True
+        with failing("write"):
+            written = os.pwritev(descriptor, parts, offset)
+        if written < sum(map(len, parts)):
+            self.write(memoryview(b"".join(parts))[written:], offset + written)
 
     def end_at(self, size: int) -> None:
         """It is ``size`` bytes long: what was not written reads as zeros. Raises ``Problem``."""

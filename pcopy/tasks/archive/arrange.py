@@ -135,14 +135,22 @@ class Offsets:
 
 
 def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
-    """Frames of a compressed archive are numbered."""
+    """Frames of a compressed archive are numbered; of others a task writes several small pieces."""
     is_compressed = bool(rank.options.compress_as)
     found = pieces(rank.own(Laid).members.sorted(), across=is_compressed)
     number = 0 if is_compressed else -1
+    some: list[tuple[int, int, list[bytes]]] = []
+    members = size = 0
     for offset, piece in zip(offsets, found, strict=True):
-        yield WriteMembers(offset, piece.size, marshal.dumps(piece.values), number)
+        some.append((offset, piece.size, piece.values))
+        members, size = members + piece.members, size + piece.size
+        if is_compressed or members >= PIECE_MEMBERS or size >= PIECE_BYTES:
+            yield WriteMembers(marshal.dumps(some), number)
+            some, members, size = [], 0, 0
         if is_compressed:
             number += frames_of(rank, piece)
+    if some:
+        yield WriteMembers(marshal.dumps(some), number)
 
 
 def frames_of(rank: Rank, piece: PieceOfArchive) -> int:

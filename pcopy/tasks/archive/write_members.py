@@ -1,4 +1,4 @@
-"""WriteMembers writes the members of one piece; the contents of large files it leaves to ``WriteChunk``.
+"""WriteMembers writes the members of pieces; the contents of large files it leaves to ``WriteChunk``.
 
 Headers were laid out for the files as they were found. If one has changed since, as many bytes are written as its
 header says: what is missing is zeros, and the item has failed. So the archive stays well-formed whatever happens.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import marshal
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pcopy.archive.headers import end_of_plain, header_of, plain_pax, stored_size
 from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, filled_up
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Members
 from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.directory_batches import Members
 from pcopy.fsio.kernel.interface import SMALL_FILE, waited
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, Version, open_source, status_of
@@ -35,6 +35,10 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Known, Place
 
+Packed = tuple[int, int, list[bytes]]
+"""A piece: where it begins, its size, and values of records."""
+_DIRECTORIES = 8
+"""That are worked with at once, at most; a task keeps more of them open (``pcopy.fsio.directories.HELD``)."""
 BUFFER = 1 << 20
 """Bytes that are gathered for one write."""
 _NONE = Identity(-1, -1)
@@ -42,80 +46,84 @@ _QUICK = FLAGS | os.O_NOATIME
 
 
 class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
-    """Those of one piece, which begins at ``offset`` of the archive; ``values`` are of records of ``Described``. In a
-    compressed archive the piece is the frame ``number`` (else -1), and a large file that frame and those after it."""
+    """Those of some pieces, packed: where each begins in the archive, its size, and values of records, of ``Described``
+    or ``PlainFiles``. In a compressed archive one piece is the frame ``number`` (else -1), and a large file that frame
+    and those after it."""
 
-    offset: int
-    size: int
-    values: bytes
+    pieces: bytes
     number: int
 
     def about(self) -> tuple[Place, bytes]:
-        first = marshal.loads(self.values)[0]
+        first = marshal.loads(self.pieces)[0][2][0]
         described = plain_in(first).described(0) if is_of_plain(first) else described_in(first)
         return place_of(described), described.name
 
     def run(self, rank: Rank, result: Result) -> Steps:
         writer = PieceWriter(rank, result)
         try:
-            values = marshal.loads(self.values)
-            if self.number < 0:
-                yield from self._write(rank, result, writer, values)
-            elif len(values) == 1 and self.size > FRAME_BYTES:
-                described = described_in(values[0])
-                begin_chunks(rank, result, described, values[0], self.offset, number=self.number)
+            pieces: list[tuple[int, int, list[bytes]]] = marshal.loads(self.pieces)
+            offset, size, values = pieces[0]
+            if self.number >= 0 and len(values) == 1 and size > FRAME_BYTES and not is_of_plain(values[0]):
+                begin_chunks(rank, result, described_in(values[0]), values[0], offset, number=self.number)
             else:
-                members = list[bytes | bytearray]()
-                for value in values:
-                    if is_of_plain(value):
-                        members.append((yield from writer.plain(plain_in(value))))
-                    else:
-                        members += writer.member(described_in(value))
-                    yield None
-                data = b"".join(members)
-                self._check(rank, len(data))
-                rank.own(Frames).hand_over(self.number, data, result)
+                plain = yield from writer.plain(
+                    [value for _, _, some in pieces for value in some if is_of_plain(value)]
+                )
+                if self.number < 0:
+                    for piece in pieces:
+                        yield from self._write(rank, result, writer, piece, plain)
+                else:
+                    yield from self._compress(rank, result, writer, pieces[0], plain)
         except Problem as problem:
             rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
             return
         writer.end()
 
-    def _write(self, rank: Rank, result: Result, writer: PieceWriter, values: list[bytes]) -> Steps:
+    def _compress(
+        self, rank: Rank, result: Result, writer: PieceWriter, piece: Packed, plain: Iterator[memoryview]
+    ) -> Steps:
+        members = list[bytes | memoryview]()
+        for value in piece[2]:
+            members += [next(plain)] if is_of_plain(value) else writer.member(described_in(value))
+            yield None
+        data = b"".join(members)
+        _check(rank, piece, len(data))
+        rank.own(Frames).hand_over(self.number, data, result)
+
+    def _write(
+        self, rank: Rank, result: Result, writer: PieceWriter, piece: Packed, plain: Iterator[memoryview]
+    ) -> Steps:
         archive = rank.own(ArchiveFile)
-        gathered: list[bytes] = []
-        start = at = self.offset
-        for value in values:
+        gathered: list[bytes | memoryview] = []
+        start = at = piece[0]
+        for value in piece[2]:
             if is_of_plain(value):
-                files = yield from writer.plain(plain_in(value))
-                if gathered:
-                    archive.write(b"".join(gathered), start)
-                archive.write(files, at)
-                gathered, at = [], at + len(files)
-                start = at
-                continue
-            described = described_in(value)
-            member = described.member
-            if member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None):
-                header = header_of(member)
-                at += len(header)
-                begin_chunks(rank, result, described, value, at)
-                archive.write(b"".join((*gathered, header)), start)
-                gathered = []
-                start = at = at + filled_up(stored_size(member))
-                continue
-            for part in writer.member(described):
-                gathered.append(part)
-                at += len(part)
+                parts: Sequence[bytes | memoryview] = [next(plain)]
+            else:
+                described = described_in(value)
+                member = described.member
+                if member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None):
+                    header = header_of(member)
+                    at += len(header)
+                    begin_chunks(rank, result, described, value, at)
+                    archive.write_all([*gathered, header], start)
+                    gathered = []
+                    start = at = at + filled_up(stored_size(member))
+                    continue
+                parts = writer.member(described)
+            gathered += parts
+            at += sum(map(len, parts))
             if at - start >= BUFFER:
-                archive.write(b"".join(gathered), start)
+                archive.write_all(gathered, start)
                 gathered, start = [], at
                 yield None
-        archive.write(b"".join(gathered), start)
-        self._check(rank, at - self.offset)
+        archive.write_all(gathered, start)
+        _check(rank, piece, at - piece[0])
 
-    def _check(self, rank: Rank, size: int) -> None:
-        if size != self.size:
-            rank.stop(f"a piece of the archive has {size:,} bytes, and {self.size:,} were laid out")
+
+def _check(rank: Rank, piece: Packed, size: int) -> None:
+    if size != piece[1]:
+        rank.stop(f"a piece of the archive has {size:,} bytes, and {piece[1]:,} were laid out")
 
 
 class PieceWriter:
@@ -204,38 +212,58 @@ class PieceWriter:
             self._directory = self._rank.sources[described.root].open(described.path)
             self._place = place_of(described)
 
-    def plain(self, files: PlainFiles) -> Stepwise[bytearray]:
-        """All of them, filled up. What can't be read just so is looked at by itself."""
-        rows, room, offsets = files.rows, bytearray(files.size), files.offsets
-        done = yield from self._taken(files, room)
-        if self._each:
-            for row in done:
-                size, end = rows.size[row], offsets[row + 1]
-                start = end - filled_up(size)
-                digest = self._rank.hashing.whole(bytes(room[start : start + size])) if self._rank.digests else b""
-                self._done(files.described(row), digest)
-        self._files += len(done)
-        self._bytes += sum(rows.size) if len(done) == len(files) else sum(rows.size[row] for row in done)
-        for row in {*range(len(files))}.difference(done) if len(done) < len(files) else ():
-            room[offsets[row] : offsets[row + 1]] = b"".join(self.member(files.described(row)))
-        return room
+    def plain(self, values: Sequence[bytes]) -> Stepwise[Iterator[memoryview]]:
+        """The members of each of the ``values``. What can't be read just so is looked at by itself."""
+        all_files = [plain_in(value) for value in values]
+        made: list[memoryview] = []
+        for start in range(0, len(all_files), _DIRECTORIES):
+            some = all_files[start : start + _DIRECTORIES]
+            whole = bytearray(sum(files.offsets[-1] for files in some))
+            done = yield from self._taken(some, whole)
+            room, at, row = memoryview(whole), 0, 0
+            for files in some:
+                part = room[at : (at := at + files.offsets[-1])]
+                self._settle(files, part, done[row : (row := row + len(files))])
+                made.append(part)
+        return iter(made)
 
-    def _taken(self, files: PlainFiles, room: bytearray) -> Stepwise[Sequence[int]]:
-        """Which rows the kernel has put there."""
+    def _settle(self, files: PlainFiles, room: memoryview, codes: bytes | bytearray) -> None:
+        """Counts what is there, and adds what is not."""
+        sizes, offsets = files.sizes, files.offsets
+        if self._each or codes.count(Code.DONE) < len(files):
+            for row, code in enumerate(codes):
+                if code != Code.DONE:
+                    room[offsets[row] : offsets[row + 1]] = b"".join(self.member(files.described(row)))
+                elif self._each:
+                    start = offsets[row + 1] - filled_up(sizes[row])
+                    data = room[start : start + sizes[row]]
+                    digest = self._rank.hashing.whole(bytes(data)) if self._rank.digests else b""
+                    self._done(files.described(row), digest)
+                else:
+                    self._files += 1
+                if code == Code.DONE:
+                    self._bytes += sizes[row]
+            return
+        self._files += len(files)
+        self._bytes += sum(sizes)
+
+    def _taken(self, some: Sequence[PlainFiles], room: bytearray) -> Stepwise[bytes | bytearray]:
+        """What became of each row: ``DONE`` if the kernel has put it there."""
         kernel = self._rank.kernel
         if self._rank.throttle.is_on:
-            yield from self._rank.throttle.spend(sum(files.rows.size))
-        try:
-            self._enter(files.described(0))
-        except Problem:
-            return ()  # each of them tells of it
+            yield from self._rank.throttle.spend(sum(sum(files.sizes) for files in some))
+        undone = bytes(sum(map(len, some)))
         if not kernel.enters:
-            return ()
-        ends = {ids: end_of_plain(*names) for ids, names in files.owners.items()}
-        names = pack_names(files.names)
-        batch = Members(self._directory, names, files.rows, room, files.offsets, files.prefix, ends, plain_pax())
+            return undone
+        try:
+            places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
+        except Problem:
+            return undone  # each of them tells of it
+        owners = {ids: end_of_plain(*names) for files in some for ids, names in files.owners.items()}
+        names = b"/".join([pack_names(files.names) for files in some])
+        batch = Members(names, b"".join([files.rows for files in some]), places, room, owners, plain_pax())
         judged = yield from waited(kernel, kernel.submit(batch))
-        return judged.verdicts.rows(Code.DONE)
+        return judged.verdicts.codes
 
     def _at(self, described: Described) -> Place:
         if (described.root, described.path) != self._place.directory:
