@@ -108,7 +108,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     135: ("PiecesNote", "teller keys sizes digests"),
     136: ("PlacePieces", ""),
     137: ("OffsetsNote", "offsets last"),
-    138: ("WriteMembers", "offset size values number"),
+    138: ("WriteMembers", "pieces number"),
     139: ("WriteChunk", "value at start end part teller number piece"),
     140: ("ChunkWritten", "at part problem root"),
     141: ("SyncArchive", ""),

@@ -194,7 +194,7 @@ def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path) 
         tree.parent,
         "tree",
     ]
-    with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("pwrite64",), when="24") as run:
+    with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("pwritev2",), when="12") as run:
         run.run.send_signal(signal.SIGTERM)
         done = run.go_on()
     assert done.returncode == 75, show(done)

@@ -370,28 +370,6 @@ class Compare(OfNames[Judged]):
         return self.directory, self.target
 
 
-class Bare(OfNames[Judged]):
-    """Items that have no extended attribute nor ACL that is copied are ``DONE``; others, and where that can't be told,
-    want ``CARE``. Only the kernel in C has it, and ``Members`` (``Kernel.enters``)."""
-
-
-class Members(OfNames[Judged]):
-    """Small regular files, which are those of ``rows`` (``VERSION``, ``DEVICE``, ``MODE``, ``OWNER`` and ``GROUP``), as
-    members of an archive: header and contents of each go into ``room`` (zeros), from its one of ``offsets`` up to the
-    next, of which there is one more. What can't be read just so wants ``CARE``; anything may stand there then.
-
-    In the archive ``prefix`` stands before the names. ``owners``: for each user and group, what a header has from its
-    type on, and the sum of its bytes. ``pax``: the block before a record that tells a time.
-    """
-
-    rows: Rows
-    room: bytearray
-    offsets: array[int]
-    prefix: bytes
-    owners: dict[tuple[int, int], tuple[bytes, int]]
-    pax: bytes
-
-
 class Trial(OfNames[Judged]):
     """One bare ``call`` for each name, and no more, for who measures a file system. ``RENAME`` gives ``new_names``."""
 

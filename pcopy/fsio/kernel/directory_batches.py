@@ -1,4 +1,5 @@
-"""Batches whose rows are whole directories, which lie beside each other in one directory on either side.
+"""Batches whose rows are whole directories, which lie beside each other in one directory on either side; at the end
+those of small files for an archive.
 
 Only the kernel in C has them, since they are worth it only if one call does all for a directory. It does the plain
 ones: the others have ``CARE`` and are done one by one, as all are without this kernel (``Kernel.enters``).
@@ -7,11 +8,16 @@ ones: the others have ``CARE`` and are done one by one, as all are without this 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from struct import Struct
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.kernel.batches import KEEP, Judged, OfNames
+from pcopy.fsio.kernel.batches import KEEP, Batch, Judged, OfNames
 from pcopy.fsio.kernel.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
 from pcopy.named import NamedTuple
+
+MEMBER = Struct("=3Q2q4I")
+"""A row of ``Members``: inode, size, st_dev, mtime, ctime, mode, user, group, and its bytes in the archive."""
 
 DRESSED = MODE | OWNER | GROUP | ATIME | MTIME
 """The columns of what a directory is given at its end, without extended attributes."""
@@ -206,3 +212,37 @@ class Finish(OfNames[Judged]):
     marks: tuple[bytes, ...]
     fresh: bytes
     common: Common
+
+
+class Bare(OfNames[Judged]):
+    """Items that have no extended attribute nor ACL that is copied are ``DONE``; others, and where that can't be told,
+    want ``CARE``."""
+
+
+class Members(Batch[Judged]):
+    """Small regular files, of several directories, as members of an archive: header and contents of each go into
+    ``room`` (zeros), one after the other. What can't be read just so wants ``CARE``; anything may stand there then.
+
+    ``rows`` are packed (``MEMBER``), one for each of the ``names``; the last number is how many bytes the member takes.
+    ``places``: the open directories, how many rows each has, and what stands before their names in the archive.
+    ``owners``: for each user and group, what a header has from its type on, and the sum of its bytes. ``pax``: the
+    block before a record that tells a time.
+    """
+
+    names: bytes
+    rows: bytes
+    places: Sequence[tuple[int, int, bytes]]
+    room: bytearray
+    owners: dict[tuple[int, int], tuple[bytes, int]]
+    pax: bytes
+
+    @property
+    def directory(self) -> int:
+        return self.places[0][0]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return tuple({directory for directory, _, _ in self.places})
+
+    def __len__(self) -> int:
+        return len(self.rows) // MEMBER.size

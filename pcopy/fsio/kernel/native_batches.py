@@ -6,6 +6,7 @@ For each there is the result that C fills, and what does the rows that C defers,
 from __future__ import annotations
 
 import errno
+import os
 from array import array
 from collections.abc import Callable
 from itertools import accumulate
@@ -15,7 +16,6 @@ from typing import Any
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import (
-    Bare,
     Batch,
     Compare,
     Copied,
@@ -24,7 +24,6 @@ from pcopy.fsio.kernel.batches import (
     FilesMade,
     Judged,
     Make,
-    Members,
     Mend,
     Mended,
     MendPlain,
@@ -53,6 +52,7 @@ from pcopy.fsio.kernel.columns import (
     numbers,
 )
 from pcopy.fsio.kernel.copy_rows import Copying
+from pcopy.fsio.kernel.directory_batches import MEMBER, Bare, Members
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.kernel.item_rows import Comparing, Reading, Removing, Stating
 from pcopy.fsio.kernel.python import Work
@@ -71,6 +71,10 @@ ALL_MODES = 4096
 _POINTERS = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 _OWNER = Struct("=III356s")
 """A ``pk_owner`` of kernel.h."""
+_PLACE = Struct("=iIII")
+"""A ``pk_place`` of kernel.h."""
+_WHOLE_AT = MEMBER.size // 4 - 1
+"""Where a row of ``Members`` has its last number, in numbers of 4 bytes."""
 _COLUMNS = [(name, _POINTERS[typecode], bit) for name, typecode, bit, _ in COLUMNS]
 
 
@@ -199,19 +203,36 @@ class PlainInC(InC):
             self._take(batch)
 
     def _take(self, batch: Members) -> None:
-        to, offsets = self.batch, batch.offsets
-        self.columns(to.given, batch.rows, VERSION | DEVICE | MODE | OWNER | GROUP)
-        if len(offsets) != self.number + 1 or max(offsets) > len(batch.room):
-            raise ValueError("there is no room for all members")
+        """Raises ``ValueError`` if C would read or write beside what there is."""
+        to = self.batch
+        offsets = array("Q", accumulate(memoryview(batch.rows).cast("I")[_WHOLE_AT :: MEMBER.size // 4], initial=0))
+        place, places, prefixes = array("I"), bytearray(), bytearray()
+        for number, (directory, rows, prefix) in enumerate(batch.places):
+            places += _PLACE.pack(directory, _others_may_write(directory), len(prefixes), len(prefix))
+            prefixes += prefix
+            place.extend([number] * rows)
+        if offsets[-1] > len(batch.room) or len(place) != self.number:
+            raise ValueError("there is no room for all members, or a place is missing")
         owners = b"".join([_OWNER.pack(*ids, total, end) for ids, (end, total) in batch.owners.items()])
         to.owners, to.owners_number = self.pointer("pk_owner[]", owners), len(batch.owners)
-        to.prefix, to.prefix_size = self.pointer("char[]", batch.prefix), len(batch.prefix)
+        to.members = self.pointer("pk_member[]", batch.rows)
+        to.places = self.pointer("pk_place[]", places)
+        to.place = self.pointer("uint32_t[]", place)
+        to.prefixes = self.pointer("char[]", prefixes)
         to.pax = self.pointer("uint8_t[512]", batch.pax)
         to.arena = self.pointer("uint8_t[]", batch.room)
         to.offsets = self.pointer("uint64_t[]", offsets)
 
     def finish(self) -> None:
         give_back(self.result.verdicts.codes)
+
+
+def _others_may_write(directory: int) -> bool:
+    try:
+        status = os.fstat(directory)
+    except OSError:
+        return True
+    return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
 
 def give_back(codes: bytearray) -> None:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 from _blake2 import blake2b
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy import libc
@@ -20,6 +21,8 @@ from pcopy.tasks.base.rank import Rank
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ZEROS = bytes(1 << 20)
+_MOST_PARTS = 1024
+"""Of one write: IOV_MAX of Linux."""
 
 
 def job_name(archive: bytes) -> str:
@@ -142,6 +145,18 @@ class ArchiveFile:
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 view, offset = view[written:], offset + written
+
+    def write_all(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
+        """One after the other, with one call if there are not too many; raises ``Problem``."""
+        if not 1 < len(parts) <= _MOST_PARTS:
+            self.write(b"".join(parts), offset)
+            return
+        descriptor = self.descriptor
+        self.has_written = True
+        with failing("write"):
+            written = os.pwritev(descriptor, parts, offset)
+        if written < sum(map(len, parts)):
+            self.write(memoryview(b"".join(parts))[written:], offset + written)
 
     def end_at(self, size: int) -> None:
         """It is ``size`` bytes long: what was not written reads as zeros. Raises ``Problem``."""

@@ -20,6 +20,7 @@ from pcopy.tasks.archive.frames import FRAME_BYTES, frame_chunk
 from pcopy.tasks.archive.gather import Laid
 from pcopy.tasks.archive.made import PieceRecords, digest_of
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, PieceOfArchive, pieces
+from pcopy.tasks.archive.plain_files import opened
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -36,7 +37,7 @@ class TellPieces(Note, code=134, doing="laying out members", is_note=False):
         found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
         while some := list(islice(found, AT_ONCE)):
             sizes = array("Q", [piece.size for piece in some]).tobytes()
-            digests = b"".join(digest_of(piece.values) for piece in some) if rank.options.resumes else b""
+            digests = b"".join(digest_of(map(opened, piece.values)) for piece in some) if rank.options.resumes else b""
             keys = marshal.dumps([piece.key for piece in some])
             result.spawn(PiecesNote(rank.number, keys, sizes, digests), owner=0)
             yield None
@@ -173,14 +174,22 @@ class Offsets:
 
 
 def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
-    """Frames of a compressed archive are numbered."""
+    """Frames of a compressed archive are numbered; of others a task writes several small pieces."""
     is_compressed = bool(rank.options.compress_as)
     found = pieces(rank.own(Laid).members.sorted(), across=is_compressed)
     number = 0 if is_compressed else -1
+    some: list[tuple[int, int, list[bytes]]] = []
+    members = size = 0
     for offset, piece in zip(offsets, found, strict=True):
-        yield WriteMembers(offset, piece.size, marshal.dumps(piece.values), number)
+        some.append((offset, piece.size, piece.values))
+        members, size = members + piece.members, size + piece.size
+        if is_compressed or members >= PIECE_MEMBERS or size >= PIECE_BYTES:
+            yield WriteMembers(marshal.dumps(some), number)
+            some, members, size = [], 0, 0
         if is_compressed:
             number += frames_of(rank, piece)
+    if some:
+        yield WriteMembers(marshal.dumps(some), number)
 
 
 def frames_of(rank: Rank, piece: PieceOfArchive) -> int:

@@ -30,6 +30,9 @@ from pcopy.walk.visitor import Found
 LEAST_SPARSE = 64 << 10
 """Bytes of a file from which on its holes are looked for: smaller ones are not worth it."""
 
+SIZE_BITS = 63
+"""Of the size with which a value begins; the highest bit tells what it is of."""
+
 
 class Described(NamedTuple):
     """An item and the ``member`` that it becomes. ``inode`` and ``ctime`` tell with the member's size and time whether
@@ -65,8 +68,8 @@ def directory_in(key: bytes) -> bytes:
 
 
 def size_in(value: bytes) -> int:
-    """The size of the member in the archive."""
-    return int.from_bytes(value[:8], "big")
+    """The size in the archive."""
+    return int.from_bytes(value[:8], "big") & (1 << SIZE_BITS) - 1
 
 
 def described_in(value: bytes) -> Described:

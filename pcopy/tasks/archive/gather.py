@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Bare
 from pcopy.fsio.kernel.columns import LINKS, Code, pack_names
+from pcopy.fsio.kernel.directory_batches import Bare
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -143,7 +143,7 @@ class Gathering(Finding):
             files = sorted_files(place.root, place.path, prefix, found, chosen, owners)
             owner = owner_of_members(self._rank, place.root, place.path)
             self._records[owner].append(files.record)
-            self._found_bytes += sum(files.rows.size)
+            self._found_bytes += sum(files.sizes)
         return [*{*rows}.difference(chosen)] if len(chosen) < len(rows) else ()
 
     def _link(self, found: Found, row: int) -> None:

@@ -28,7 +28,7 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import NEW, PREFIX
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.plain_files import is_of_plain, plain_in
+from pcopy.tasks.archive.plain_files import PlainFiles
 from pcopy.tasks.base.rank import Rank
 
 Record = tuple[bytes, bytes, bytes]
@@ -38,11 +38,11 @@ AT_ONCE = 1024
 """Records that are written at once where a run goes on."""
 
 
-def digest_of(values: Iterable[bytes]) -> bytes:
-    """Of a piece that holds what these values describe."""
+def digest_of(runs: Iterable[bytes | PlainFiles]) -> bytes:
+    """Of a piece that holds plain files and what these values describe."""
     digest = blake2b(digest_size=16)
-    for value in values:
-        digest.update(plain_in(value).told if is_of_plain(value) else value)
+    for run in runs:
+        digest.update(run if isinstance(run, bytes) else run.told)
     return digest.digest()
 
 

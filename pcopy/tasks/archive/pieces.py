@@ -13,7 +13,7 @@ from pcopy.named import NamedTuple
 from pcopy.signature.sorting import KeyValue
 from pcopy.tasks.archive.described import directory_in, size_in
 from pcopy.tasks.archive.frames import FRAME_BYTES
-from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, joined, plain_in
+from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, joined, number_in, plain_in
 
 PIECE_MEMBERS = 256
 PIECE_BYTES = 4 << 20
@@ -29,13 +29,14 @@ class Stretch(NamedTuple):
 
 
 Run = bytes | Stretch
-"""Members that stand together: one, by the value of its record, or plain files."""
+"""Members that stand together: those of the value of a record, or plain files."""
 
 
 class PieceOfArchive(NamedTuple):
-    """In the archive it takes ``size`` bytes; ``key`` is that of its first member."""
+    """So many ``members``, which take ``size`` bytes of the archive; ``key`` is that of the first one."""
 
     key: bytes
+    members: int
     size: int
     runs: list[Run]
 
@@ -45,36 +46,49 @@ class PieceOfArchive(NamedTuple):
         return [run if isinstance(run, bytes) else run.files.part(run.start, run.end).value for run in self.runs]
 
 
+_Open = list[tuple[PlainFiles, int]]
+"""Plain files of one directory, from a row on."""
+
+
 def in_order(records: Iterator[KeyValue]) -> Iterator[tuple[bytes, Run]]:
     """Records, sorted by their keys, as runs, each with the key of its first member."""
-    open_files: list[tuple[PlainFiles, int]] = []
+    waiting: KeyValue | None = None  # plain files, between which nothing else has been seen yet
+    cut: _Open = []
     directory = b""
     for key, value in records:
         here = directory_in(key)
-        if open_files:
-            before, open_files = _cut(key, open_files) if here == directory else (_rest(open_files), [])
+        if waiting is not None:
+            if here == directory:
+                cut = [(plain_in(waiting[1]), 0)]
+            else:
+                yield waiting
+            waiting = None
+        if cut:
+            before, cut = _before(key, cut) if here == directory else (_rest(cut), [])
             yield from before
         directory = here
-        if is_of_plain(value):
-            open_files.append((plain_in(value), 0))
-        else:
+        if not is_of_plain(value):
             yield key, value
-    yield from _rest(open_files)
+        elif cut:
+            cut.append((plain_in(value), 0))
+        else:
+            waiting = key, value
+    if waiting is not None:
+        yield waiting
+    yield from _rest(cut)
 
 
-def _rest(open_files: list[tuple[PlainFiles, int]]) -> Iterator[tuple[bytes, Run]]:
-    return _stretch([(files, start, len(files)) for files, start in open_files])
+def _rest(cut: _Open) -> Iterator[tuple[bytes, Run]]:
+    return _stretches([(files, start, len(files)) for files, start in cut])
 
 
-def _cut(
-    key: bytes, open_files: list[tuple[PlainFiles, int]]
-) -> tuple[Iterator[tuple[bytes, Run]], list[tuple[PlainFiles, int]]]:
+def _before(key: bytes, cut: _Open) -> tuple[Iterator[tuple[bytes, Run]], _Open]:
     """Those whose keys are smaller, and what is left of each."""
-    cuts = [(files, start, files.before(key, start)) for files, start in open_files]
-    return _stretch(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
+    cuts = [(files, start, files.before(key, start)) for files, start in cut]
+    return _stretches(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
 
 
-def _stretch(cuts: list[tuple[PlainFiles, int, int]]) -> Iterator[tuple[bytes, Run]]:
+def _stretches(cuts: list[tuple[PlainFiles, int, int]]) -> Iterator[tuple[bytes, Run]]:
     some = [Stretch(*cut) for cut in cuts if cut[1] < cut[2]]
     if len(some) > 1:
         files = joined([files.part(start, end) for files, start, end in some])
@@ -86,30 +100,45 @@ def _stretch(cuts: list[tuple[PlainFiles, int, int]]) -> Iterator[tuple[bytes, R
 def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[PieceOfArchive]:
     """``across``: a piece may hold what is in several directories, and a large file makes one alone."""
     first, directory, members, size, runs = b"", b"", 0, 0, list[Run]()
-    for key, run in in_order(records):
-        start = 0 if isinstance(run, bytes) else run.start
+    for start_key, whole in in_order(records):
+        key, run = start_key, _opened_if_large(whole, members, size)
         while True:
-            is_full = members >= PIECE_MEMBERS or size >= PIECE_BYTES
-            if isinstance(run, bytes):
-                is_full = is_full or (across and size_in(run) > FRAME_BYTES)
+            is_full = members >= PIECE_MEMBERS or size >= PIECE_BYTES or (across and _is_large_file(run))
             if runs and (is_full or not (across or key.startswith(directory))):
-                yield PieceOfArchive(first, size, runs)
+                yield PieceOfArchive(first, members, size, runs)
                 members, size, runs = 0, 0, []
             if not runs:
-                first = key if isinstance(run, bytes) else run.files.key(start)
-                directory = directory_in(key) + b"\0\0"
-            if isinstance(run, bytes):
-                members, size = members + 1, size + size_in(run)
-                runs.append(run)
+                first, directory = key, directory_in(key) + b"\0\0"
+            fits, rest = _fitting(run, members, size)
+            members, size = members + fits[1], size + fits[2]
+            runs.append(fits[0])
+            if rest is None:
                 break
-            files = run.files
-            offsets, most = files.offsets, min(run.end, start + PIECE_MEMBERS - members)
-            full = offsets[start] + PIECE_BYTES - size
-            end = bisect_left(offsets, full, start + 1, most)
-            members, size = members + end - start, size + offsets[end] - offsets[start]
-            runs.append(Stretch(files, start, end))
-            start = end
-            if start == run.end:
-                break
+            run, key = rest, rest.files.key(rest.start)
     if runs:
-        yield PieceOfArchive(first, size, runs)
+        yield PieceOfArchive(first, members, size, runs)
+
+
+def _opened_if_large(run: Run, members: int, size: int) -> Run:
+    """Plain files that may not all fit into one piece, beside what is there, are unpacked."""
+    if not isinstance(run, bytes) or not is_of_plain(run):
+        return run
+    number = number_in(run)
+    if members + number <= PIECE_MEMBERS and size + size_in(run) <= PIECE_BYTES:
+        return run
+    return Stretch(plain_in(run), 0, number)
+
+
+def _is_large_file(run: Run) -> bool:
+    return isinstance(run, bytes) and not is_of_plain(run) and size_in(run) > FRAME_BYTES
+
+
+def _fitting(run: Run, members: int, size: int) -> tuple[tuple[Run, int, int], Stretch | None]:
+    """What goes into a piece with so many members and bytes, how many these are, and the rest."""
+    if isinstance(run, bytes):
+        return (run, number_in(run), size_in(run)), None
+    files, start, last = run
+    offsets, most = files.offsets, min(last, start + PIECE_MEMBERS - members)
+    end = bisect_left(offsets, offsets[start] + PIECE_BYTES - size, start + 1, most)
+    rest = Stretch(files, end, last) if end < last else None
+    return (Stretch(files, start, end), end - start, offsets[end] - offsets[start]), rest

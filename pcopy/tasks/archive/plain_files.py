@@ -1,5 +1,5 @@
 """Plain files: regular ones of which there is nothing more to say than a header and a time. Those of one directory go
-from the scan into the archive together, in columns.
+from the scan into the archive together, packed.
 
 They have one name, which is short, no attributes, no holes that are looked for, and a common time.
 """
@@ -12,59 +12,51 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from pcopy.archive.headers import (
-    PLAIN_TIMES,
-    is_short_name,
-    is_short_owner,
-    plain_sizes,
-)
+from pcopy.archive.headers import PLAIN_TIMES, is_short_name, is_short_owner, plain_sizes
 from pcopy.archive.member import FILE, Member
-from pcopy.fsio.kernel.columns import FOUND, GROUP, OWNER, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import MEMBER
 from pcopy.signature.sorting import KeyValue
-from pcopy.tasks.archive.described import LEAST_SPARSE, Described, key_of
+from pcopy.tasks.archive.described import LEAST_SPARSE, SIZE_BITS, Described, key_of
 from pcopy.walk.visitor import Found
 
-_KEPT = FOUND | OWNER | GROUP
-_GROUPED = 1 << 63
+_PLAIN = 1 << SIZE_BITS
 """Added to the size with which a value begins: it is one of ``PlainFiles``."""
-_SIZE = 8
-"""Bytes of it."""
+_HEAD = 12
+"""Bytes of the size and the number of files."""
 
 Owners = dict[tuple[int, int], tuple[bytes, bytes]]
 """The names of owner and group, by their numbers."""
 
 
 class PlainFiles:
-    """Some of the directory ``path`` of a root, sorted by name. ``prefix`` comes before each name in the archive."""
+    """Some of the directory ``path`` of a root, sorted by name; ``rows`` as in the batch ``Members``. ``prefix`` comes
+    before each name in the archive."""
 
-    def __init__(
-        self,
-        root: int,
-        path: bytes,
-        prefix: bytes,
-        names: list[bytes],
-        rows: Rows,
-        owners: Owners,
-        offsets: array[int] | None = None,
-    ) -> None:
+    def __init__(self, root: int, path: bytes, prefix: bytes, names: list[bytes], rows: bytes, owners: Owners) -> None:
         self.root = root
         self.path = path
         self.prefix = prefix
         self.names = names
         self.rows = rows
         self.owners = owners
-        if offsets is None:
-            offsets = array("Q", accumulate(plain_sizes(rows.size, rows.mtime), initial=0))
-        self.offsets = offsets
-        """Where each begins, and at last where all end, in bytes of the archive."""
+        self._offsets = array("Q")
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
-    def size(self) -> int:
-        """Bytes of the archive that they take."""
-        return self.offsets[-1]
+    def offsets(self) -> array[int]:
+        """Where each begins, and at last where all end, in bytes of the archive."""
+        if not self._offsets:
+            wholes = memoryview(self.rows).cast("I")[MEMBER.size // 4 - 1 :: MEMBER.size // 4]
+            self._offsets = array("Q", accumulate(wholes, initial=0))
+        return self._offsets
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of the contents of each."""
+        return memoryview(self.rows).cast("Q")[1 :: MEMBER.size // 8]
 
     def key(self, row: int) -> bytes:
         return key_of(self.root, self.path, self.names[row])
@@ -74,30 +66,23 @@ class PlainFiles:
         return bisect_left(self.names, key[len(key_of(self.root, self.path, b"")) :], start)
 
     def part(self, start: int, end: int) -> PlainFiles:
-        if end - start == len(self):
-            return self
-        first = self.offsets[start]
-        offsets = array("Q", [offset - first for offset in self.offsets[start : end + 1]])
-        names, rows = self.names[start:end], self.rows.part(start, end)
-        return PlainFiles(self.root, self.path, self.prefix, names, rows, self.owners, offsets)
+        names, rows = self.names[start:end], self.rows[start * MEMBER.size : end * MEMBER.size]
+        return PlainFiles(self.root, self.path, self.prefix, names, rows, self.owners)
 
     def described(self, row: int) -> Described:
         """One of them, by itself."""
-        rows, name = self.rows, self.names[row]
-        uid, gid = rows.uid[row], rows.gid[row]
-        user, group = self.owners[uid, gid]
-        member = Member(
-            self.prefix + name, FILE, rows.mode[row] & 0o7777, uid, gid, rows.mtime[row], rows.size[row],
-            user=user, group=group,
-        )  # fmt: skip
-        return Described(self.root, self.path, name, rows.inode[row], rows.ctime[row], member)
+        inode, size, _, mtime, ctime, mode, uid, gid, _ = MEMBER.unpack_from(self.rows, row * MEMBER.size)
+        name, (user, group) = self.names[row], self.owners[uid, gid]
+        full, permissions = self.prefix + name, mode & 0o7777
+        member = Member(full, FILE, permissions, uid, gid, mtime, size, user=user, group=group)
+        return Described(self.root, self.path, name, inode, ctime, member)
 
     @property
     def value(self) -> bytes:
         """Of a record, as ``Described`` has it."""
-        head = (_GROUPED | self.size).to_bytes(_SIZE, "big")
-        packed = pack_names(self.names), self.rows.packed(_KEPT), self.owners, self.offsets.tobytes()
-        return head + marshal.dumps((self.root, self.path, self.prefix, *packed))
+        size = (_PLAIN | self.offsets[-1]).to_bytes(8, "big")
+        fields = self.root, self.path, self.prefix, pack_names(self.names), self.rows, self.owners
+        return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
 
     @property
     def record(self) -> KeyValue:
@@ -107,40 +92,43 @@ class PlainFiles:
     def told(self) -> bytes:
         """All that is said of them, but the number of the device, which is another one after the system has started
         anew. Equal files have equal ones."""
-        rows = self.rows
-        pairs = sorted(set(zip(rows.uid, rows.gid, strict=True)))
-        names = [name for pair in pairs for name in (*self.owners[pair], b"")]
-        columns = (rows.mode, rows.uid, rows.gid, rows.mtime, rows.ctime, rows.inode, rows.size)
-        text = (b"%08x" % self.root, self.path, self.prefix, *names, *self.names)
-        return b"".join((*(b"%d:%b" % (len(each), each) for each in text), *map(array.tobytes, columns)))
+        rows = array("Q", self.rows)
+        rows[2 :: MEMBER.size // 8] = array("Q", bytes(8 * len(self)))
+        names = [each for ids, both in sorted(self.owners.items()) for each in (b"%d:%d" % ids, *both)]
+        text = b"/".join(
+            (b"%08x" % self.root, *(b"%d:%b" % (len(each), each) for each in (self.path, self.prefix, *names)))
+        )
+        return b"".join((text, b"//", pack_names(self.names), b"//", rows))
 
 
 def is_of_plain(value: bytes) -> bool:
     """Is it the value of ``PlainFiles``, not of a ``Described``?"""
-    return value[0] >= _GROUPED >> 56
+    return value[0] >= _PLAIN >> 56
+
+
+def number_in(value: bytes) -> int:
+    """How many members it is of."""
+    return int.from_bytes(value[8:_HEAD], "big") if is_of_plain(value) else 1
 
 
 def plain_in(value: bytes) -> PlainFiles:
-    root, path, prefix, packed, rows, owners, offsets = marshal.loads(memoryview(value)[_SIZE:])
-    names = unpack_names(packed)
-    return PlainFiles(root, path, prefix, names, Rows.unpacked(rows, len(names), _KEPT), owners, array("Q", offsets))
+    root, path, prefix, names, rows, owners = marshal.loads(memoryview(value)[_HEAD:])
+    return PlainFiles(root, path, prefix, unpack_names(names), rows, owners)
+
+
+def opened(value: bytes) -> bytes | PlainFiles:
+    """Plain files unpacked; another value as it is."""
+    return plain_in(value) if is_of_plain(value) else value
 
 
 def joined(parts: Sequence[PlainFiles]) -> PlainFiles:
     """Those of one directory, sorted."""
     names = [name for part in parts for name in part.names]
+    rows, first = b"".join([part.rows for part in parts]), parts[0]
+    owners = {ids: each for part in parts for ids, each in part.owners.items()}
     order = sorted(range(len(names)), key=names.__getitem__)
-    packed = [part.rows for part in parts]
-    rows = Rows(0, _KEPT)
-    for column in ("mode", "uid", "gid", "mtime", "ctime", "inode", "size", "device"):
-        all_of_it: array[int] = array(getattr(rows, column).typecode)
-        for some in packed:
-            all_of_it += getattr(some, column)
-        setattr(rows, column, all_of_it)
-    rows.number = len(names)
-    owners = {pair: each for part in parts for pair, each in part.owners.items()}
-    first = parts[0]
-    return PlainFiles(first.root, first.path, first.prefix, [names[row] for row in order], rows.chosen(order), owners)
+    rows = b"".join([rows[row * MEMBER.size : (row + 1) * MEMBER.size] for row in order])
+    return PlainFiles(first.root, first.path, first.prefix, [names[row] for row in order], rows, owners)
 
 
 def plain_rows(found: Found, rows: Sequence[int], prefix: bytes, owners: Owners) -> Sequence[int]:
@@ -168,6 +156,13 @@ def sorted_files(
     root: int, path: bytes, prefix: bytes, found: Found, rows: Sequence[int], owners: Owners
 ) -> PlainFiles:
     """``rows`` are not empty."""
-    names = found.names
-    order = sorted(rows, key=names.__getitem__)
-    return PlainFiles(root, path, prefix, [names[row] for row in order], found.rows.chosen(order), owners)
+    names, columns = found.names, found.rows
+    if len(rows) < len(found):
+        names, columns = [names[row] for row in rows], columns.chosen(rows)
+    packed = map(
+        MEMBER.pack, columns.inode, columns.size, columns.device, columns.mtime, columns.ctime,
+        columns.mode, columns.uid, columns.gid, plain_sizes(columns.size, columns.mtime),
+    )  # fmt: skip
+    both = sorted(zip(names, packed, strict=True))
+    owners = owners if len(owners) == 1 else {ids: owners[ids] for ids in {*zip(columns.uid, columns.gid, strict=True)}}
+    return PlainFiles(root, path, prefix, [name for name, _ in both], b"".join([row for _, row in both]), owners)

@@ -10,6 +10,7 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
+#define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 #define MAKING (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
 #define ACCESS_ACL "system.posix_acl_access"
 #define FUSE_MAGIC 0x65735546
@@ -22,6 +23,49 @@ typedef struct {
     const char *kept[MOST_KEPT];
     int number;
 } attributes;
+
+int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime)
+{
+    int opened = openat(directory, name, flags | O_NOATIME);
+    if (keeps_atime != NULL)
+        *keeps_atime = opened >= 0;
+    if (opened < 0 && errno == EPERM) /* O_NOATIME is for owners */
+        opened = openat(directory, name, flags);
+    return opened;
+}
+
+int pk_open_source(int directory, const char *name, int follow, int *keeps_atime)
+{
+    return pk_open_quietly(directory, name, follow ? READING & ~O_NOFOLLOW : READING, keeps_atime);
+}
+
+static int is_found(const pk_batch *batch, uint32_t row, const struct stat *status)
+{
+    int64_t mtime, ctime;
+    return S_ISREG(status->st_mode) && status->st_ino == batch->given.inode[row] &&
+           status->st_dev == batch->given.device[row] && (uint64_t)status->st_size == batch->given.size[row] &&
+           in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) &&
+           mtime == batch->given.mtime[row] && ctime == batch->given.ctime[row];
+}
+
+static int is_still_found(const pk_batch *batch, uint32_t row, int reading)
+{
+    struct stat status;
+    return !fstat(reading, &status) && is_found(batch, row, &status);
+}
+
+/* Are there others who may write in its directory, so that its name may lead to anything by now? */
+static int others_may_exchange(pk_batch *batch)
+{
+    int known = atomic_load_explicit(&batch->work->others_may, memory_order_relaxed);
+    if (!known) {
+        struct stat directory;
+        const int failed = fstat(batch->directory, &directory);
+        known = failed || others_may_write(directory.st_uid, directory.st_mode, geteuid()) ? 1 : -1;
+        atomic_store_explicit(&batch->work->others_may, known, memory_order_relaxed);
+    }
+    return known > 0;
+}
 
 /* Which of its attributes does the copy get? -1: that is to be found out with more care. */
 static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
@@ -279,7 +323,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         if (digest != NULL)
             pk_begin(&hasher, digest);
         number = write_pieces(worker, reading, writing, size, got, digest != NULL ? &hasher : NULL);
-        if (!number && !pk_is_still_found(batch, row, reading))
+        if (!number && !is_still_found(batch, row, reading))
             number = -1;
         if (!number && digest != NULL)
             pk_end(&hasher, out);
@@ -294,7 +338,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
         return given_up(batch, reading, writing, made_as);
     }
-    if (found->number && !pk_is_still_found(batch, row, reading)) /* its attributes were read after its status */
+    if (found->number && !is_still_found(batch, row, reading)) /* its attributes were read after its status */
         return given_up(batch, reading, writing, made_as);
     doing(worker, OP_CLOSE);
     if (close(reading))
@@ -333,8 +377,8 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const size_t size = batch->given.size[row];
     const int at_once = size <= PIECE || batch->arena != NULL;
     /* To read from what must not be read might change it; and what is read may get another atime by that. */
-    const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime || pk_others_may_exchange(batch);
-    if (is_asked_first && (fstat(reading, &before) || !pk_is_found(batch, row, &before)))
+    const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime || others_may_exchange(batch);
+    if (is_asked_first && (fstat(reading, &before) || !is_found(batch, row, &before)))
         return given_up(batch, reading, -1, NULL);
     doing(worker, OP_READ);
     ssize_t got = read(reading, batch->arena != NULL ? batch->arena + batch->offsets[row] : worker->buffer,
@@ -343,7 +387,7 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         look_at_attributes(worker, reading, &found))
         return given_up(batch, reading, -1, NULL);
     doing(worker, OP_FSTAT);
-    if (fstat(reading, &source) || !pk_is_found(batch, row, &source) || !is_common(source.st_atim.tv_sec) ||
+    if (fstat(reading, &source) || !is_found(batch, row, &source) || !is_common(source.st_atim.tv_sec) ||
         !is_common(source.st_mtim.tv_sec))
         return given_up(batch, reading, -1, NULL);
     if (is_asked_first)

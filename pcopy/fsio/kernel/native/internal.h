@@ -134,11 +134,6 @@ int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char 
 int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime);
 /* The same for a source, which may be no regular file by now. */
 int pk_open_source(int directory, const char *name, int follow, int *keeps_atime);
-/* Is it what was found (batch->given)? */
-int pk_is_found(const pk_batch *batch, uint32_t row, const struct stat *status);
-int pk_is_still_found(const pk_batch *batch, uint32_t row, int reading);
-/* Are there others who may write in its directory, so that its name may lead to anything by now? */
-int pk_others_may_exchange(pk_batch *batch);
 
 /* The digest of a file, whose bytes come in order. */
 typedef struct pk_hasher {

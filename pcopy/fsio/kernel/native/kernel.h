@@ -128,7 +128,21 @@ typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
 
-/* Of PK_MEMBER: what a header of a regular file has from its type on, and what that, and its sum as spaces, adds to the sum. */
+/* Of PK_MEMBER, a row: a file as it was found, and the bytes that it takes in an archive. */
+typedef struct {
+    uint64_t inode, size, device;
+    int64_t mtime, ctime;
+    uint32_t mode, uid, gid, whole;
+} pk_member;
+
+/* A directory with rows. others_may: somebody else may put something in the place of a file. Before its names there
+ * stands a stretch of the text of prefixes. */
+typedef struct {
+    int32_t directory;
+    uint32_t others_may, prefix_at, prefix_size;
+} pk_place;
+
+/* What a header of a regular file has from its type on, and what that, and its sum as spaces, adds to the sum. */
 typedef struct {
     uint32_t uid, gid, sum;
     uint8_t end[356];
@@ -159,8 +173,10 @@ typedef struct pk_batch {
     const int32_t *synced; /* open directories, one for each row */
     const pk_owner *owners;
     uint32_t owners_number;
-    const char *prefix;    /* of all names in an archive */
-    size_t prefix_size;
+    const pk_member *members;
+    const pk_place *places;
+    const uint32_t *place; /* of each row */
+    const char *prefixes;
     const uint8_t *pax;    /* the block before a record of nothing but a time */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */
     /* The kernel's own. */

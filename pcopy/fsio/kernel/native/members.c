@@ -10,11 +10,12 @@
 #define NAME 100    /* bytes of a name */
 #define NUMBERS 148 /* what stands before the sum */
 #define OWNER_AT 156
+#define SECOND 1000000000
 
-static const pk_owner *owner_of(const pk_batch *batch, uint32_t row)
+static const pk_owner *owner_of(const pk_batch *batch, const pk_member *member)
 {
     for (uint32_t each = 0; each < batch->owners_number; each++)
-        if (batch->owners[each].uid == batch->given.uid[row] && batch->owners[each].gid == batch->given.gid[row])
+        if (batch->owners[each].uid == member->uid && batch->owners[each].gid == member->gid)
             return &batch->owners[each];
     return NULL;
 }
@@ -27,16 +28,17 @@ static void put_octal(uint8_t *to, int digits, uint64_t number)
 }
 
 /* Into a block of zeros; the name is short, and all numbers have room. */
-static void put_header(const pk_batch *batch, uint32_t row, const pk_owner *owner, size_t length, uint8_t *to)
+static void put_header(const pk_member *member, const pk_owner *owner, const char *prefix, size_t prefix_size,
+                       const char *name, size_t size, uint8_t *to)
 {
     uint32_t sum = owner->sum;
-    memcpy(to, batch->prefix, batch->prefix_size);
-    memcpy(to + batch->prefix_size, batch->work->name[row], length);
-    put_octal(to + 100, 7, batch->given.mode[row] & 07777);
+    memcpy(to, prefix, prefix_size);
+    memcpy(to + prefix_size, name, size);
+    put_octal(to + 100, 7, member->mode & 07777);
     put_octal(to + 108, 7, owner->uid);
     put_octal(to + 116, 7, owner->gid);
-    put_octal(to + 124, 11, batch->given.size[row]);
-    put_octal(to + 136, 11, (uint64_t)(batch->given.mtime[row] / 1000000000));
+    put_octal(to + 124, 11, member->size);
+    put_octal(to + 136, 11, (uint64_t)(member->mtime / SECOND));
     for (int byte = 0; byte < NUMBERS; byte++)
         sum += to[byte];
     put_octal(to + 148, 6, sum);
@@ -44,43 +46,54 @@ static void put_header(const pk_batch *batch, uint32_t row, const pk_owner *owne
     memcpy(to + OWNER_AT, owner->end, sizeof owner->end);
 }
 
-/* All of the contents, if they are those of what was found. */
-static int is_read(pk_worker *worker, pk_batch *batch, uint32_t row, size_t size, uint8_t *to)
+static int is_found(const pk_member *member, int reading)
+{
+    struct stat status;
+    int64_t mtime, ctime;
+    return !fstat(reading, &status) && S_ISREG(status.st_mode) && status.st_ino == member->inode &&
+           status.st_dev == member->device && (uint64_t)status.st_size == member->size &&
+           in_nanoseconds(status.st_mtim, &mtime) && in_nanoseconds(status.st_ctim, &ctime) &&
+           mtime == member->mtime && ctime == member->ctime;
+}
+
+/* All of the contents, if they are those of what was found. To read from what must not be read might change it. */
+static int is_read(pk_worker *worker, const pk_place *place, const char *name, const pk_member *member, uint8_t *to)
 {
     doing(worker, OP_OPEN);
-    int reading = pk_open_source(batch->directory, batch->work->name[row], 0, NULL);
+    int reading = pk_open_source(place->directory, name, 0, NULL);
     if (reading < 0)
         return 0;
-    int is_whole = !pk_others_may_exchange(batch) || pk_is_still_found(batch, row, reading);
+    int is_whole = !place->others_may || is_found(member, reading);
     doing(worker, OP_READ);
-    is_whole = is_whole && read(reading, to, size) == (ssize_t)size;
+    is_whole = is_whole && read(reading, to, member->size) == (ssize_t)member->size;
     doing(worker, OP_FSTAT);
-    is_whole = is_whole && pk_is_still_found(batch, row, reading);
+    is_whole = is_whole && is_found(member, reading);
     doing(worker, OP_CLOSE);
     return !close(reading) && is_whole;
 }
 
 int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
-    const uint64_t size = batch->given.size[row], start = batch->offsets[row], end = batch->offsets[row + 1];
-    const int64_t time = batch->given.mtime[row];
-    const uint64_t head = time % 1000000000 ? 3 * BLOCK : BLOCK;
-    const size_t length = strlen(batch->work->name[row]);
-    const pk_owner *owner = owner_of(batch, row);
-    uint8_t *to = batch->arena + start;
-    if (owner == NULL || time < 0 || size > SMALL_FILE || end < start || end - start < head + size ||
-        batch->prefix_size > NAME || batch->prefix_size + length > NAME)
+    const pk_member *member = &batch->members[row];
+    const pk_place *place = &batch->places[batch->place[row]];
+    const pk_owner *owner = owner_of(batch, member);
+    const char *name = batch->work->name[row];
+    const size_t length = strlen(name);
+    const int64_t seconds = member->mtime / SECOND, part = member->mtime % SECOND;
+    const uint32_t head = part ? 3 * BLOCK : BLOCK;
+    uint8_t *to = batch->arena + batch->offsets[row];
+    if (owner == NULL || member->mtime < 0 || member->size > SMALL_FILE || member->whole < head + member->size ||
+        place->prefix_size > NAME || place->prefix_size + length > NAME)
         return PK_DEFERRED;
-    if (size && !is_read(worker, batch, row, size, to + head))
+    if (member->size && !is_read(worker, place, name, member, to + head))
         return PK_DEFERRED;
-    if (head > BLOCK) {
+    if (part) {
         memcpy(to, batch->pax, BLOCK);
-        snprintf((char *)to + BLOCK, BLOCK, "30 mtime=%010lld.%09lld\n", (long long)(time / 1000000000),
-                 (long long)(time % 1000000000));
+        snprintf((char *)to + BLOCK, BLOCK, "30 mtime=%010lld.%09lld\n", (long long)seconds, (long long)part);
         to += 2 * BLOCK;
     }
-    put_header(batch, row, owner, length, to);
-    batch->verdicts.bytes[row] = size;
-    atomic_fetch_add_explicit(&batch->work->moved, size, memory_order_relaxed);
+    put_header(member, owner, batch->prefixes + place->prefix_at, place->prefix_size, name, length, to);
+    batch->verdicts.bytes[row] = member->size;
+    atomic_fetch_add_explicit(&batch->work->moved, member->size, memory_order_relaxed);
     return DONE;
 }

@@ -43,7 +43,10 @@ int pk_oldest(pk_kernel *kernel, pk_doing *doing)
     if (batch != NULL) {
         const int of_source = doing->operation <= OP_GETXATTR || doing->operation == OP_READDIR ||
                               (batch->kind != PK_COPY && batch->kind != PK_ENTER);
-        doing->directory = batch->kind == PK_SYNC ? batch->synced[row] : of_source ? batch->directory : batch->target;
+        doing->directory = batch->kind == PK_SYNC     ? batch->synced[row]
+                           : batch->kind == PK_MEMBER ? batch->places[batch->place[row]].directory
+                           : of_source                ? batch->directory
+                                                      : batch->target;
         strncpy(doing->name, (of_source ? batch->work->name : batch->work->new_name)[row], sizeof doing->name - 1);
     }
     pthread_mutex_unlock(&kernel->lock);

@@ -1,0 +1,283 @@
+"""PieceWriter reads small files, which become members of pieces of an archive, and counts what is done."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+
+from pcopy.archive.headers import end_of_plain, header_of, plain_pax, stored_size
+from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, filled_up
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.directory_batches import Members
+from pcopy.fsio.kernel.interface import SMALL_FILE, waited
+from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.source import FLAGS, Version, open_source, status_of
+from pcopy.named import NamedTuple
+from pcopy.signature.items import FILE as FILE_TYPE
+from pcopy.signature.items import special_digest, symlink_digest, type_of
+from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.frames import FRAME_BYTES
+from pcopy.tasks.archive.plain_files import PlainFiles
+from pcopy.tasks.archive.write_chunks import done
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import NOWHERE, Known, Place
+
+_DIRECTORIES = 8
+"""That are worked with at once, at most; a task keeps more of them open (``pcopy.fsio.directories.HELD``)."""
+_NONE = Identity(-1, -1)
+_QUICK = FLAGS | os.O_NOATIME
+
+
+class PlacedPiece(NamedTuple):
+    """A piece of the archive, which begins at ``offset``; of others than plain files there are values of records."""
+
+    offset: int
+    size: int
+    runs: list[bytes | PlainFiles]
+
+    @property
+    def large_file(self) -> bytes | None:
+        """Its only member, if that makes several frames."""
+        first = self.runs[0]
+        return first if len(self.runs) == 1 and self.size > FRAME_BYTES and isinstance(first, bytes) else None
+
+    def check(self, rank: Rank, size: int) -> None:
+        if size != self.size:
+            rank.stop(f"a piece of the archive has {size:,} bytes, and {self.size:,} were laid out")
+
+
+class ArchivedPlain(NamedTuple):
+    """Plain files as members, and the digests of their contents, if these are wanted; None if one has failed."""
+
+    data: memoryview
+    digests: list[bytes | None]
+
+
+def is_large(member: Member) -> bool:
+    """Are its contents left to ``WriteChunk``?"""
+    return member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None)
+
+
+class PieceWriter:
+    """Reads small files, and counts what is done. ``digests`` are those of the files that were read; None if that has
+    failed."""
+
+    def __init__(self, rank: Rank, result: Result) -> None:
+        self._rank = rank
+        self._result = result
+        self._each = result.items.is_wanted or rank.signs
+        self._place = Place(-1, b"", _NONE, NOWHERE, False, False)
+        self._directory = -1
+        self._files = self._bytes = self._links = self._moved = 0
+        self.digests: list[bytes | None] = []
+
+    def digest_bytes(self, runs: Sequence[bytes | PlainFiles]) -> int:
+        """How many bytes ``digests`` would have after these members."""
+        if not self._rank.digests:
+            return 0
+        small = 0
+        for run in runs:
+            if isinstance(run, bytes):
+                member = described_in(run).member
+                small += member.kind == FILE and member.size > 0 and not is_large(member)
+            else:
+                small += len(run)
+        return small * self._rank.hashing.algorithm.size
+
+    def end(self) -> None:
+        if not self._each:
+            self._result.count(counts.FILES, self._files)
+            self._result.count(counts.BYTES, self._bytes)
+            self._result.count(counts.HARDLINKS, self._links)
+        self._rank.counters[counts.MOVED] += self._moved
+
+    def member(self, described: Described) -> list[bytes]:
+        """Its header, and its contents, if it has some."""
+        header = header_of(described.member)
+        if described.member.kind == FILE and described.member.size:
+            return [header, self.small_file(described)]
+        self.other(described)
+        return [header]
+
+    def small_file(self, described: Described) -> bytes:
+        """Its contents, filled up; if it has changed, or can't be read, it has failed."""
+        size, stored = described.member.size, stored_size(described.member)
+        try:
+            data = self._read(described)
+        except Problem as problem:
+            place = self._at(described)
+            self._result.fail(place, described.name, problem, size, retry=Tried.NEVER)
+            data = bytes(stored)
+            self.digests.append(None)
+        else:
+            self._moved += size
+            digest = self._digest(described, data) if self._rank.digests else b""
+            self.digests.append(digest)
+            self.archived(described, digest)
+        return data.ljust(filled_up(stored), b"\0")
+
+    def archived(self, described: Described, digest: bytes) -> None:
+        """A small file is there."""
+        self._bytes += described.member.size
+        if self._each:
+            self._done(described, digest)
+        else:
+            self._files += 1
+
+    def _digest(self, described: Described, data: bytes) -> bytes:
+        member, hashing = described.member, self._rank.hashing
+        if member.extents is None:
+            return hashing.whole(data)
+        hasher, at, position = hashing.hasher(), 0, 0
+        for start, length in member.extents:
+            hasher.zeros(start - position)
+            hasher.update(data[at : at + length])
+            at, position = at + length, start + length
+        hasher.zeros(member.size - position)
+        return hashing.file(hasher)
+
+    def _read(self, described: Described) -> bytes:
+        """Raises ``Problem``, also if it is not what was found."""
+        size, name = described.member.size, described.name
+        self._enter(described)
+        try:
+            descriptor = os.open(name, _QUICK, dir_fd=self._directory)
+        except OSError:
+            descriptor = open_source(self._directory, name)
+        try:
+            if described.member.extents is None:
+                data = os.read(descriptor, size)
+                while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                    data += more
+            else:
+                size = stored_size(described.member)
+                data = b"".join(os.pread(descriptor, length, at) for at, length in described.member.extents)
+            if Version.of(status_of(descriptor, on_source=True)) != described.version or len(data) < size:
+                raise changed("read", "the file changed while it was archived")
+        except OSError as error:
+            raise Problem.of("read", error, on_source=True) from error
+        finally:
+            os.close(descriptor)
+        return data
+
+    def _enter(self, described: Described) -> None:
+        """Its directory is open from now on; raises ``Problem``."""
+        if (described.root, described.path) != self._place.directory or self._directory < 0:
+            self._directory = -1
+            self._directory = self._rank.sources[described.root].open(described.path)
+            self._place = place_of(described)
+
+    def plain(self, pieces: Iterable[PlacedPiece]) -> Stepwise[Iterator[ArchivedPlain]]:
+        """All plain files of the ``pieces``. What can't be read just so is looked at by itself."""
+        all_files = [run for piece in pieces for run in piece.runs if not isinstance(run, bytes)]
+        made: list[ArchivedPlain] = []
+        for start in range(0, len(all_files), _DIRECTORIES):
+            some = all_files[start : start + _DIRECTORIES]
+            whole = bytearray(sum(files.offsets[-1] for files in some))
+            done = yield from self._taken(some, whole)
+            room, at, row = memoryview(whole), 0, 0
+            for files in some:
+                part = room[at : (at := at + files.offsets[-1])]
+                digests = self._settle(files, part, done[row : (row := row + len(files))])
+                made.append(ArchivedPlain(part, digests))
+        return iter(made)
+
+    def _settle(self, files: PlainFiles, room: memoryview, codes: bytes | bytearray) -> list[bytes | None]:
+        """Counts what is there, and adds what is not; returns the digests."""
+        sizes, offsets = files.sizes, files.offsets
+        if not self._each and codes.count(Code.DONE) == len(files):
+            self._files += len(files)
+            read = sum(sizes)
+            self._bytes += read
+            self._moved += read
+            return []
+        hashing = self._rank.hashing if self._rank.digests else None
+        digests: list[bytes | None] = []
+        for row, code in enumerate(codes):
+            start = offsets[row + 1] - filled_up(sizes[row])
+            if code != Code.DONE:
+                self.digests = []
+                room[offsets[row] : offsets[row + 1]] = b"".join(self.member(files.described(row)))
+                digests += self.digests if sizes[row] or hashing is None else [hashing.whole(b"")]
+                continue
+            digest = hashing.whole(bytes(room[start : start + sizes[row]])) if hashing is not None else b""
+            digests.append(digest)
+            self._moved += sizes[row]
+            self.archived(files.described(row), digest)
+        return digests
+
+    def plain_are_there(self, files: PlainFiles, digests: Sequence[bytes]) -> None:
+        """An interrupted run has written them."""
+        if self._each:
+            for row, digest in enumerate(digests):
+                self.archived(files.described(row), digest)
+            return
+        self._files += len(files)
+        self._bytes += sum(files.sizes)
+
+    def _taken(self, some: Sequence[PlainFiles], room: bytearray) -> Stepwise[bytes | bytearray]:
+        """What became of each row: ``DONE`` if the kernel has put it there."""
+        kernel = self._rank.kernel
+        if self._rank.throttle.is_on:
+            yield from self._rank.throttle.spend(sum(sum(files.sizes) for files in some))
+        undone = bytes(sum(map(len, some)))
+        if not kernel.enters:
+            return undone
+        try:
+            places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
+        except Problem:
+            return undone  # each of them tells of it
+        owners = {ids: end_of_plain(*names) for files in some for ids, names in files.owners.items()}
+        names = b"/".join([pack_names(files.names) for files in some])
+        batch = Members(names, b"".join([files.rows for files in some]), places, room, owners, plain_pax())
+        judged = yield from waited(kernel, kernel.submit(batch))
+        return judged.verdicts.codes
+
+    def _at(self, described: Described) -> Place:
+        if (described.root, described.path) != self._place.directory:
+            return place_of(described)
+        return self._place
+
+    def other(self, described: Described) -> None:
+        """An item without contents. Directories count when they are scanned."""
+        member = described.member
+        if member.kind == DIRECTORY:
+            return
+        if member.kind == LINK:
+            if self._each:
+                self._result.items.did(Action.COPY, self._at(described), described.name, HARD_LINK)
+                self._result.count(counts.HARDLINKS)
+            else:
+                self._links += 1
+            return
+        if member.kind == FILE:
+            if self._each:
+                self._done(described, self._rank.hashing.whole(b"") if self._rank.digests else b"")
+            else:
+                self._files += 1
+            return
+        digest = digest_of_node(self._rank, member) if self._rank.digests else b""
+        self._done(described, digest)
+
+    def _done(self, described: Described, digest: bytes) -> None:
+        member = described.member
+        kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
+        done(self._result, self._at(described), described, Known(kind, member.size, digest, NO_VERSION))
+
+
+def digest_of_node(rank: Rank, member: Member) -> bytes:
+    algorithm = rank.hashing.algorithm
+    if stat.S_ISLNK(member.st_mode):
+        return symlink_digest(algorithm, member.link)
+    return special_digest(algorithm, member.st_mode, member.device)
+
+
+def place_of(described: Described) -> Place:
+    return Place(described.root, described.path, _NONE, NOWHERE, False, False)

@@ -1,0 +1,119 @@
+"""``Members`` and ``Bare``, which the kernel in C alone has: small files as members of an archive."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pcopy.archive.headers import end_of_plain, plain_pax, plain_sizes
+from pcopy.fsio.kernel.columns import Code, pack_names
+from pcopy.fsio.kernel.directory_batches import MEMBER, Bare, Members
+from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.kernel_bench import KERNELS, done
+
+Making = Callable[[Settings], Kernel]
+GUARD = b"\xaa" * 4096
+
+
+@pytest.fixture(params=["c", "c-threads"])
+def making(request: pytest.FixtureRequest) -> Making:
+    return KERNELS[request.param]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, size in (("a/one", 0), ("a/two", 700), ("b/three", 512), ("b/four", 100_000)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(os.urandom(size))
+    os.utime(tmp_path / "b/three", ns=(10**18, 10**18))
+    return tmp_path
+
+
+def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
+    whole = plain_sizes([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
+    return MEMBER.pack(
+        status.st_ino, status.st_size, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_mode,
+        status.st_uid, status.st_gid, whole,
+    )  # fmt: skip
+
+
+def packed(making: Making, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
+    """The verdicts, and what stands in the room; nothing is written behind it."""
+    kernel = making(Settings(Preserve(), 0o022))
+    size = sum(MEMBER.unpack(row)[-1] for row in rows.values())
+    room = bytearray(size) + GUARD
+    names = [*map(Path, rows)]
+    open_ones = {name: os.open(place / name, os.O_RDONLY) for name in sorted({str(name.parent) for name in names})}
+    places = [(open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/") for name in names]
+    owners = {(os.geteuid(), os.getegid()): end_of_plain(b"user", b"group")}
+    try:
+        batch = Members(
+            pack_names(os.fsencode(name.name) for name in names),
+            b"".join(rows.values()),
+            places,
+            room,
+            owners,
+            plain_pax(),
+        )
+        judged = done(kernel, batch)
+    finally:
+        for descriptor in open_ones.values():
+            os.close(descriptor)
+        kernel.close()
+    assert room.endswith(GUARD)
+    return [*judged.verdicts.codes], bytes(room[:size])
+
+
+def test_python_reads_what_was_packed(making: Making, place: Path) -> None:
+    names = ("a/one", "a/two", "b/three", "b/four")
+    codes, archive = packed(making, place, {name: row_of((place / name).stat()) for name in names})
+    assert codes == [Code.DONE] * 4
+    with tarfile.open(fileobj=io.BytesIO(archive + bytes(1024))) as read:
+        found = read.getmembers()
+        assert [member.name for member in found] == [*names]
+        for member in found:
+            status = (place / member.name).stat()
+            assert (member.mode, member.uid, member.gid) == (status.st_mode & 0o7777, status.st_uid, status.st_gid)
+            assert (member.uname, member.gname, member.size) == ("user", "group", status.st_size)
+            assert abs(member.mtime - status.st_mtime_ns / 1e9) < 1e-5
+            contents = read.extractfile(member)
+            assert contents is not None and contents.read() == (place / member.name).read_bytes()
+
+
+def test_what_is_not_as_it_was_found_wants_care(making: Making, place: Path) -> None:
+    rows = {}
+    for name in ("changed", "gone", "pipe", "link", "short", "untouched", "foreign"):
+        (place / "a" / name).write_bytes(b"x" * 600)
+        rows[f"a/{name}"] = row_of((place / "a" / name).stat(), 512 + 599 if name == "short" else None)
+    (place / "a/changed").write_bytes(b"y" * 600)
+    (place / "a/gone").unlink()
+    (place / "a/pipe").unlink()
+    os.mkfifo(place / "a/pipe")
+    (place / "a/link").rename(place / "b/elsewhere")
+    (place / "a/link").symlink_to("../b/elsewhere")
+    fields = MEMBER.unpack(rows["a/foreign"])
+    rows["a/foreign"] = MEMBER.pack(*fields[:6], 4242, *fields[7:])  # no header is known for this user
+    codes, _ = packed(making, place, rows)
+    assert codes == [Code.DONE if name == "a/untouched" else Code.CARE for name in rows]
+
+
+def test_what_has_attributes_is_not_bare(making: Making, place: Path) -> None:
+    subprocess.run(("setfattr", "-n", "user.a", "-v", "b", "a/one"), cwd=place, check=True)
+    subprocess.run(("setfacl", "-m", "u:1:r", "a/two"), cwd=place, check=True)
+    (place / "a/three").touch()
+    for preserve, expected in ((Preserve(), "CCDC"), (Preserve(acl=False), "CDDC"), (Preserve(xattr=False), "DCDC")):
+        kernel = making(Settings(preserve, 0o022))
+        directory = os.open(place / "a", os.O_RDONLY)
+        done(kernel, Bare(directory, b"one"))  # C asks once what is done with an attribute
+        judged = done(kernel, Bare(directory, b"one/two/three/gone"))
+        told = "".join("D" if code == Code.DONE else "C" for code in judged.verdicts.codes)
+        os.close(directory)
+        kernel.close()
+        assert told == expected, preserve

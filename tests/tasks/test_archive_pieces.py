@@ -1,0 +1,66 @@
+"""Pieces are the same, however many plain files one record holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from pcopy.archive.headers import plain_sizes
+from pcopy.fsio.kernel.directory_batches import MEMBER
+from pcopy.signature.sorting import KeyValue
+from pcopy.tasks.archive.described import described_in
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
+from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, plain_in
+
+TIME = 10**18 + 1
+OWNERS = {(0, 0): (b"root", b"root")}
+
+
+def files_of(path: bytes, names: list[bytes], size: int) -> PlainFiles:
+    whole = plain_sizes([size], [TIME])[0]
+    row = MEMBER.pack(1, size, 2, TIME, TIME, 0o100644, 0, 0, whole)
+    return PlainFiles(0, path, path + b"/", sorted(names), row * len(names), OWNERS)
+
+
+def tree(chance: random.Random) -> Iterator[tuple[list[KeyValue], list[KeyValue]]]:
+    """Records of each directory: as they come from a scan in parts, and of each file by itself."""
+    for number in range(chance.randint(1, 12)):
+        path, size = b"d%02d" % number, chance.choice((0, 5, 60_000))
+        names = [b"%d" % each for each in range(chance.choice((0, 1, 3, 100, 257, 700)))]
+        alone = files_of(path, names, size)
+        single = [alone.described(row).record for row in range(len(alone))]
+        chance.shuffle(names)
+        parts: list[KeyValue] = []
+        while names:
+            some, names = names[: (cut := chance.choice((1, 50, 300)))], names[cut:]
+            files = files_of(path, some, size)
+            is_alone = chance.random() < 0.2
+            parts += [files.described(row).record for row in range(len(files))] if is_alone else [files.record]
+        yield parts, single
+
+
+def members_of(value: bytes) -> list[tuple[bytes, bytes]]:
+    if not is_of_plain(value):
+        described = described_in(value)
+        return [(described.path, described.name)]
+    files = plain_in(value)
+    return [(files.path, name) for name in files.names]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pieces_do_not_depend_on_records(seed: int) -> None:
+    found = [*tree(random.Random(seed))]
+    grouped, single = (sorted(record for part in side for record in part) for side in zip(*found, strict=True))
+    for across in (False, True):
+        one, other = (
+            [
+                (piece.key, piece.members, piece.size, [m for value in piece.values for m in members_of(value)])
+                for piece in each
+            ]
+            for each in (pieces(iter(grouped), across=across), pieces(iter(single), across=across))
+        )
+        assert one == other
+        assert [member for piece in one for member in piece[3]] == [m for _, value in single for m in members_of(value)]
+        assert all(len(piece[3]) == piece[1] <= PIECE_MEMBERS and piece[2] < PIECE_BYTES + 70_000 for piece in one)
