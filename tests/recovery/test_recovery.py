@@ -90,7 +90,7 @@ def test_a_seed_decides_everything() -> None:
 SEEDS: dict[str, tuple[int, ...]] = {
     "new_ids": (10, 3, 1),
     "spawned_as_told": (682,),
-    "markers": (49, 94, 80),
+    "markers": (25, 49, 94),
     "least_epoch": (1, 2, 3),
     "phase_commit": (10, 53, 43),
     "named_last": (32, 84, 8),
