@@ -379,3 +379,18 @@ def test_refuses(area: Path, words: tuple[str, ...]) -> None:
     assert REFUSED[words].encode() in run.stderr
     assert run.stderr.count(b"\n") == 1
     assert os.listdir(area) == []
+
+
+def test_what_is_bound_from_the_same_file_system_is_entered(tmp_path: Path) -> None:
+    """The directory around it tells the inode of what it hides."""
+    require_root("mount file systems")
+    for name in ("tree/a/point", "tree/b", "tree/c/d", "other/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "other/inner/file").touch()
+    point = tmp_path / "tree/a/point"
+    subprocess.run(["mount", "--bind", tmp_path / "other", point], check=True)
+    try:
+        run = pwalk("tree", "-print0", cwd=tmp_path)
+        assert listed(run) == found("tree", cwd=tmp_path)
+    finally:
+        subprocess.run(["umount", point], check=True)

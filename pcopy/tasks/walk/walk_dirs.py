@@ -227,7 +227,8 @@ class _Walk:
         sources, below = rank.sources[around.root], around
         try:
             identity = sources.identity(path)
-            if identity.mount == around.source_id.mount and identity.inode != inode:
+            is_mount = identity.mount != around.source_id.mount or path in sources.mounted
+            if identity.inode != inode and not is_mount:
                 sources.forget(path)
                 raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
             below = Place(around.root, path, identity, NOWHERE, False, False)

@@ -9,7 +9,6 @@
 #define CONTENTS (64u << 10)
 #define LARGEST (512u << 10)    /* a file of more bytes is compared by others, */
 #define MOST_BYTES (8u << 20)   /* and so are those of a directory after so many: a row should not take long */
-#define LISTED (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
 struct item {
     const char *name;
@@ -42,28 +41,19 @@ static int by_name(const void *one, const void *other)
 static int list(pk_worker *worker, struct side *side, char *names, uint64_t inode, uint64_t device, int most)
 {
     struct stat status;
-    pk_listing listing;
-    uint8_t kinds[MOST_COMPARED];
-    uint64_t inodes[MOST_COMPARED];
-    doing(worker, OP_FSTAT);
-    if (fstat(side->directory, &status) || status.st_ino != inode || status.st_dev != device)
+    pk_all all;
+    if (!pk_is_directory(worker, side->directory, inode, device))
         return -1;
-    doing(worker, OP_READDIR);
-    listing.at = listing.end = 0;
-    listing.has_begun = 1;
-    listing.is_over = 0;
     most = most < MOST_COMPARED ? most : MOST_COMPARED;
-    side->number = pk_list(side->directory, &listing, names, NAMES - 1, kinds, inodes, most);
-    if (side->number < 0 || !listing.is_over)
+    side->number = pk_list_all(worker, side->directory, names, NAMES - 1, most, &all);
+    if (side->number < 0)
         return -1;
     if (side->number == 0) /* one that was removed once it was open looks like an empty one */
         return fstat(side->directory, &status) || status.st_nlink == 0 ? -1 : 0;
-    names[listing.used] = '\0';
     for (int each = 0; each < side->number; each++) {
-        char *after = strchrnul(names, '/');
-        *after = '\0';
-        side->items[each] = (struct item){names, inodes[each], kinds[each]};
-        names = after + 1;
+        char *const next = cut_off(names);
+        side->items[each] = (struct item){names, all.inodes[each], all.kinds[each]};
+        names = next;
     }
     qsort(side->items, (size_t)side->number, sizeof *side->items, by_name);
     return 0;
@@ -253,11 +243,10 @@ int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     struct pairs pairs = {
         worker, batch, {&one, &other}, &batch->directories[row], &batch->sums[row], {contents, contents + CONTENTS}};
     int is_plain = 0;
-    doing(worker, OP_OPEN);
-    one.directory = pk_open_quietly(batch->directory, name, LISTED, NULL);
+    one.directory = pk_open_whole(worker, batch->directory, name);
     if (one.directory < 0)
         return PK_DEFERRED;
-    other.directory = pk_open_quietly(batch->target, name, LISTED, NULL);
+    other.directory = pk_open_whole(worker, batch->target, name);
     if (other.directory >= 0) {
         is_plain = !list(worker, &one, names, batch->given.inode[row], tree->source_device, tree->most) &&
                    !list(worker, &other, names + NAMES, batch->wanted.inode[row], tree->target_device, tree->most) &&

@@ -9,9 +9,7 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
-#define MOST_TOLD 1024 /* names of a directory */
 #define DEVICE_BIT (1u << 20) /* pcopy.fsio.kernel.columns.DEVICE */
-#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
 /* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
 static int is_bare(pk_worker *worker, int directory, int is_target)
@@ -103,7 +101,7 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
     struct stat status;
-    pk_listing listing;
+    char *names = (char *)worker->buffer;
     doing(worker, OP_FSTAT);
     if (fstat(source, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device ||
         (status.st_dev == tree->shunned_device && status.st_ino == tree->shunned_inode) ||
@@ -115,18 +113,14 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     doing(worker, OP_LISTXATTR);
     if (!is_bare(worker, source, 0))
         return -1;
-    doing(worker, OP_READDIR);
-    listing.at = listing.end = 0;
-    listing.has_begun = 1;
-    listing.is_over = 0;
-    int number = pk_list(source, &listing, (char *)worker->buffer, PIECE, NULL, NULL, tree->most);
-    if (number < 0 || !listing.is_over)
+    const int number = pk_list_all(worker, source, names, PIECE, tree->most, NULL);
+    if (number < 0)
         return -1;
     found->left = (uint32_t)number;
     if (number == 0) /* one that was removed once it was open looks like an empty one */
         return fstat(source, &status) || status.st_nlink == 0 ? -1 : 0;
     doing(worker, OP_STAT);
-    return pk_look_at_all(found, source, (const char *)worker->buffer, listing.used);
+    return pk_look_at_all(found, source, names, strlen(names));
 }
 
 /* Goes on with the open target; 0 if it is no plain case after all. */
@@ -157,8 +151,7 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const char *name = batch->work->name[row];
     pk_directory *found = &batch->directories[row];
-    doing(worker, OP_OPEN);
-    int source = pk_open_quietly(batch->directory, name, DIRECTORY, NULL);
+    const int source = pk_open_whole(worker, batch->directory, name);
     if (source < 0)
         return PK_DEFERRED;
     if (look_into(worker, batch, row, source)) {
@@ -229,54 +222,44 @@ static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
 {
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
-    struct stat status;
-    pk_listing listing;
-    uint8_t kinds[MOST_TOLD];
-    uint64_t inodes[MOST_TOLD];
     char *name = (char *)worker->buffer;
-    doing(worker, OP_FSTAT);
-    if (fstat(directory, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device)
+    pk_all all;
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
         return -1;
-    doing(worker, OP_READDIR);
-    listing.at = listing.end = 0;
-    listing.has_begun = 1;
-    listing.is_over = 0;
-    int number = pk_list(directory, &listing, name, PIECE, kinds, inodes, tree->most < MOST_TOLD ? tree->most : MOST_TOLD);
-    if (number < 0 || !listing.is_over)
+    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
+    if (number < 0)
         return -1;
     found->left = (uint32_t)number;
-    found->names_size = listing.used;
+    found->names_size = strlen(name);
     if (number == 0)
         return 0;
     if (make_room(found, tree->mask))
         return -1;
-    memcpy(found->names, name, listing.used);
-    memcpy(found->kinds, kinds, (size_t)number);
-    memcpy(found->inodes, inodes, (size_t)number * sizeof *inodes);
-    if (!tree->mask && memchr(kinds, '?', (size_t)number) == NULL)
+    memcpy(found->names, name, found->names_size);
+    memcpy(found->kinds, all.kinds, (size_t)number);
+    memcpy(found->inodes, all.inodes, (size_t)number * sizeof *all.inodes);
+    if (!tree->mask && memchr(all.kinds, '?', (size_t)number) == NULL)
         return 0;
-    name[listing.used] = '\0';
     for (uint32_t each = 0; each < found->left; each++) {
-        char *after = strchrnul(name, '/');
-        const int is_wanted = tree->mask && (!tree->kinds[0] || strchr(tree->kinds, kinds[each]));
+        char *const next = cut_off(name);
+        const uint8_t kind = all.kinds[each];
+        const int is_wanted = tree->mask && (!tree->kinds[0] || strchr(tree->kinds, kind));
         uint32_t mode;
-        *after = '\0';
-        if (is_wanted || kinds[each] == '?') {
+        if (is_wanted || kind == '?') {
             doing(worker, OP_STAT);
             if (pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &found->rows, each, &mode))
                 return -1;
-            if (kinds[each] == '?')
+            if (kind == '?')
                 found->kinds[each] = letter_of(mode);
         }
-        name = after + 1;
+        name = next;
     }
     return 0;
 }
 
 int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
-    doing(worker, OP_OPEN);
-    int directory = pk_open_quietly(batch->directory, batch->work->name[row], DIRECTORY, NULL);
+    const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
     if (directory < 0)
         return PK_DEFERRED;
     const int is_plain = !tell_all(worker, batch, row, directory);

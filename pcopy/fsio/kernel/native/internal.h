@@ -36,6 +36,8 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #define SMALL_FILE (4u << 20)
 #define PIECE (256u << 10) /* bytes of one read */
 #define PK_SIDECAR ".pcopy-incomplete-" /* pcopy.fsio.half_written.SIDECAR */
+#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+#define MOST_LISTED 1024   /* names of a directory that is done as a whole */
 #define MOST_NAMES 4096    /* bytes of the names of a file's extended attributes that are looked at here */
 
 /* One thread, and what it does now; the atomics are read by others. */
@@ -111,6 +113,16 @@ int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+/* Whole directories: the one of that name, open without changing its atime, or -1; is an open one what was found; and
+ * the names of all that is in it, joined by slashes, with a zero behind the last one, beside the `room` bytes for them.
+ * Returns their number, or -1: there are `most` or more, or no room for them, or they can't be read. `all` may be NULL. */
+typedef struct {
+    uint8_t kinds[MOST_LISTED];
+    uint64_t inodes[MOST_LISTED];
+} pk_all;
+int pk_open_whole(pk_worker *worker, int around, const char *name);
+int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
+int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
 /* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);
@@ -153,6 +165,14 @@ void pk_digest_whole(const pk_digest *digest, const uint8_t *data, size_t size, 
 static inline void count(_Atomic uint64_t *sum, uint64_t number)
 {
     atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + number, memory_order_relaxed);
+}
+
+/* A zero at the end of the first one of joined names. Returns where the next one begins. */
+static inline char *cut_off(char *name)
+{
+    char *after = strchrnul(name, '/');
+    *after = '\0';
+    return after + 1;
 }
 
 static inline void doing(pk_worker *worker, int operation)

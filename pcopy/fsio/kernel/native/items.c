@@ -4,8 +4,6 @@
  */
 #include "internal.h"
 
-#include <dirent.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
@@ -162,65 +160,4 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (unlinkat(batch->directory, name, is_directory ? AT_REMOVEDIR : 0))
         return PK_DEFERRED;
     return DONE;
-}
-
-struct entry {
-    uint64_t inode;
-    int64_t next;
-    unsigned short length;
-    unsigned char kind;
-    char name[];
-};
-
-static uint8_t kind_of(unsigned char kind)
-{
-    switch (kind) {
-    case DT_REG: return 'f';
-    case DT_DIR: return 'd';
-    case DT_LNK: return 'l';
-    default: return '?';
-    }
-}
-
-int pk_list(int directory, pk_listing *listing, char *buffer, size_t size, uint8_t *kinds, uint64_t *inodes, int most)
-{
-    int number = 0;
-    listing->used = 0;
-    if (!listing->has_begun && lseek(directory, 0, SEEK_SET))
-        return -errno;
-    listing->has_begun = 1;
-    while (number < most) {
-        if (listing->at == listing->end) {
-            long got = syscall(SYS_getdents64, directory, listing->entries, sizeof listing->entries);
-            if (got < 0 && errno == EINTR)
-                continue;
-            if (got < 0)
-                return number ? number : -errno;
-            listing->at = 0;
-            listing->end = (uint32_t)got;
-            listing->is_over = got == 0;
-            if (listing->is_over)
-                break;
-        }
-        const struct entry *entry = (const struct entry *)((const char *)listing->entries + listing->at);
-        const size_t length = strlen(entry->name);
-        if (strcmp(entry->name, ".") && strcmp(entry->name, "..")) {
-            if (listing->used + length + 1 > size) {
-                if (!number)
-                    return -ENOBUFS;
-                break;
-            }
-            if (number)
-                buffer[listing->used++] = '/';
-            memcpy(buffer + listing->used, entry->name, length);
-            listing->used += length;
-            if (kinds != NULL)
-                kinds[number] = kind_of(entry->kind);
-            if (inodes != NULL)
-                inodes[number] = entry->inode;
-            number++;
-        }
-        listing->at += entry->length;
-    }
-    return number;
 }

@@ -9,9 +9,6 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#define MOST_LISTED 1024 /* names of a directory */
-#define LISTED (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
-
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all machines but alpha, which has other ones */
 #endif
@@ -167,53 +164,40 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
 {
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
-    struct stat status;
-    pk_listing listing;
-    uint8_t kinds[MOST_LISTED];
-    uint64_t inodes[MOST_LISTED];
     char *name = (char *)worker->buffer;
-    doing(worker, OP_FSTAT);
-    if (fstat(directory, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device)
+    pk_all all;
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
         return -1;
-    doing(worker, OP_READDIR);
-    listing.at = listing.end = 0;
-    listing.has_begun = 1;
-    listing.is_over = 0;
-    const int most = tree->most < MOST_LISTED ? tree->most : MOST_LISTED;
-    const int number = pk_list(directory, &listing, name, PIECE, kinds, inodes, most);
-    if (number < 0 || !listing.is_over)
-        return -1;
-    if (number == 0)
-        return 0;
-    found->block = malloc((size_t)number * (sizeof(uint64_t) + 1) + listing.used);
+    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
+    if (number <= 0)
+        return number;
+    found->block = malloc((size_t)number * (sizeof(uint64_t) + 1) + strlen(name));
     if (found->block == NULL)
         return -1;
     found->inodes = found->block;
     found->kinds = (uint8_t *)(found->inodes + number);
     found->names = (char *)(found->kinds + number);
-    name[listing.used] = '\0';
     for (int each = 0; each < number; each++) {
-        char *after = strchrnul(name, '/');
-        *after = '\0';
-        const int left = mend_item(worker, batch, directory, name, kinds[each], inodes[each], &batch->sums[row]);
-        if (left || kinds[each] == 'd') {
-            const size_t length = (size_t)(after - name);
+        char *const next = cut_off(name);
+        const uint8_t kind = all.kinds[each];
+        const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
+        if (left || kind == 'd') {
+            const size_t length = (size_t)(next - name) - 1;
             if (found->left)
                 found->names[found->names_size++] = '/';
             memcpy(found->names + found->names_size, name, length);
             found->names_size += length;
-            found->inodes[found->left] = inodes[each];
+            found->inodes[found->left] = all.inodes[each];
             found->kinds[found->left++] = left ? '?' : 'd';
         }
-        name = after + 1;
+        name = next;
     }
     return 0;
 }
 
 int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
-    doing(worker, OP_OPEN);
-    int directory = pk_open_quietly(batch->directory, batch->work->name[row], LISTED, NULL);
+    const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
     if (directory < 0)
         return PK_DEFERRED;
     const int is_plain = !mend_all(worker, batch, row, directory);

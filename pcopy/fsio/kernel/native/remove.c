@@ -7,9 +7,6 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#define MOST_REMOVED 1024 /* names of a directory */
-#define LISTED (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
-
 #ifndef STATX_MNT_ID
 #define STATX_MNT_ID 0x1000u
 #endif
@@ -56,26 +53,17 @@ static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, 
 /* What is in an open directory, all of which is listed before the first item goes. -1: something stays. */
 static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
-    pk_listing listing;
-    uint8_t kinds[MOST_REMOVED];
-    uint64_t inodes[MOST_REMOVED];
     char *name = (char *)worker->buffer;
+    pk_all all;
     int left = 0;
-    doing(worker, OP_READDIR);
-    listing.at = listing.end = 0;
-    listing.has_begun = 1;
-    listing.is_over = 0;
-    const int most = batch->tree->most < MOST_REMOVED ? batch->tree->most : MOST_REMOVED;
-    const int number = pk_list(directory, &listing, name, PIECE, kinds, inodes, most);
-    if (number < 0 || !listing.is_over)
+    const int number = pk_list_all(worker, directory, name, PIECE, batch->tree->most, &all);
+    if (number < 0)
         return -1;
-    name[listing.used] = '\0';
     for (int each = 0; each < number; each++) {
-        char *after = strchrnul(name, '/');
-        *after = '\0';
-        if (kinds[each] == 'd' || remove_item(worker, batch, directory, name, inodes[each], &batch->sums[row]))
+        char *const next = cut_off(name);
+        if (all.kinds[each] == 'd' || remove_item(worker, batch, directory, name, all.inodes[each], &batch->sums[row]))
             left = -1;
-        name = after + 1;
+        name = next;
     }
     return left;
 }
@@ -85,8 +73,7 @@ int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const char *name = batch->work->name[row];
     struct stat status;
-    doing(worker, OP_OPEN);
-    const int directory = pk_open_quietly(batch->directory, name, LISTED, NULL);
+    const int directory = pk_open_whole(worker, batch->directory, name);
     if (directory < 0)
         return PK_DEFERRED;
     int has_gone = is_found(batch, row, directory) && !remove_all(worker, batch, row, directory);

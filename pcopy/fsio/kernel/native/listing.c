@@ -1,0 +1,95 @@
+/* What is in a directory: parts of large ones, and all of one that is to be done as a whole. */
+#include "internal.h"
+
+#include <dirent.h>
+#include <sys/syscall.h>
+
+struct entry {
+    uint64_t inode;
+    int64_t next;
+    unsigned short length;
+    unsigned char kind;
+    char name[];
+};
+
+static uint8_t kind_of(unsigned char kind)
+{
+    switch (kind) {
+    case DT_REG: return 'f';
+    case DT_DIR: return 'd';
+    case DT_LNK: return 'l';
+    default: return '?';
+    }
+}
+
+int pk_list(int directory, pk_listing *listing, char *buffer, size_t size, uint8_t *kinds, uint64_t *inodes, int most)
+{
+    int number = 0;
+    listing->used = 0;
+    if (!listing->has_begun && lseek(directory, 0, SEEK_SET))
+        return -errno;
+    listing->has_begun = 1;
+    while (number < most) {
+        if (listing->at == listing->end) {
+            long got = syscall(SYS_getdents64, directory, listing->entries, sizeof listing->entries);
+            if (got < 0 && errno == EINTR)
+                continue;
+            if (got < 0)
+                return number ? number : -errno;
+            listing->at = 0;
+            listing->end = (uint32_t)got;
+            listing->is_over = got == 0;
+            if (listing->is_over)
+                break;
+        }
+        const struct entry *entry = (const struct entry *)((const char *)listing->entries + listing->at);
+        const size_t length = strlen(entry->name);
+        if (strcmp(entry->name, ".") && strcmp(entry->name, "..")) {
+            if (listing->used + length + 1 > size) {
+                if (!number)
+                    return -ENOBUFS;
+                break;
+            }
+            if (number)
+                buffer[listing->used++] = '/';
+            memcpy(buffer + listing->used, entry->name, length);
+            listing->used += length;
+            if (kinds != NULL)
+                kinds[number] = kind_of(entry->kind);
+            if (inodes != NULL)
+                inodes[number] = entry->inode;
+            number++;
+        }
+        listing->at += entry->length;
+    }
+    return number;
+}
+
+int pk_open_whole(pk_worker *worker, int around, const char *name)
+{
+    doing(worker, OP_OPEN);
+    return pk_open_quietly(around, name, DIRECTORY, NULL);
+}
+
+int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device)
+{
+    struct stat status;
+    doing(worker, OP_FSTAT);
+    return !fstat(directory, &status) && status.st_ino == inode && status.st_dev == device;
+}
+
+int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all)
+{
+    pk_listing listing;
+    doing(worker, OP_READDIR);
+    listing.at = listing.end = 0;
+    listing.has_begun = 1;
+    listing.is_over = 0;
+    const int number = all == NULL ? pk_list(directory, &listing, names, room, NULL, NULL, most)
+                                   : pk_list(directory, &listing, names, room, all->kinds, all->inodes,
+                                             most < MOST_LISTED ? most : MOST_LISTED);
+    if (number < 0 || !listing.is_over)
+        return -1;
+    names[listing.used] = '\0';
+    return number;
+}
