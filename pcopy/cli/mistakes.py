@@ -122,7 +122,8 @@ OF_PCHMOD = Unknown(
             ("-h", "--no-dereference"), "the owner of a link in a tree is its own by default; leave it out"
         ),
         **dict.fromkeys(("-H", "-L", "-P", "--dereference"), "links in a tree are never followed; leave it out"),
-        **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "name what is to be changed; leave it out"),
+        "--preserve-root": "/ is never changed; leave it out",
+        "--no-preserve-root": "/ is never changed: name what is in it",
         **dict.fromkeys(("-m", "--modify", "-M", "--modify-file"), "write setfacl -Rm, or --acl-from FILE"),
         **dict.fromkeys(
             ("--set", "--set-file", "--restore"), "give one item the ACL by setfacl, and write --acl-from it"

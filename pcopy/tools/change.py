@@ -93,6 +93,8 @@ def _root(path: bytes, arguments: ChangeArguments) -> Root:
             raise Refused(f"{shown(path)}: {text}")
         bare = os.path.realpath(bare)
         status = os.stat(bare)
+    if os.path.samestat(status, os.stat("/")):
+        raise Refused(f"{shown(path)}: is the root directory, which is never changed; name what is in it")
     if path.endswith(b"/") and not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     parent, name = os.path.split(bare)

@@ -296,6 +296,8 @@ REFUSED = (
     (("--from", "/dev/null", "644", ".", "."), b"name at most one directory"),
     (("--from", "/dev/null", "--exclude", "x", "644"), b"leave out filters"),
     (("644", ""), b"a path is the empty string"),
+    (("--dry-run", "a-w", "/".join([".."] * 40)), b"is the root directory, which is never changed; name what is in it"),
+    (("--dry-run", "--owner", "0", "//"), b"//: is the root directory, which is never changed; name what is in it"),
 )
 
 

@@ -96,6 +96,13 @@ struct pk_kernel {
 };
 
 /* One row: fills its verdict, or returns PK_DEFERRED. */
+typedef int (*pk_row)(pk_worker *worker, pk_batch *batch, uint32_t row);
+pk_row pk_row_of(const pk_batch *batch);
+/* Of all rows of a batch. */
+int pk_changes_nothing(const pk_batch *batch);
+int pk_makes_or_removes(const pk_batch *batch);
+/* Makes batch->work of its names: 0, or an errno, as pk_submit. */
+int pk_unpack(pk_batch *batch);
 int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);

@@ -1,4 +1,4 @@
-/* Batches, and the threads that do their rows.
+/* Batches that are under way, and the threads that do their rows.
  *
  * As long as there are no threads, whoever polls does the rows. Threads have all signals blocked, and touch neither
  * Python nor MPI. All that several threads change is changed under the lock, or atomic.
@@ -11,16 +11,6 @@
 #define STACK (256u << 10)
 #define ROWS_AT_ONCE 16  /* without threads: between two looks at the clock, or one where each row takes ... */
 #define SLOW 500000      /* ... so many nanoseconds */
-
-static int (*const ROWS[])(pk_worker *, pk_batch *, uint32_t) = {
-    [PK_STAT] = pk_stat_row, [PK_COPY] = pk_copy_row, [PK_READ] = pk_read_row,
-    [PK_REMOVE] = pk_remove_row, [PK_ENTER] = pk_enter_row, [PK_FINISH] = pk_finish_row,
-    [PK_SYNC] = pk_sync_row, [PK_SAME] = pk_same_row, [PK_TRY] = pk_try_row,
-    [PK_MEND] = pk_mend_row, [PK_MEND_PLAIN] = pk_mend_plain_row, [PK_LOOK] = pk_look_row,
-    [PK_MEND_WITHIN] = pk_mend_within_row, [PK_COMPARE_WITHIN] = pk_compare_within_row,
-    [PK_BARE] = pk_bare_row, [PK_MEMBER] = pk_member_row, [PK_MAKE] = pk_make_row,
-    [PK_REMOVE_WITHIN] = pk_remove_within_row,
-};
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
 {
@@ -71,48 +61,12 @@ void pk_close(pk_kernel *kernel)
     free(kernel);
 }
 
-/* Joined names as single ones, each with a zero at its end; returns where the next ones go. NULL: there are more rows
- * than names, or fewer. */
-static char *unpack(char *to, const char **each, const char *names, size_t size, uint32_t rows)
-{
-    if (size)
-        memcpy(to, names, size);
-    char *at = to, *const past = to + size + 1;
-    for (uint32_t row = 0; row < rows; row++) {
-        if (at == past)
-            return NULL;
-        each[row] = at;
-        char *end = memchr(at, '/', (size_t)(past - 1 - at));
-        at = end != NULL ? end : past - 1;
-        *at++ = '\0';
-    }
-    return rows && at != past ? NULL : past;
-}
-
 int pk_submit(pk_kernel *kernel, pk_batch *batch)
 {
-    const size_t lists = 1u + (batch->new_names != NULL) + (batch->temporaries != NULL);
-    size_t text = batch->names_size + batch->new_names_size + batch->temporaries_size + 3;
-    pk_work *work = calloc(1, sizeof *work + lists * batch->rows * sizeof(char *) + text);
-    if (work == NULL)
-        return ENOMEM;
-    const char **each = (const char **)(work + 1);
-    char *at = (char *)(each + lists * batch->rows);
-    work->name = work->new_name = each;
-    at = unpack(at, each, batch->names, batch->names_size, batch->rows);
-    if (at != NULL && batch->new_names != NULL) {
-        work->new_name = each += batch->rows;
-        at = unpack(at, each, batch->new_names, batch->new_names_size, batch->rows);
-    }
-    if (at != NULL && batch->temporaries != NULL) {
-        work->temporary = each += batch->rows;
-        at = unpack(at, each, batch->temporaries, batch->temporaries_size, batch->rows);
-    }
-    if (at == NULL) {
-        free(work);
-        return EINVAL;
-    }
-    batch->work = work;
+    const int number = pk_unpack(batch);
+    if (number)
+        return number;
+    pk_work *work = batch->work;
     pthread_mutex_lock(&kernel->lock);
     if (batch->rows == 0) {
         atomic_store(&work->done, 1);
@@ -129,23 +83,6 @@ int pk_submit(pk_kernel *kernel, pk_batch *batch)
     }
     pthread_mutex_unlock(&kernel->lock);
     return 0;
-}
-
-void pk_release(pk_batch *batch)
-{
-    pk_release_directories(batch);
-    free(batch->work);
-    batch->work = NULL;
-}
-
-int pk_is_done(pk_batch *batch)
-{
-    return atomic_load_explicit(&batch->work->done, memory_order_acquire);
-}
-
-uint64_t pk_moved(pk_batch *batch)
-{
-    return atomic_load_explicit(&batch->work->moved, memory_order_relaxed);
 }
 
 /* Under the lock: nobody begins a row of it any more. */
@@ -210,36 +147,23 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
     pthread_mutex_unlock(&kernel->lock);
 }
 
-static int changes_nothing(const pk_batch *batch)
-{
-    return batch->kind == PK_STAT || batch->kind == PK_READ || batch->kind == PK_SYNC || batch->kind == PK_SAME ||
-           batch->kind == PK_LOOK || batch->kind == PK_BARE || batch->kind == PK_MEMBER ||
-           batch->kind == PK_COMPARE_WITHIN;
-}
-
-static int makes_or_removes(const pk_batch *batch)
-{
-    return batch->kind == PK_COPY || batch->kind == PK_REMOVE || batch->kind == PK_ENTER ||
-           batch->kind == PK_MAKE || batch->kind == PK_REMOVE_WITHIN;
-}
-
 /* Under the lock: may a thread begin one of its rows now? Names of one directory are made and removed one after the
  * other, by its lock in the client's kernel: threads that wait for that could do something else. */
 static int may_begin(const pk_kernel *kernel, const pk_batch *batch)
 {
-    if (changes_nothing(batch))
+    if (pk_changes_nothing(batch))
         return 1;
     int modifying = 0, of_one = 0;
     for (int each = 0; each < kernel->threads; each++) {
         pk_batch *other = atomic_load_explicit(&kernel->workers[each]->batch, memory_order_relaxed);
-        if (other == NULL || changes_nothing(other))
+        if (other == NULL || pk_changes_nothing(other))
             continue;
         modifying++;
-        of_one += makes_or_removes(other) && other->target == batch->target;
+        of_one += pk_makes_or_removes(other) && other->target == batch->target;
     }
     if (kernel->modifying && modifying >= kernel->modifying)
         return 0;
-    return !batch->at_once || !makes_or_removes(batch) || of_one < batch->at_once;
+    return !batch->at_once || !pk_makes_or_removes(batch) || of_one < batch->at_once;
 }
 
 /* Under the lock: the batch of which a thread begins a row next, or NULL. */
@@ -276,7 +200,7 @@ static int is_at_end(const pk_batch *batch)
 /* Does the claimed rows, but for those that come after the end; returns how many it has done. */
 static uint32_t do_rows(pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number)
 {
-    int (*const do_row)(pk_worker *, pk_batch *, uint32_t) = ROWS[batch->kind];
+    const pk_row do_row = pk_row_of(batch);
     const uint64_t first = pk_now();
     uint64_t began = first;
     uint32_t row = start;

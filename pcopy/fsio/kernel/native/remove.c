@@ -84,6 +84,6 @@ int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
                    status.st_ino == batch->given.inode[row] && status.st_dev == batch->tree->source_device &&
                    !unlinkat(batch->directory, name, AT_REMOVEDIR);
     }
-    batch->sums[row].directories += has_gone;
+    batch->sums[row].directories += (uint64_t)has_gone;
     return has_gone ? DONE : PK_DEFERRED;
 }
