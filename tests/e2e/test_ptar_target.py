@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import subprocess
 import tarfile
 from collections.abc import Sequence
 from io import BytesIO
@@ -115,3 +117,17 @@ def test_the_last_of_several_members_counts(tmp_path: Path, place: Path) -> None
     told = json.loads(done.stdout)
     assert {name: (place / name).read_bytes() for name in ("a", "b")} == {"a": b"2", "b": b"2"}
     assert (told["found"], told["files"], told["skipped"]) == (6, 2, 4)
+
+
+def test_directories_that_no_member_tells_of_take_their_group_from_the_one_above(tmp_path: Path, place: Path) -> None:
+    """As those that GNU tar makes: in what a group shares, all belongs to that group."""
+    archive, other = made_of(tmp_path / "a.tar", [member("new/below/file")]), tmp_path / "other"
+    other.mkdir()
+    for target in (place, other):
+        target.chmod(0o2775)
+    done = ptar("-xf", archive, "-C", place)
+    assert done.returncode == 0, show(done)
+    subprocess.run(["tar", "-xf", archive, "-C", other], check=True)
+    modes = [[(target / name).stat().st_mode for name in ("new", "new/below")] for target in (place, other)]
+    assert modes[0] == modes[1]
+    assert modes[0][0] & stat.S_ISGID

@@ -353,6 +353,7 @@ def _made(rank: Rank, around: int, path: bytes, *, replaces: bool) -> int:
     if made and has_default_acl(directory):
         drop_inherited_acls(directory)
     if made and not replaces:
+        inherited = status_of(directory).st_mode & stat.S_ISGID
         with failing("chmod"):
-            os.chmod(directory, 0o777 & ~rank.options.umask)
+            os.chmod(directory, inherited | 0o777 & ~rank.options.umask)
     return directory
