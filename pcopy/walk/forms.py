@@ -124,8 +124,9 @@ def shown_lines(items: Items) -> bytes:
 LS_FIELDS = ("mode", "uid", "gid", "size", "allocated", "links", "inode", "mtime_ns")
 """What ``ls_lines`` tells."""
 
-_RECENT = 183 * 86400
-"""Seconds (half a year) for which a time is told with its hour, and else with its year."""
+_RECENT, _SOON = 180 * 86400, 3600
+"""Seconds of the past (half a year), and of the future (another host's clock), for which a time is told with its hour,
+as find does; else with its year."""
 
 
 def ls_lines(items: Items) -> bytes:
@@ -149,7 +150,7 @@ def _moment(seconds: int, now: float) -> str:
         moment = time.localtime(seconds)
     except (OverflowError, ValueError, OSError):
         return f"{seconds:>12}"
-    is_recent = now - _RECENT < seconds <= now
+    is_recent = now - _RECENT <= seconds <= now + _SOON
     return time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", moment)
 
 

@@ -53,10 +53,11 @@ class Items:
     with ``rows`` if they were looked at.
 
     ``above`` is the beginning of their paths, as these are told: with a slash at its end. ``pruned`` are rows of
-    directories that are not entered; ``printed`` those of a ``-print`` of the expression, once for each.
+    directories that are not entered; ``printed`` those of a ``-print`` of the expression, once for each; ``unseen``
+    those that have gone, or could not be looked at.
     """
 
-    __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows")
+    __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows", "unseen")
 
     def __init__(
         self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: Rows | None = None
@@ -68,6 +69,7 @@ class Items:
         self.rows = rows
         self.pruned: set[int] = set()
         self.printed: list[int] = []
+        self.unseen: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.kinds)

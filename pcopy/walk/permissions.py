@@ -26,6 +26,7 @@ def bits_of(mode: str, *, directory: bool) -> int:
 
 
 def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
+    """A directory keeps the set-user-ID and set-group-ID bits where none is named."""
     reached = 0o7777 if not who or "a" in who else 0
     for each in who.replace("a", ""):
         reached |= _WHO[each]
@@ -34,7 +35,8 @@ def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) 
         return bits | wanted
     if operator == "-":
         return bits & ~wanted
-    return (bits & ~reached) | wanted
+    kept = 0o6000 if directory and "s" not in what else 0
+    return (bits & (~reached | kept)) | wanted
 
 
 def _wanted(bits: int, what: str, *, directory: bool) -> int:

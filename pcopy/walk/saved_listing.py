@@ -46,7 +46,8 @@ _BLOCK = 1 << 20
 """Bytes that are read at once."""
 _LONGEST = 1 << 20
 """Bytes of a line at most: a longer one is none of a list of paths."""
-_SIZES = ("uid", "gid", "size", "allocated", "links", "inode", "device")
+_SIZES = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
+"""And the bits that hold them."""
 TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
 _NUMBERS = (*_SIZES, *TIMES)
 _ABSENT = type(None)
@@ -258,8 +259,8 @@ class SavedListing:
         numbers = [*map(item.get, _NUMBERS)]
         if not {*map(type, numbers)} <= _INTEGERS:
             raise self.refused(number, f"{self._wrong(item, _NUMBERS, 0)} is no integer")
-        for value, key in zip(numbers, _SIZES, strict=False):
-            if value is not None and not 0 <= value < 1 << 64:
+        for value, (key, bits) in zip(numbers, _SIZES.items(), strict=False):
+            if value is not None and (value < 0 or value >> bits):
                 raise self.refused(number, f"{key} is out of range")
         return Line(number, path, Recorded(kind, self._mode(number, item), *numbers))
 

@@ -16,6 +16,7 @@ import pytest
 from tests.e2e.test_pwalk import found, listed, pwalk
 from tests.faults.test_real import bindfs
 from tests.support.command import show, start
+from tests.support.faults import Fault
 from tests.support.processes import background, wait_until
 
 
@@ -82,6 +83,25 @@ def test_stopped_it_leaves_no_list(many: Path, area: Path, number: signal.Signal
         os.kill(run.ranks()[0] if rank else run.process.pid, number)
         assert run.end(30) == status
     assert os.listdir(area / "out") == []
+
+
+@pytest.mark.parametrize("error", ["EIO", "ENOENT"])
+def test_what_cannot_be_looked_at_counts_once(area: Path, error: str) -> None:
+    """And what has gone meanwhile never was there."""
+    for name in ("kept", "lost", "inner/kept"):
+        (area / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (area / "tree" / name).touch()
+    fault = Fault(area / "log", ["statx", "newfstatat"], area / "tree/lost", error)
+    wrap = fault.wrap()
+    wrap[1:1] = ["-P", "lost"]  # as it is named below its directory
+    run = pwalk("--json", "--output", "list.txt", "tree", "-size", "-9", cwd=area, ranks=1, wrap=wrap)
+    fault.check()
+    failed = int(error == "EIO")
+    numbers = json.loads(run.stdout)
+    assert run.returncode == failed, show(run)
+    counted = [numbers[key] for key in ("found", "files", "directories", "skipped", "failed")]
+    assert counted == [4 + failed, 2, 2, 0, failed]
+    assert sorted((area / "list.txt").read_text().split()) == ["tree", "tree/inner", "tree/inner/kept", "tree/kept"]
 
 
 def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:

@@ -87,6 +87,8 @@ DAMAGED = {
     "a true time": (HEAD + f'{ITEM}, "mtime_ns": true}}\n'.encode(), 2, "mtime_ns is no integer"),
     "below 0": (HEAD + f'{ITEM}, "uid": -1}}\n'.encode(), 2, "uid is out of range"),
     "too large": (HEAD + f'{ITEM}, "device": {1 << 64}}}\n'.encode(), 2, "device is out of range"),
+    "more than users have": (HEAD + f'{ITEM}, "uid": {1 << 32}}}\n'.encode(), 2, "uid is out of range"),
+    "more names than can be": (HEAD + f'{ITEM}, "links": {1 << 32}}}\n'.encode(), 2, "links is out of range"),
     "mode": (HEAD + f'{ITEM}, "mode": "0888"}}\n'.encode(), 2, "mode is not four octal digits"),
     "a long line": (HEAD + b" " * (3 << 20), 2, "is longer than any path"),
     "a plain list with NULs": (b"a\nb\0c\0", 2, "b\\x00c\\x00 holds a NUL; write -0"),

@@ -112,11 +112,11 @@ class Finder:
         rows: Sequence[int] = range(len(names))
         if UNKNOWN in kinds:
             rows = yield from self._learn(result, place, items)
-        found = len(rows)
         if self._selected.anything:
             rows = yield from self._chosen(result, place, items, rows)
         inside = [row for row in rows if items.kinds[row] == DIRECTORY] if DIRECTORY in items.kinds else []
         told = yield from self.tell(result, place, items, rows, depth, telling)
+        found = len(names) - len(items.unseen)
         result.count(counts.FOUND, found)
         result.count(counts.SKIPPED, found - told)
         if not inside or not self.enters(depth):
@@ -126,18 +126,18 @@ class Finder:
     def _learn(self, result: Result, place: Place, items: Items) -> Stepwise[Sequence[int]]:
         """What the directory does not tell of the types of some names; returns the rows that are there."""
         rows = [row for row, kind in enumerate(items.kinds) if kind == UNKNOWN]
-        kinds, gone = bytearray(items.kinds), set[int]()
+        kinds = bytearray(items.kinds)
         seen, left = yield from self._stat(result, place, items, rows, MODE)
         for row, mode in zip(left, seen.mode, strict=True):
             kinds[row] = kind_of(mode)
-        gone = {*rows}.difference(left)
         items.kinds = bytes(kinds)
-        return [row for row in range(len(kinds)) if row not in gone]
+        return [row for row in range(len(kinds)) if row not in items.unseen]
 
     def _stat(
         self, result: Result, place: Place, items: Items, rows: Sequence[int], mask: int
     ) -> Stepwise[tuple[Rows, Sequence[int]]]:
-        """Looks at some of them: their columns, and which of the rows they are of. What has gone was never there."""
+        """Looks at some of them: their columns, and which of the rows they are of. The others are ``unseen``: what has
+        gone was never there, and all else has failed."""
         names = items.names
         if items.directory < 0:
             items.directory = self._rank.open_source(place)
@@ -148,10 +148,13 @@ class Finder:
         if codes.count(Code.DONE) == len(codes):
             return stated.rows, rows
         done = stated.verdicts.rows(Code.DONE)
+        left = [rows[row] for row in done]
+        items.unseen.update({*rows}.difference(left))
         self._tell_unseen(result, place, [names[row] for row in rows], stated.verdicts)
-        return stated.rows.chosen(done), [rows[row] for row in done]
+        return stated.rows.chosen(done), left
 
     def _tell_unseen(self, result: Result, place: Place, names: Sequence[bytes], verdicts: Verdicts) -> None:
+        """``FOUND`` counts those that have failed here, and nowhere else."""
         for row, code in enumerate(verdicts.codes):
             problem = None if code == Code.DONE else verdicts.problem(row)
             if problem is not None and problem.errno != errno.ENOENT:
